@@ -1,4 +1,4 @@
-"""How a job ended, from its status. `runbook.plan_file.job_ends` has the types."""
+"""The end of a job, derived from its status. `runbook.plan_file.job_ends` has the types."""
 
 from __future__ import annotations
 

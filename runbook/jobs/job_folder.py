@@ -1,4 +1,4 @@
-"""The folder of one job: its files, its states, and the operations that all schedulers share."""
+"""The folder of one job: its files and states, and the operations that all schedulers share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder jobs/<phase>[-n] of a run: exactly what was submitted, and the job's own records."""
+    """The folder jobs/<phase>[-n] of a run: the submitted files, and the job's own records."""
 
     path: Path
 
@@ -57,7 +57,8 @@ class JobFolder:
     hostfile = _File("hostfile")
     # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
     chain = _File("chain")
-    # Written by a job of a chain or with spare nodes: what follows its newest attempt; see next_job
+    # Written by a job of a chain or with spare nodes: the decision after its newest attempt; see
+    # next_job
     decision = _File("decision")
     # Written in a queue by rank 0 when its program has ended: the exit code
     rank_0 = _File("rank-0")
@@ -69,18 +70,17 @@ class JobFolder:
     # The number of the signal that ended a rank; the file is absent if none did
     signal = _File("signal")
     exit_code = _File("exit_code")  # Written by rename, as the last action of the job
-    # Created for the job to see, on any host:
+    # Created as a message to the job, on any host:
     cancelled = _File("cancelled")
     # Requests a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
-    # Created for whoever watches the job: exists if a person asked the job to stop, so that it is
-    # not resumed
+    # Created for watchers: exists if a user asked the job to stop, so that it is not resumed
     stop_requested = _File("stop_requested")
     # Exists while a watcher waits before it submits the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
 
     def __post_init__(self) -> None:
-        # The path stays valid if this process changes its working directory
+        # The path stays valid if this process changes its working directory.
         object.__setattr__(self, "path", self.path.absolute())
 
     @property
@@ -89,7 +89,7 @@ class JobFolder:
         return self.path.parent.parent
 
     def decision_kept_for(self, job_id: str) -> Path:
-        """Return where the next job of a chain keeps the decision while it takes over."""
+        """Return the file to which the next job of a chain moves the decision."""
         return self.path / f"{self.decision.name}.{job_id}"
 
     def was_submitted(self) -> bool:
@@ -98,7 +98,7 @@ class JobFolder:
 
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
-"""The states in which a job may still change its run's files, as far as is known."""
+"""The states in which a job may still change its run's files."""
 WORST_FIRST = (
     JobState.FAILED,
     JobState.TIMEOUT,
@@ -109,7 +109,7 @@ WORST_FIRST = (
 )
 """The ends of jobs, by precedence.
 
-The end of an array is the first of these that one of its elements has.
+An array's end is the first of these that any of its elements has.
 """
 
 
@@ -125,7 +125,7 @@ class JobStatus:
     """Unix time by the clock of the job's own machine."""
     ended: float | None = None
     signal: int | None = None
-    """Number of the signal that killed a rank, if the signal caused the job's end."""
+    """Number of the signal that killed a rank, if that signal caused the job's end."""
 
     @property
     def final(self) -> bool:
@@ -136,8 +136,7 @@ class JobStatus:
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
     """Return the folder for the phase's next job, without creating it.
 
-    It is jobs/<phase>, then -2, -3 and so on. If a folder's job was never submitted, the folder is
-    used again.
+    It is jobs/<phase>, then -2, -3 and so on. A folder whose job was never submitted is used again.
     """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
@@ -171,7 +170,7 @@ FUTURE_SECONDS = 60.0
 """Clocks differ, so a heartbeat from another machine may be this far in the future."""
 
 FRESH_SECONDS = 120.0
-"""A job with a sign of life newer than this is running, regardless of what the queue reports.
+"""A job with a sign of life newer than this is running, whatever the queue reports.
 
 Network file systems are up to 60 s late.
 """
@@ -190,9 +189,9 @@ _IDENTITY = TypeAdapter(Identity)
 
 
 def read_started(folder: JobFolder) -> Started | None:
-    """Return what the job recorded when it began.
+    """Return the record that a job wrote at its start.
 
-    The result is None if the record is missing or incomplete.
+    Return None if it is missing or incomplete.
     """
     lines = (line.partition(" ") for line in read_text(folder.started).splitlines())
     content = {key: value for key, _, value in lines}
@@ -216,14 +215,14 @@ class JobRecord:
     """Unix time of the submission."""
     host: str = ""
     token: str = ""
-    """A token by which a job can be found in the queue if its submission was interrupted."""
+    """Token with which a job is found in the queue if its submission was interrupted."""
     queue_id: str = ""
     boot_id: str = ""
     uptime: float = 0.0
     process: Identity | None = None
 
     def write(self, folder: JobFolder) -> JobRecord:
-        """Write job.json without unknown values."""
+        """Write job.json, leaving out unknown values."""
         known_values = {}
         for name, value in asdict(self).items():
             if value or name == "job_id":
@@ -237,7 +236,7 @@ class JobRecord:
 def read_record(folder: JobFolder) -> JobRecord | None:
     """Return the content of job.json.
 
-    The result is None if the file is missing, or empty after a crash of the machine.
+    Return None if the file is missing, or empty after a crash of the machine.
     """
     if not read_text(folder.record):
         return None
@@ -262,8 +261,8 @@ def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
     Return None if there is none, or if its clock does not fit ours. If this machine wrote the
-    heartbeat in the current boot, uptimes are compared, because changes of the clock do not affect
-    them. Between machines only clocks can be compared.
+    heartbeat since its last boot, uptimes are compared, because clock changes do not affect them.
+    Between machines only clocks can be compared.
     """
     try:
         unix_time, uptime, writer_boot_id = read_text(folder.heartbeat).split()
@@ -319,7 +318,10 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """Return the signal that a shell's exit code stands for.
+    """Return the signal that a shell's exit code represents.
+
+    Return None if the program ended without a signal.
+
 
     Return None if the program ended without a signal.
 
@@ -390,14 +392,14 @@ def read_text(path: Path) -> str:
 class Scheduler(ABC):
     """Interface to this machine or a queue.
 
-    Every operation takes a job's folder, so any process can use it at any time. The job's own files
-    are read first. The queue is asked only if they do not determine the state. If it does not
-    answer, the state is UNKNOWN.
+    Every operation has a job's folder as its argument, so any process can use it at any time. The
+    job's own files are read first. The queue is asked only if they do not determine the state. If
+    it does not answer, the state is UNKNOWN.
     """
 
     kind: str
     submit_seconds: float
-    """Longest time that a submission takes."""
+    """Time limit for a submission."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
@@ -472,7 +474,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and everything it started, first gently.
+        """End the job and everything it started, gently at first.
 
         A job that has already ended keeps its state.
         """
@@ -488,7 +490,7 @@ class Scheduler(ABC):
         earlier: Sequence[JobStatus],
         after: Sequence[JobFolder],
     ) -> str:
-        """Submit job.sh; `earlier` is how the phase's other jobs ended."""
+        """Submit job.sh. `earlier` is how the phase's other jobs ended."""
 
     @abstractmethod
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:

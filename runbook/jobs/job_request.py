@@ -1,4 +1,4 @@
-"""A job's requests to its queue, including array jobs, compared with the queue's limits."""
+"""A job's requests to its queue, including array jobs, and the queue's limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from runbook.jobs.script_directives import directives_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The requests that queues limit. A value is 0 or empty if the script does not state it."""
+    """The requests that queues limit. A value is 0 or empty if the script does not set it."""
 
     partition: str = ""
     account: str = ""
@@ -55,9 +55,9 @@ class QueueLimits:
 
     name: str
     state: str = "UP"
-    """State of the queue in Slurm's words.
+    """State of the queue in Slurm's terms.
 
-    DOWN accepts jobs but starts none, DRAIN only starts those it has, INACTIVE does neither.
+    DOWN accepts jobs but starts none, DRAIN only starts the jobs it has, INACTIVE does neither.
     """
     default: bool = False
     max_seconds: int = 0

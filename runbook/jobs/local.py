@@ -18,7 +18,7 @@ from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, S
 from runbook.jobs.messages import JobMessage
 
 START_SECONDS = 10.0
-"""A script that was started records within this time that it is running."""
+"""Time within which a started script must record that it is running."""
 
 
 class LocalScheduler(Scheduler):
@@ -33,8 +33,8 @@ class LocalScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the job's state.
 
-        Its exit code determines the state; otherwise its process does, or on another host its sign
-        of life.
+        It follows from the exit code, or else from the process, or on another host from the sign of
+        life.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)
@@ -47,8 +47,8 @@ class LocalScheduler(Scheduler):
             state, reason = _half_submitted(folder, job_id)
 
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # The job may have ended in the meantime. The exit code is written before the process ends,
-        # so it exists by now.
+        # The job may have ended meanwhile. The exit code is written before the process ends, so it
+        # exists by now.
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
@@ -59,7 +59,7 @@ class LocalScheduler(Scheduler):
             _kill(status.job_id)
             return self.state(folder)
 
-        # An empty file can be created even on a full disk
+        # An empty file can be created even on a full disk.
         folder.cancelled.touch()
         if identity is not None and processes.standing(identity) is Standing.ELSEWHERE:
             processes.wait_until(folder.exit_code.exists, grace_seconds, interval=0.5)
@@ -68,7 +68,8 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            # The script asks its ranks only once. During its set-up, it must be asked directly.
+            # The script asks its ranks only once. During its set-up, the ranks must be asked
+            # directly.
             if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
 
@@ -116,7 +117,8 @@ class LocalScheduler(Scheduler):
                 _kill(status.job_id)  # Processes that the job left running
 
         job_id = f"local-{secrets.token_hex(4)}"
-        # This comes first, so that the job's processes can be found whatever happens afterwards.
+        # The record is written first, so that the job's processes can be found whatever happens
+        # afterwards.
         record = JobRecord(
             kind=self.kind,
             job_id=job_id,
@@ -218,7 +220,7 @@ def _job_id(folder: JobFolder) -> str:
         raise JobError(
             JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
         )
-    # The job was started by hand, perhaps just now
+    # The job was started by hand, perhaps just now.
     if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
     record = job_folder.read_started(folder) or job_folder.read_record(folder)
@@ -238,7 +240,7 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 
 
 def _kill(job_id: str, spare: int = 0) -> None:
-    """Kill all processes of a job, and the script last, so that it can record how its ranks ended."""
+    """Kill all processes of a job, the script last, so that it can record how its ranks ended."""
     if spare:
         processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
         processes.wait_until(lambda: not processes.process_tree(job_id), 3)

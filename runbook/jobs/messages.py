@@ -1,4 +1,4 @@
-"""Messages about jobs, queues and their scripts: one row each, with `{name}` for a value."""
+"""Messages about jobs, queues and their scripts, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class JobMessage(Message):
 
 
 class JobReason(Message):
-    """The reason why a job ended, as its own script writes it.
+    """The reason why a job ended, as written by the job's own script.
 
     A value may be a shell variable, such as `$code`.
     """
@@ -221,7 +221,7 @@ class JobReason(Message):
 
 
 class JobLine(Message):
-    """Lines of a job's script in its log.
+    """Lines that a job's script writes to its log.
 
     A value may be a shell variable, such as `$attempt`.
     """
@@ -247,9 +247,9 @@ class JobLine(Message):
 
 
 class SetupLine(Message):
-    """Lines of the scripts that set a site up and start a rented cluster.
+    """Lines that are written by the scripts for setting up a site and starting a rented cluster.
 
-    A value may be a variable of the shell, such as `$folder`.
+    A value may be a shell variable, such as `$folder`.
     """
 
     CHECKOUT_AT_OTHER_COMMIT = (

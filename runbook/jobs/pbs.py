@@ -1,4 +1,4 @@
-"""PBS Pro and OpenPBS: calls qsub, qstat and qdel, and parses their output."""
+"""PBS Pro and OpenPBS: their commands qsub, qstat and qdel, and the parsers of their output."""
 
 import os
 import pwd
@@ -25,20 +25,20 @@ _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: 
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS adds this to the number of the signal that ended a job: 271 is TERM, sent by qdel."""
+"""PBS reports a signal as its number plus this: 271 is TERM, which qdel sends."""
 
 _DELETED = "91"
 _FAILED = "93"
-"""Substates of a finished job, whose Exit_status may be 0.
+"""Substate of a finished job that failed, even if its Exit_status is 0.
 
 A shell that survives TERM ends with 0, and an array has the exit status of its last element.
 """
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
-    """Yield the name and the attributes of each entry in a full listing.
+    """Return the name and the attributes of each entry in a full listing.
 
-    An entry begins with `head`; values that PBS wrapped are joined.
+    An entry begins with `head`. Values that PBS wrapped are joined.
     """
     entries: list[tuple[str, dict[str, str]]] = []
     for line in re.sub(r"\n\t", "", text).splitlines():
@@ -71,7 +71,12 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 
 
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
-    r"""Return the queues of `qstat -Q -f` that accept a person's job and run it.
+    r"""Return the queues of `qstat -Q -f` that accept and run a user's job.
+
+    A route queue has no nodes itself; it forwards jobs. It is listed only if one of its
+    destinations accepts jobs from nowhere else; it then has the widest limits of its destinations.
+    Such a destination is not listed itself.
+
 
     A route queue has no nodes itself; it forwards jobs. It is listed, with the widest limits of its
     destinations, only if one of them accepts jobs from it alone. Such a destination itself is not
@@ -132,7 +137,7 @@ def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits])
 
 
 def _queue_state(values: dict[str, str]) -> str:
-    """Return a queue's state in Slurm's words.
+    """Return a queue's state in Slurm's terms.
 
     An enabled queue accepts jobs, and a started queue runs them.
     """
@@ -144,7 +149,7 @@ def _queue_state(values: dict[str, str]) -> str:
 
 
 def queue_rows(text: str) -> list[dict[str, str]]:
-    """Return the queues of `qstat -Q -f` as rows for people."""
+    """Return the queues of `qstat -Q -f` as rows of a table."""
     rows = []
     for name, values in parse_entries(text, "Queue"):
         num_jobs = values.get("state_count", values.get("total_jobs", ""))
@@ -169,6 +174,12 @@ def state_of(
 
     An unknown letter is UNKNOWN.
 
+    A finished job without an exit status never ran. It was deleted by a user, or because of a job
+    on which it depended.
+
+
+    An unknown letter is UNKNOWN.
+
     A finished job without an exit status never ran. It was deleted by a person, or because of a job
     that it depended on.
 
@@ -186,7 +197,7 @@ def state_of(
         return JobState.CANCELLED, None
     if exit_status == _WALLTIME:
         return JobState.TIMEOUT, None
-    # PBS itself could not start or keep the job
+    # PBS itself could not start or keep the job.
     if exit_status < 0:
         return JobState.LOST, None
     if exit_status > _SIGNALLED:
@@ -244,7 +255,7 @@ _QUEUE_OR_HISTORY = ((), ("-x",))
 def _sequence_number(job: str) -> int:
     """Return the number in a job's id: 1701 for 1701.polaris-pbs-01.
 
-    The newest job has the highest.
+    Newer jobs have higher numbers.
     """
     return int(re.sub(r"\D.*", "", job) or 0)
 
@@ -283,7 +294,7 @@ class Pbs(Queue):
         return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Find a job by its mark among this user's jobs.
+        """Return the id of the job with this mark, searched among this user's jobs.
 
         Both the queue and the server's history are searched.
         """
@@ -296,15 +307,15 @@ class Pbs(Queue):
         return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """Ask `qstat` while the job is queued, then `qstat -x` while the server keeps its history.
+        """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
 
-        Without a history, which is PBS's default, the queue forgets a job when it ends. In that
-        case the job's own files show how it ended.
+        Without a history, which is PBS's default, the queue forgets a job when it ends. The job's own
+        files then show how it ended.
         """
         return next(iter(self._jobs([job])), None)
 
     def _jobs(self, names: Sequence[str]) -> list[QueueJob]:
-        """Return the jobs that the queue knows, or else its history."""
+        """Return the jobs from the queue, or else from its history."""
         jobs: dict[str, QueueJob] = {}
         for options in _QUEUE_OR_HISTORY:
             if len(jobs) < len(names):
@@ -326,7 +337,7 @@ class Pbs(Queue):
     def ending(self, exit_code: int) -> str:
         """Return how one of PBS's programs ended, as text.
 
-        Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
+        Its exit code is not a shell's but the lowest 8 bits of PBS's error number, such as 153 or
         187.
         """
         return JobReason.EXIT_CODE.fill(code=exit_code)

@@ -1,4 +1,4 @@
-"""Handles the jobs of every kind of queue.
+"""Jobs of any kind of queue.
 
 A job is submitted once, and tracked first by its own files, then by the queue.
 """
@@ -25,12 +25,12 @@ GO_ON = "go on"
 """First line of a job's decision if the next job of its chain should train."""
 
 SUBMIT_SECONDS = 60.0
-"""Longest time that a submission takes."""
+"""Time limit for a submission."""
 
 ANSWER_SECONDS = 30.0
 """Time after which a queue counts as unresponsive.
 
-Slurm's own clients stop waiting earlier (MessageTimeout, 10 s).
+Slurm's own clients give up earlier (MessageTimeout, 10 s).
 """
 
 
@@ -39,7 +39,7 @@ class QueueSilentError(JobError):
 
 
 class LostAnswerError(JobError):
-    """A submission got no answer, so the job may or may not be in the queue."""
+    """A submission got no answer, so it is unknown whether the job is in the queue."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class QueueJob:
     partition: str = ""
     nodes: str = ""
     token: str = ""
-    """The mark that the job got when it was submitted."""
+    """The mark that the job received at its submission."""
 
 
 class Queue(ABC):
@@ -72,21 +72,21 @@ class Queue(ABC):
     """The queue's own word for a partition."""
     end_word: str
     programs: tuple[str, ...]
-    """The last of these programs ends a job."""
+    """The queue's programs. The last of them ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
     """Pattern of the line in a submission's answer that contains the job's id, as its first group."""
     unknown_job: tuple[str, ...]
     """Messages with which the queue reports that it does not have a job."""
     broken_off: tuple[str, ...]
-    """Words in the output of a failed submission which mean that the job may still have been
-    queued.
+    """Words in the output of a failed submission which mean that the job may be in the queue
+    anyway.
 
-    A failed connection is not one of these cases.
+    A failed connection is not such a case.
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` if a script requests more than the queue can currently provide."""
+        """Raise `JobError` if a script requests more than the queue can provide now."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
@@ -140,10 +140,7 @@ class Queue(ABC):
         )
 
     def parse_job_id(self, text: str) -> str:
-        """Return the id that the queue printed after a submission.
-
-        The text is empty if it printed none.
-        """
+        """Return the id that the queue printed after a submission, or an empty text."""
         for line in reversed(text.splitlines()):
             match = self.job_id_line.fullmatch(line.strip())
             if match:
@@ -177,7 +174,7 @@ class Queue(ABC):
     def end(self, job: str) -> None:
         """Remove a job from the queue, or end it with all its processes.
 
-        The queue sends TERM, and KILL after a delay of its own.
+        The queue sends TERM, and then KILL after its own delay.
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
@@ -218,7 +215,7 @@ class Queue(ABC):
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
-        """Return a job as described by the queue or its history, or None if neither knows it."""
+        """Return a job as the queue or its history describes it, or None if neither knows it."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -232,18 +229,18 @@ ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
 """A job with a more recent sign of life is running, so the queue is not asked."""
 
 ASK_SECONDS = 5.0
-"""Minimum time between two queries about the same job, because the queue serves everybody."""
+"""Minimum time between two queries about the same job, because everyone uses the queue."""
 
 COMPLETING_SECONDS = 600.0
 """Time within which a queue has cleaned up after a job.
 
-A job counts as ended even if a node hangs in its cleanup.
+After that, a job counts as ended even if a node hangs in its cleanup.
 """
 
 CLEANUP_SECONDS = 300.0
 """Time within which the starter ends after rank 0.
 
-Before that, pyxis removes the unpacked image from each node.
+Before it ends, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
@@ -252,12 +249,12 @@ REQUEUED_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class _SignOfLife:
-    """Time of the last sign of life of a job, or of the most recent element of an array."""
+    """The last sign of life of a job, or of the most recent element of an array."""
 
     start: job_folder.Started | None
     """The job's record of its start; None if it has not begun."""
     age_seconds: float | None
-    """Seconds since the last heartbeat; None if there is no heartbeat, or none with a usable date."""
+    """Seconds since the last heartbeat; None if there is none with a usable date."""
 
     @property
     def is_alive(self) -> bool:
@@ -300,7 +297,7 @@ class QueueScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the state of the job from its own files, the queue, or the queue's history.
 
-        Raise `JobError` if no job was submitted. If no source knows the state, it is UNKNOWN.
+        Raise `JobError` if no job was submitted. If no source has the state, it is UNKNOWN.
         """
         if not folder.was_submitted():
             raise JobError(
@@ -318,24 +315,27 @@ class QueueScheduler(Scheduler):
         if not status.final:
             return status
         follower = self._waiting_follower(folder, status)
-        # The next job of its chain has begun in the meantime.
+        # The next job of its chain has started meanwhile.
         if self._number(folder) != number:
             return self.state(folder)
         return follower or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of the job that began last in a folder, or else of the first one."""
+        """Return the status of the job that started last in a folder, or else of the first one."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
         status = self._status_by_queue(folder, number)
         if not status.final:
             return status
-        # It may have ended in the meantime, and its own exit code takes precedence.
+        # It may have ended meanwhile, and its own exit code takes precedence.
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs of a chain; each writes its id into the folder's `chain` immediately."""
+        """Queue more jobs of a chain.
+
+        The id of each is immediately added to the folder's `chain`.
+        """
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
             raise JobError(JobMessage.NOTHING_TO_FOLLOW, folder=folder.path)
@@ -369,7 +369,7 @@ class QueueScheduler(Scheduler):
         """Return the status of the chain's next job.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN. If the chain counted as ended, a second training would begin in the same folders.
+        UNKNOWN: if the chain counted as ended, a second training would start in the same folders.
         """
         if not _chain_goes_on(folder):
             return None
@@ -453,8 +453,8 @@ class QueueScheduler(Scheduler):
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(job) for job in after]
         if after:
-            # The job itself also checks them, because queues have different notions of whether an
-            # array succeeded.
+            # The job itself also checks them, because queues disagree about when an array has
+            # succeeded.
             _write_dependencies(folder, after)
 
         token = f"runbook-{secrets.token_hex(8)}"
@@ -465,7 +465,7 @@ class QueueScheduler(Scheduler):
             submitted=time.time(),
             host=processes.host_name(),
         )
-        # This comes first, so that the job can always be found later.
+        # The record is written first, so that the job can always be found later.
         record.write(folder)
         try:
             number = self.queue.submit(folder, token, dependencies)
@@ -522,7 +522,7 @@ class QueueScheduler(Scheduler):
     def _number(self, folder: JobFolder) -> str:
         """Return the queue's id of the folder's job.
 
-        The result is empty if the queue does not have the job.
+        Return an empty text if the queue does not have the job.
         """
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
@@ -547,9 +547,9 @@ class QueueScheduler(Scheduler):
     ) -> JobStatus:
         """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
-        While the queue reports that the job is completing, a restart is possible, and then two jobs
-        would train in one folder. If the queue does not answer, the end counts, because a queue
-        that does not answer accepts no second job either.
+        While the queue reports that the job is completing, a restart is possible, and two jobs
+        would then train in one folder. If the queue does not answer, the end counts, because such a
+        queue accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -575,7 +575,7 @@ class QueueScheduler(Scheduler):
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of a job that left no exit code.
 
-        Its sign of life determines the status, or else the queue does.
+        It follows from the job's sign of life, or else from the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -654,13 +654,13 @@ class QueueScheduler(Scheduler):
 def _chain(folder: JobFolder) -> list[str]:
     """Return the ids of the jobs that share a folder, in order.
 
-    The result is empty if there is no chain.
+    Return an empty list if there is no chain.
     """
     return job_folder.read_text(folder.chain).split()
 
 
 def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of a chain's jobs that follow the one that began last."""
+    """Return the ids of a chain's jobs after the one that started last."""
     chain = _chain(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:
@@ -672,19 +672,18 @@ def _chain_goes_on(folder: JobFolder) -> bool:
     """Return whether the next job of a chain trains, by the rule in chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
-    # The decision is read before its saved copy is looked for, because the next job moves it in
-    # between.
+    # Read the decision before looking for its saved copy, because the next job moves it in between.
     start = job_folder.read_started(folder)
     decision = job_folder.read_text(folder.decision)
     if decision:
         return decision.startswith(f"{GO_ON}\n")
-    # Without a start record, either no job has begun, or the next one is moving the previous job's
-    # files away. It moves the decision first.
+    # Without a start record, either no job has started, or the next one is moving the previous
+    # job's files away. It moves the decision first.
     if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
-    # The file is read in the same way as in chain.sh.j2: a job that is killed with its script
-    # leaves none, whatever exit code its queue reports.
+    # This reads the file in the same way as chain.sh.j2. A job that is killed with its script
+    # leaves no file, whatever exit code its queue reports.
     return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))
 
 
@@ -708,10 +707,7 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 
 
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
-    """Return the state and the reason of a job that the queue has forgotten.
-
-    The queue no longer has the job, and the job left no exit code.
-    """
+    """Return the state and the reason of a job that left no exit code and left the queue."""
     if folder.cancelled.exists():
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)

@@ -1,4 +1,4 @@
-"""The table of schedulers: a new one is a row here and a name in `Site.scheduler`."""
+"""The table of schedulers. A new scheduler is a row here and a name in `Site.scheduler`."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from runbook.params.schema.site import Site
 
 @dataclass(frozen=True)
 class QueueKind:
-    """A kind of queue: how to communicate with it, and what it needs in the scripts of its jobs."""
+    """A kind of queue: its commands, and its parts of job scripts."""
 
     queue: type[Queue]
     scripts: type[QueueScripts]
@@ -25,7 +25,7 @@ QUEUE_KINDS = {
     "slurm": QueueKind(Slurm, SlurmScripts),
     "pbs": QueueKind(Pbs, PbsScripts),
 }
-"""Every kind of queue, by the name that sites use for it. `local` has none."""
+"""Every kind of queue, by its name in site files. `local` has none."""
 
 
 def get_scheduler(site: Site) -> Scheduler:

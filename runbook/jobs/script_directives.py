@@ -1,8 +1,8 @@
-"""Requests to a queue as they are written in a script.
+"""Requests to a queue, parsed from a script.
 
-These are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's queue
-(#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau (#DSUB),
-and the options of sbatch, qsub and bsub.
+They are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's queue
+(#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau
+(#DSUB), and the options of sbatch, qsub and bsub.
 """
 
 import re
@@ -71,7 +71,10 @@ def directives_of(code: str) -> list[Directive]:
 
 
 def late_directives(code: str) -> list[Directive]:
-    r"""Return the requests below a script's first command, which its queue does not read.
+    r"""Return the requests after a script's first command, which its queue does not read.
+
+    Requests in a here-document belong to another script and are left out.
+
 
     Requests in a here-document belong to another script and are left out.
 
@@ -89,9 +92,12 @@ def _has_end(directive: Directive) -> bool:
 
 
 _STOP_AT_FIRST_COMMAND = ("slurm", "pbs")
-"""Queues that ignore what follows "the first non-comment non-whitespace line" (sbatch(1)), or the first
-line that is "not blank, not a directive line, nor a line whose first non white space character is #"
-(qsub of PBS). LSF and Grid Engine read the whole script."""
+"""Queues that ignore everything after "the first non-comment non-whitespace line" (sbatch(1)), or
+after the first line that is "not blank, not a directive line, nor a line whose first non white
+space character is #" (qsub of PBS).
+
+LSF and Grid Engine read the whole script.
+"""
 
 
 def _first_command(code: str) -> int:
@@ -186,8 +192,8 @@ _RESOURCES = ("l", "L", "rsc-list")
 _WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")
 """Resources that count whole nodes.
 
-Fujitsu's queue has `node`; Grid Engine's are specific to the machine: TSUBAME's node_f, ABCI's rt_F
-and rt_AF.
+Fujitsu's queue has `node`. In Grid Engine they depend on the machine: node_f on TSUBAME, rt_F and
+rt_AF on ABCI.
 """
 
 
@@ -209,7 +215,7 @@ def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Di
 
 
 def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
-    """Remove the next option and its value, and return both; the value is empty if it has none."""
+    """Remove the next option and its value, and return both; the value may be empty."""
     word = remaining.popleft()
     name, equals, value = word.lstrip("-").partition("=")
     if not word.startswith("--") and queue not in _LONG_WITH_ONE_DASH:
@@ -225,7 +231,7 @@ def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether the word after an option is its value and not another option."""
+    """Return whether the word after an option is its value, not another option."""
     return not word.startswith("-") or re.fullmatch(r"-\d+", word) is not None
 
 
@@ -244,6 +250,10 @@ def _resources(queue: str, value: str, line: int) -> list[Directive]:
 
 def _resources_of_oar(value: str, line: int) -> list[Directive]:
     """Return the resources in a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
+
+    The nodes are counted over all clusters, and the devices per node. For a sum of hierarchies, the
+    value of nodes is the text itself.
+
 
     The nodes are those of all clusters, and the devices are those of one node. For a sum of
     hierarchies, the value of nodes is the text itself.

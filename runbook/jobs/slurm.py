@@ -1,4 +1,4 @@
-"""Slurm: calls sbatch, squeue, scontrol, sacct and scancel, and parses their output."""
+"""Slurm's commands sbatch, squeue, scontrol, sacct and scancel, and parsers of their output."""
 
 import contextlib
 import os
@@ -17,7 +17,7 @@ from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
 """Columns of `_SQUEUE`, as fields of a `QueueJob`.
 
-The reason comes last, because it is a sentence.
+The reason is last, because it is a sentence.
 """
 SACCT_COLUMNS = ("job", "word", "code", "partition", "nodes", "token")
 _SQUEUE = ("squeue", "--noheader", "--all", "--states=all", "--format=%i|%T|%k|%P|%N|%r")
@@ -63,11 +63,11 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons for waiting that do not go away with time."""
+"""Reasons for waiting that will not go away."""
 
 
 def state_of(word: str) -> JobState:
-    """Return our state for one of Slurm's words, or UNKNOWN for any other word.
+    """Return our state for one of Slurm's states, or UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -79,7 +79,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a job waits for a reason that waiting does not fix.
+    """Return whether a job waits for a reason that will not go away.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -168,7 +168,7 @@ def _names(text: str) -> tuple[str, ...]:
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
     """Return a single entry for all elements of an array.
 
-    It is running while one of them runs, and ends like the worst of them.
+    It is running while any element runs, and its end is that of the worst element.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
@@ -184,7 +184,7 @@ class Slurm(Queue):
     end_word = "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
-    # Output of sbatch --parsable, perhaps with the cluster's name
+    # Output of sbatch --parsable, possibly with the cluster's name
     job_id_line = re.compile(r"(\d+)(?:;.*)?")
     unknown_job = ("Invalid job id",)
     broken_off = (
@@ -214,8 +214,8 @@ class Slurm(Queue):
     ) -> tuple[list[str], dict[str, str | None]]:
         """Return the `sbatch` command, and the variables that it must not inherit.
 
-        Otherwise sbatch would use an outer allocation's variables (SLURM_*) as the new job's
-        options.
+        Otherwise sbatch would use the variables (SLURM_*) of an outer allocation as options of the
+        new job.
         """
         argv = ["sbatch", "--parsable", f"--comment={token}"]
         if after:
@@ -233,12 +233,10 @@ class Slurm(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> str:
-        """Submit job.sh from the job's folder by sbatch.
+        """Submit job.sh from the job's folder with sbatch.
 
-        A job that could never start is cancelled at once.
-
-        A partition's limits on time, nodes and accounts do not stop sbatch, and the job would wait
-        forever.
+        A job that can never start is cancelled immediately. A partition's limits on time, nodes and
+        accounts do not stop sbatch, and the job would wait forever.
         """
         number = super().submit(folder, token, after, follows)
         try:
@@ -290,7 +288,7 @@ class Slurm(Queue):
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return, from `sinfo`, how many nodes of each partition are in each state."""
+        """Return, from `sinfo`, the number of nodes of each partition in each state."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )
@@ -300,7 +298,7 @@ class Slurm(Queue):
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
         """Return the nodes of a partition that accept no jobs.
 
-        Each comes with the reason that its operators or Slurm gave.
+        Each has the reason given by its operators or by Slurm.
         """
         selected = f"--partition={partition}"
         text = self.answer(

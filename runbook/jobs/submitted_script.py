@@ -1,4 +1,4 @@
-"""Gets the script of a queued or finished job, from Slurm or from the file given to PBS."""
+"""The script of a queued or finished job, read from Slurm or from the file that PBS was given."""
 
 import json
 import shlex
@@ -15,8 +15,8 @@ _TIMEOUT_SECONDS = 30.0
 def submitted_script(job_id: str) -> tuple[str, str]:
     """Return the name and the text of a job's script.
 
-    Slurm keeps the script itself; PBS only knows the file that was submitted. Raise `JobError` if
-    there is no queue here, or if it no longer has such a script.
+    Slurm keeps the script; PBS only knows which file was submitted. Raise `JobError` if there is no
+    queue here, or if it no longer has the script.
     """
     if shutil.which("scontrol"):
         return f"job-{job_id}.sbatch", _script_of_slurm(job_id)

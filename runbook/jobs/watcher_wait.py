@@ -1,7 +1,7 @@
 """A watcher's wait between a failed job and the next one, recorded in the ended job's folder.
 
-The file names the watcher's process. A watcher that is killed during its wait leaves the file
-behind, and submits nothing.
+The file contains the watcher's process. If a watcher is killed during its wait, the file remains
+and no job is submitted.
 """
 
 import json
@@ -43,8 +43,8 @@ def begin_wait(folder: JobFolder, seconds: float) -> None:
 def read_wait(folder: JobFolder) -> WatcherWait | None:
     """Return the wait of a watcher that may still submit a job.
 
-    Return None if the file is missing or names no process, or if the process is gone. For a process
-    on another machine, only the end of its wait is known.
+    Return None if the file is missing or names no process, or if the process has ended. For a
+    process on another machine, only the end of its wait is known.
     """
     try:
         wait = _WAIT.validate_json(read_text(folder.watcher_waits))

@@ -1,4 +1,4 @@
-"""Computes sizes, layout, memory, time and cost from the choices, and checks the rules."""
+"""Sizes, layout, memory, time and cost of a run, computed from its choices, and their rules."""
 
 from runbook.core.checks import Check as Check
 from runbook.plan_file.phase_names import FULL as FULL

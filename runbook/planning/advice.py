@@ -1,7 +1,7 @@
-"""What an expert would question in a plan that breaks no rule: saves, warm-up, rate, jobs.
+"""Warnings about unusual values in a plan that breaks no rule: saves, warm-up, rate, jobs.
 
-Every answer is a warning, since the choice may be intended. Each names the rule, the source of the
-rule, and the remedy.
+They are only warnings, because the choice may be intended. Each names the rule, its source, and the
+remedy.
 """
 
 import math
@@ -29,47 +29,47 @@ GPT3_LEARNING_RATES = (
     (13e9, 1.0e-4),
     (175e9, 0.6e-4),
 )
-"""Parameters and peak learning rates of the GPT-3 models (Brown et al.
+"""Parameters and peak learning rates of the GPT-3 models.
 
-2020, arXiv:2005.14165, table 2.1).
+Source: Brown et al. 2020, arXiv:2005.14165, table 2.1.
 """
 HIGH_RATE_FACTOR = 3.0
-"""A warning starts above this multiple of GPT-3's rate.
+"""Multiple of GPT-3's rate above which there is a warning.
 
 Llama 3 8B used 2.6 times that rate (3e-4, arXiv:2407.21783), which raises no warning.
 """
 SMALL_MODEL = 1e9
-"""Number of parameters below which the rate is not judged: smaller models tolerate rates many times
-GPT-3's.
+"""Number of parameters below which the rate is not judged, because small models tolerate many times
+GPT-3's rate.
 """
 FEWEST_WARMUP_STEPS = 100
-"""GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
+"""Fewest warm-up steps without a warning. GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
 
 Megatron-LM's examples use 0.1 to 1 %.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Share of the step time that saves or evaluations may use.
+"""Share of the step time that saves or evaluations may use without a warning.
 
 Llama 3 and BLOOM report less than 5 % for all overhead.
 """
 FEWEST_STEPS_TO_EVALUATE = 1_000
 """A shorter run only tests the speed or the setup, and its evaluations cost little."""
 MOST_JOBS = 30
-"""Number of jobs in a row, each of which waits in the queue and starts again.
+"""Most consecutive jobs without a warning. Each of them waits in the queue and starts again.
 
 BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
 """
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
-"""A shorter interval is accepted only if Daly's interval is shorter too.
+"""A shorter interval between saves is accepted only if Daly's interval is shorter too.
 
-A failure costs at most five minutes at this interval, out of a day or more.
+At this interval, a failure costs at most five minutes out of a day or more.
 """
 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """The planned figures on which the advice is based."""
+    """The planned numbers on which the warnings are based."""
 
     storage: Storage
     speed: Speed
@@ -77,7 +77,7 @@ class PlannedCosts:
 
 
 def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Yield a warning for each setting that an expert would question; usual values yield none."""
+    """Yield a warning for each unusual setting; usual values yield none."""
     if duration(choice).iterations:
         yield from _saves(choice, costs)
         yield from _evaluations(choice)
@@ -103,7 +103,7 @@ def _warning(
 
 
 def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Warn of saves that take much of the time, or are far more frequent than failures require."""
+    """Warn about saves that take much of the time, or that are far more frequent than needed."""
     interval = costs.endurance.interval_seconds
     step = costs.speed.seconds_per_iteration
     if not interval or not step or not costs.storage.num_checkpoints:

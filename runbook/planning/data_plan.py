@@ -1,4 +1,4 @@
-"""Token files: which files a run reads, how many tokens they have, and what it takes to make them."""
+"""Token files: which ones a run reads, their number of tokens, and the cost of making them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from runbook.planning.messages import PlanningMessage
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFiles:
-    """Prefixes of .bin/.idx files (relative to plan.json, no suffix) and the estimated content."""
+    """Prefixes of .bin/.idx files, relative to plan.json, and their estimated content."""
 
     dataset: str
     prefix: str
@@ -30,7 +30,7 @@ class PlannedFiles:
     validation: tuple[str, ...]
     test: tuple[str, ...]
     num_files: int
-    """Number of input files; 0 if it is unknown before the folder is read."""
+    """Number of input files; 0 if it is unknown until the folder is read."""
     estimated_tokens: int
     """Number of tokens, including end-of-document tokens; 0 if unknown."""
     estimated_bytes: int
@@ -79,7 +79,7 @@ class DataPlan(PlannedFiles):
         return trained / self.estimated_tokens
 
     def weighted(self, use: str) -> tuple[Source, ...]:
-        """Return the files of a use (train, validation, test).
+        """Return the files of a use (train, validation, test), with their weights.
 
         Files of the same text share its weight in proportion to their tokens, once these are
         counted.
@@ -104,7 +104,7 @@ def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[S
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Return prefixes and estimates, based on what the catalogue says about the texts."""
+    """Return prefixes and estimates, based on the catalogue's entries for the texts."""
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
@@ -170,10 +170,10 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 
 
 def _token_folder(settings: Settings, text: TextShare) -> str:
-    """Return the folder of a text's token files: one per dataset if the site has a place for data.
+    """Return the folder of a text's token files.
 
-    If the names of the token files in data.folder are known, they are read there; otherwise through
-    links in the run's folder.
+    With a site folder for data, each dataset has its own folder there. If the names of token files
+    in data.folder are known, the files are read there; otherwise through links in the run's folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -191,7 +191,7 @@ def _prefixes(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the prefixes of a text's token files: train, validation and test.
 
-    `prefix` is the single file of a text that has no file held out completely.
+    `prefix` is the only file of a text without held-out files.
     """
     data = settings.run.data
     dataset = text.dataset
@@ -261,7 +261,11 @@ def _train_share(num_files: int, held_out: int, split: str) -> float:
 
 
 def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[str], list[str]]:
-    """Return train, validation and test files.
+    """Return the files for training, validation and test.
+
+    The last `held_out` files are for validation, the `held_out` files before them for the test, and
+    the rest for training.
+
 
     The last `held_out` files are for validation, those before them for the test, and the rest for
     training.
@@ -312,7 +316,7 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     """Check whether a run of this many tokens reads its text more than once.
 
-    In a blend, the text that is read most often determines the result.
+    In a blend, the text that is read most often decides.
     """
     if plan.mock:
         return []
@@ -382,7 +386,7 @@ def _training_texts(plan: DataPlan) -> list[_TrainingText]:
 
 
 def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
-    """Check that no file is in a blend twice, whatever names its texts have."""
+    """Check that no file is in a blend twice, even under different names."""
     if not parts:
         return
     uses = Counter[str]()
@@ -464,7 +468,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
 def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
     """Check that the merges file is not the vocabulary file.
 
-    One of the documents' scripts confuses the two.
+    One of the documents' scripts mixes them up.
     """
     same = PurePosixPath(vocabulary) == PurePosixPath(merges)
     mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name
@@ -580,15 +584,14 @@ LARGE_VOCABULARY = 1.25
 Padding adds at most 2 % (Megatron: 128 x tensor).
 """
 SPARE_TOKENS = 1024
-"""Up to this many unused rows raise no warning, because round numbers and special tokens need some."""
+"""This many unused rows raise no warning, because round numbers and special tokens need some."""
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     """Check that the model and the smoke model have a row for each token id below `size`.
 
-    They should not have far more rows either. `where` names the tokenizer or the token files that
-    have this size. A row that no token uses is never trained, but it costs memory and FLOPs and
-    raises the first loss.
+    They should not have far more rows either: an unused row is never trained, but costs memory and
+    FLOPs and raises the first loss. `where` is the tokenizer or the token files of this size.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,
@@ -632,19 +635,19 @@ def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
 
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""Rate of JSON lines through one core in one pass of zstd, JSON, GPT-2 ids and writing, for the
-whole process (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
+"""Bytes of JSON lines per second on one core for a single pass: zstd, JSON, GPT-2 ids and writing
+(138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
 """
 
 FTFY_BYTES_PER_SECOND = 3.5e6
-"""Rate of text through ftfy 6.3.1 on one core (the shipped corpus, processor time, the same
-machine, 2026-11-26).
+"""Bytes of text per second through ftfy 6.3.1 on one core (the shipped corpus, processor time, the
+same machine, 2026-11-26).
 """
 
 STEPS_BYTES_PER_SECOND = 2.9e6
-"""Rate of Megatron-LM's preprocess_data.py with one worker.
+"""Bytes of text per second with Megatron-LM's preprocess_data.py and one worker.
 
-It was measured on the same machine (2.93 MB/s of text).
+Measured on the same machine (2.93 MB/s).
 """
 
 RECORD_SHARE = 1.04
@@ -658,7 +661,7 @@ COMPRESSED_SHARE = 0.36
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """One way from compressed text to token files. None means unknown."""
+    """The cost of one method to make token files from compressed text. None means unknown."""
 
     name: str
     steps: str
@@ -670,9 +673,7 @@ class PreparationCost:
     hours: float | None = None
     """Hours on the cores of the data job, or on those of this machine."""
     storage_hours: float | None = None
-    """Minimum time for reading and writing at the site's fastest storage, a lower bound on the
-    hours.
-    """
+    """Time for reading and writing at the site's fastest storage, a lower bound on the hours."""
 
 
 ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing in between")
@@ -682,9 +683,9 @@ THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, prep
 def data_work(
     settings: Settings, data: DataPlan, machine: Machine | None = None
 ) -> tuple[PreparationCost, ...]:
-    """Return both ways for the run's text.
+    """Return the cost of both methods for the run's text.
 
-    Return None if no text is tokenized. Figures are None if its size is unknown.
+    Return None if no text is tokenized. Numbers are None if the size of the text is unknown.
     """
     datasets = []
     for text in settings.texts:

@@ -1,4 +1,4 @@
-"""The numbers of nodes with which a training may continue when healthy nodes are missing."""
+"""The numbers of nodes on which a training may continue when healthy nodes are missing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_NODES = "jobs.training.min_nodes"
 
 @dataclass(frozen=True)
 class FewerNodes:
-    """Effects on a training of running on fewer nodes than planned."""
+    """The effects of running a training on fewer nodes than planned."""
 
     settings: Settings
     choice: Choice
@@ -63,7 +63,7 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return the end of a sentence that names the rule that the largest candidate breaks.
+        """Return the end of a sentence that names the rule broken by the largest candidate.
 
         Return an empty text if there is no candidate.
         """
@@ -87,7 +87,7 @@ def _divides(choice: Choice) -> bool:
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
-    """Return every rule of a plan that the training breaks with this number of nodes."""
+    """Return every rule that the training breaks with this number of nodes."""
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:
@@ -100,7 +100,7 @@ def _broken_rules(choice: Choice) -> list[Check]:
 
 
 def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
-    """Yield how the training continues with fewer nodes, if the run file requests it."""
+    """Describe how the training continues with fewer nodes, if the run file allows it."""
     fewer = FewerNodes(settings, choice)
     if not fewer.min_nodes:
         return

@@ -1,6 +1,6 @@
-"""Describes the smoke test and the training in the same terms.
+"""The smoke test and the training of a run, described by the same class.
 
-Each has the requested values, and the division of devices and batch.
+It contains the requested values, and the layout and batch that follow from them.
 """
 
 from __future__ import annotations
@@ -22,19 +22,20 @@ from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning.sizes import shape_of
 
 SMOKE_DECAY = 100
-"""A smoke test's learning rate decays over this multiple of its length, so that it ends at 99 % of
-its peak.
+"""Length of a smoke test's decay, as a multiple of the test's length.
+
+Its rate thus ends at 99 % of the peak.
 """
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
     *("warmup_samples", "warmup_tokens", "warmup_fraction", "decay_samples", "decay_tokens"),
 )
-"""Keys below `training` for the length and course of the training; they are 0 in a smoke test."""
+"""Keys below `training` for the length and schedule of the training; they are 0 in a smoke test."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts about the local machine. Planning reads nothing itself, so its caller collects them."""
+    """Facts about the local machine. Planning itself reads nothing, so its caller collects them."""
 
     cores: int
     """Physical cores."""
@@ -110,7 +111,7 @@ class Choice:
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the layers on each stage.
+        """Return the layers of each stage.
 
         If they do not divide evenly, return the rounded-down number.
         """
@@ -120,9 +121,9 @@ class Choice:
 
     @cached_property
     def tuning(self) -> Tuning:
-        """Return how a step is carried out.
+        """Return the options for how a step is computed.
 
-        A smoke test has other layers, which may not be divisible into the training's groups.
+        A smoke test has other layers, which may not divide into the training's groups.
         """
         training = self.training
         tuning = Tuning(
@@ -152,7 +153,7 @@ class Choice:
 
     @property
     def shown_data(self) -> float:
-        """Return the share of our trainer's data-parallel communication that nothing can hide."""
+        """Return the share of our trainer's data-parallel communication that cannot be hidden."""
         if not self.own_trainer or self.tuning.overlap_weights:
             return 0.0
         if not self.tuning.overlap_gradients:
@@ -163,7 +164,7 @@ class Choice:
 
     @property
     def compiles_kernels(self) -> bool:
-        """Return whether our trainer uses its Triton kernels: on a GPU, unless the run says no."""
+        """Return whether our trainer uses its Triton kernels: on a GPU, unless the run forbids it."""
         return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
 
     @property
@@ -177,7 +178,7 @@ class Choice:
     def hides_sends(self) -> bool:
         """Return whether stages send while they compute.
 
-        If that is left to the framework, the step model counts the sends.
+        If the framework decides that, the step model counts the sends.
         """
         return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
@@ -208,12 +209,12 @@ class Choice:
 
     @property
     def own_trainer(self) -> bool:
-        """Return whether our own trainer runs, and not one of the documents' frameworks."""
+        """Return whether our own trainer is used, not one of the documents' frameworks."""
         return self.training.framework == "runbook"
 
     @property
     def program(self) -> str:
-        """Return what trains the model: our own trainer's engine, or another framework."""
+        """Return the training program: our own trainer's engine, or another framework."""
         if self.own_trainer:
             return self.training.engine
         return self.training.framework
@@ -224,13 +225,13 @@ class Choice:
         return self.program in DEEPSPEED
 
     def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
-        """Yield the trainer's own rules as checks of this phase."""
+        """Yield rule results of the trainer as checks of this phase."""
         for result in results:
             yield check_of(result, self.phase)
 
 
 def full_choice(settings: Settings) -> Choice:
-    """Return the training itself."""
+    """Return the full training."""
     run = settings.run
     job = settings.job(FULL)
     site = settings.site
@@ -271,9 +272,8 @@ def smoke_choice(settings: Settings) -> Choice:
 
     It has no interleaving and no context parallelism, uses the run's ZeRO stage, and has its own
     tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica, or one per
-    stage if there are more stages than that. Its peak learning rate is the training's; it is
-    reached early, and then hardly decays. If the training evaluates, the smoke test does so at its
-    end.
+    stage if there are more stages. Its peak learning rate is the training's; it is reached early
+    and then hardly decays. If the training evaluates, the smoke test does so at its end.
     """
     run = settings.run
     smoke = settings.run.training.smoke

@@ -26,10 +26,10 @@ HEAD_SIZE_UNIT = 8
 
 
 def check_layout(choice: Choice) -> list[Check]:
-    """Apply every rule about devices, shape and batch that concerns the run.
+    """Apply every rule about devices, shape and batch to the run.
 
-    If the devices cannot be divided, the number of replicas is undefined, and no rule about the
-    batch is applied. Rules shared by both phases are reported once, for the training.
+    If the devices do not divide, the number of replicas is undefined, so no rule about the batch is
+    applied. Rules shared by both phases are reported once, for the training.
     """
     world = check_of(_world_size(choice), choice.phase)
     checks = [world, *_devices(choice), *_shape(choice)]
@@ -109,7 +109,7 @@ def _world_size(choice: Choice) -> RuleResult:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware = choice.site.hardware
     if choice.on_cpu:
-        # Otherwise 01-environment counts them.
+        # Otherwise 01-environment counts the cores.
         if hardware.cores_per_node:
             yield check_of(_processes_on_node(choice), choice.phase, otherwise="warn")
     elif hardware.device != AUTO:
@@ -211,7 +211,7 @@ def _head_size(choice: Choice) -> Check:
 
 
 def _precision(choice: Choice) -> Iterator[RuleResult]:
-    """Yield the requirements of a number format on a CPU, on Transformer Engine and on DeepSpeed."""
+    """Check a number format's requirements on a CPU, on Transformer Engine and on DeepSpeed."""
     precision = choice.training.precision
     if choice.on_cpu:
         yield RuleResult(
@@ -277,7 +277,7 @@ def _loss_scale(choice: Choice) -> RuleResult:
 
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
-    """Yield whether a device can hold the complete weights with which ZeRO 3 starts."""
+    """Check that a device can hold the complete weights with which ZeRO 3 starts."""
     layout = choice.layout
     memory = memory_of(choice.site)
     if choice.program != "deepspeed" or layout.zero_stage != 3 or not memory:

@@ -1,4 +1,4 @@
-"""Searches over layouts, and shows the effect of changing one value."""
+"""The search over layouts, and the effect of changing a single value."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never stores.
 
-With fused attention, selective is the same as none.
+So with fused attention, `selective` is the same as `none`.
 """
 MOST_CHUNKS = 8
 
@@ -71,7 +71,7 @@ class RankedLayout:
         return self.choice.layout
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything for --json."""
+        """Return the values for --json."""
         return {
             "nodes": self.choice.nodes,
             "devices": self.layout.world_size,
@@ -103,11 +103,11 @@ class Search:
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """The rule that excluded all layouts, and what to change; empty if there is a layout."""
+    """The rule that excluded all layouts, and the remedy; empty if there is a layout."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
-    """Try every layout of the choice's model over its nodes.
+    """Try every layout of the model over the nodes.
 
     `tokens` is the length of the whole training, from which days and cost follow; if it is 0,
     neither is reported.
@@ -197,7 +197,7 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[RankedLayout | str]:
-    """Return the best layout on twice the nodes, and so on for further doublings.
+    """Return the best layout on twice the nodes, and on further doublings.
 
     If no layout fits, return the reason.
     """
@@ -218,7 +218,7 @@ def growth(
 def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
     """Yield the training in every layout that divides evenly.
 
-    `check_layout` has the other rules.
+    `check_layout` applies the other rules.
     """
     layout = choice.layout
     trainings = [choice.training.model_copy(update={"recompute": mode}) for mode in space.recompute]
@@ -318,7 +318,7 @@ def _why_none(
     num_layouts: int,
     rejected: _Rejected,
 ) -> str:
-    """Return why a search yielded no layout, and what to change."""
+    """Return why a search found no layout, and what to change."""
     layout = choice.layout
     world = layout.world_size
     if not num_layouts and world % layout.context:
@@ -363,7 +363,7 @@ def _why_none(
 class Alternative:
     """A variant of the training.
 
-    Figures are None if they cannot be known or if a rule is broken.
+    Numbers are None if they are unknown or if a rule is broken.
     """
 
     change: str
@@ -384,7 +384,7 @@ def what_if(
 ) -> list[Alternative]:
     """Return the plan, and a variant for every usual change of a single value.
 
-    Text and global batch are the same in all of them.
+    All variants have the same text and global batch.
     """
     planned = full_choice(settings)
     changes = [("as planned", planned), *_changes(planned)]
@@ -392,7 +392,7 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change with its values for --set; the best layout of `plan --search` comes last."""
+    """Yield each change with its --set values; the best layout of `plan --search` comes last."""
     for key, values in _changed_sizes(choice).items():
         for value in values:
             yield f"{key}={value}", _with_size(choice, key, value)
@@ -409,7 +409,7 @@ def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
 
 
 def _changed_sizes(choice: Choice) -> dict[str, list[int]]:
-    """Return other values to try for each size, by the run file's key."""
+    """Return other values to try for each size, by run-file key."""
     layout = choice.layout
     return {
         "jobs.training.nodes": _doubled_and_halved(choice.nodes),
@@ -490,7 +490,7 @@ def _alternative(
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
     """Return a row for each change.
 
-    A change that breaks a rule becomes a note that names the rule.
+    A change that breaks a rule becomes a note with the rule.
     """
     planned_seconds = alternatives[0].seconds if alternatives else None
     rows = []

@@ -1,4 +1,4 @@
-"""The complete plan: every number computed from a person's choices, and every rule checked."""
+"""The complete plan: every number that follows from the user's choices, and every rule checked."""
 
 import dataclasses
 import json
@@ -73,7 +73,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """The model as the catalogue states it (0 means a default), with the training's own numbers."""
+    """The model as in the catalogue (0 means a default), with the training's own numbers."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -116,7 +116,7 @@ class PhaseFlops:
 
 @dataclass(frozen=True)
 class Plan:
-    """The content of plan.json; each phase's sections are under its name."""
+    """The content of plan.json, with a section for each phase."""
 
     schema: int
     run: str
@@ -138,7 +138,7 @@ class Plan:
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, copied for the caller."""
+        """Return the plan as plain values, copied for the caller."""
         content: dict[str, Any] = as_json(self)
         return content
 
@@ -167,13 +167,13 @@ def make_plan(
     measured: Calibrations | None = None,
     given_checks: Sequence[Check] = (),
 ) -> Plan:
-    """Compute everything a run needs.
+    """Compute everything that a run needs.
 
-    Raise a single `PlanError` that lists every rule the values break. It is pure: it uses no file,
-    clock, network or environment. `machine` has the facts about this machine. Without it, checks
-    that need these facts are `unknown`. Measurements of smoke tests on this machine (`measured`)
-    correct the step times. `given_checks` are verdicts on files, which only the caller may read;
-    they count as the plan's own.
+    Raise a single `PlanError` that lists every broken rule. The function is pure: it uses no file,
+    clock, network or environment. `machine` has the facts about this machine; without it, checks
+    that need these facts are `unknown`. `measured` are step times from smoke tests on this machine,
+    which correct the planned ones. `given_checks` are checks of files, which only the caller may
+    read; they are treated like the plan's own.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)

@@ -1,4 +1,4 @@
-"""Memory that copies of the newest state need on a node, and whether the node has enough."""
+"""Node memory for copies of the newest state: how much they need, and whether the node has it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 
 DEFAULT_SHARE = 0.5
-"""Share of a node's memory that /dev/shm has unless its size was changed (tmpfs(5), size=)."""
+"""Share of a node's memory that /dev/shm has by default (tmpfs(5), size=)."""
 
 
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
@@ -28,7 +28,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Yield whether a node has enough memory for copies. 0 means that its memory is unknown."""
+    """Check that a node has enough memory for the copies. 0 means that its memory is unknown."""
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

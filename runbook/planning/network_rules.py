@@ -1,6 +1,6 @@
-"""Network settings that made other users' jobs hang.
+"""Network settings with which other users' jobs hung.
 
-Each rule applies to every site with a certain fabric, and has a source.
+Each rule applies to all sites with a certain fabric, and has a source.
 """
 
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ NOT_SET = ""
 
 @dataclass(frozen=True)
 class NetworkRule:
-    """Values of one variable that made jobs hang on a fabric."""
+    """Values of one variable with which jobs hung on a fabric."""
 
     variable: str
     fabric: str
-    """libfabric's provider, as a site's hardware.fabric names it."""
+    """libfabric's provider, as in a site's hardware.fabric."""
     hangs_with: frozenset[str]
-    """Values that hung; `NOT_SET` is among them if jobs also hang with the variable unset."""
+    """Values that hung. `NOT_SET` is one of them if jobs also hang with the variable unset."""
     remedy: str
     source: str
     date: str
     """Date of the source's statement, YYYY-MM-DD."""
     devices: str = ""
-    """Beginnings of the accelerator names to which the rule applies; empty means all."""
+    """Prefixes of the accelerator names to which the rule applies; empty means all."""
 
 
 RULES = (
@@ -43,7 +43,7 @@ RULES = (
     NetworkRule(
         variable="NCCL_NET_GDR_LEVEL",
         fabric="cxi",
-        # In NCCL's older spelling, 3 is the number of PHB, and 5 that of SYS.
+        # In NCCL's older notation, 3 means PHB and 5 means SYS.
         hangs_with=frozenset({"PHB", "SYS", "3", "5"}),
         remedy=(
             "Leave NCCL_NET_GDR_LEVEL out, at least in an image of ROCm 7: RCCL determines the "
@@ -57,7 +57,7 @@ RULES = (
 
 
 def check_network(settings: Settings) -> list[Check]:
-    """Compare the environment of a run's jobs with the rules of its site's fabric.
+    """Compare the environment of a run's jobs with the rules for its site's fabric.
 
     There is no check if the fabric is unknown or has no rule. A setting that hung elsewhere is only
     a warning, because it depends on the versions of libfabric and RCCL in the image.
@@ -77,8 +77,8 @@ def check_network(settings: Settings) -> list[Check]:
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
     says = f"no value with which jobs hung ({rule.source}, {rule.date})"
-    # A group that unsets NCCL_NET keeps NCCL from using libfabric, so the settings of libfabric
-    # have no effect.
+    # A group that unsets NCCL_NET keeps NCCL from using libfabric, so libfabric's settings have no
+    # effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not use libfabric", says)
     value = variables.get(rule.variable) or NOT_SET

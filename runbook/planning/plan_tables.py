@@ -1,6 +1,6 @@
-"""Shows the plan as tables for people, built from the content of plan.json.
+"""The plan as tables for people, made from the content of plan.json.
 
-The notebook and the command line show the same.
+The notebook and the command line show the same tables.
 """
 
 from collections import Counter
@@ -72,7 +72,7 @@ def parameters_of(part: str) -> str:
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """Return the complete plan in the order in which a person makes the decisions."""
+    """Return the complete plan, in the order in which a user makes the decisions."""
     makers = (
         summary_table,
         sizes_table,
@@ -139,7 +139,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the rows about the cost of failures; empty if no failure rate is known."""
+    """Return the rows about the cost of failures; none if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -181,7 +181,7 @@ def _rules(plan: Plan) -> tuple[str, str]:
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     """Return the time of the smoke test, and the time of its steps alone.
 
-    The first includes starting the processes, which takes most of the time.
+    The first includes starting the processes, which is most of the time.
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
@@ -234,7 +234,7 @@ def sizes_table(plan: Plan) -> Table:
 
 
 def _on_fullest_rank(ranks: Sequence[int]) -> str:
-    """Return the parameters of the rank that has the most, and how many stages are that large."""
+    """Return the parameters of the largest rank, and the number of stages of that size."""
     largest = f"{max(ranks):,}"
     if len(ranks) == 1:
         return largest
@@ -273,7 +273,7 @@ def layout_table(plan: Plan) -> Table:
 
 
 def _course_of(rate: LearningRate) -> str:
-    """Return the course of the learning rate after its warm-up."""
+    """Return a description of the learning rate after its warm-up."""
     if rate.schedule == "wsd":
         return (
             f"stable, and {rate.wsd_decay_style} to {rate.minimum:g} over the last {rate.wsd_decay_samples:,} of "
@@ -287,7 +287,7 @@ def _course_of(rate: LearningRate) -> str:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Return the bytes by part on the fullest rank, and their sum against the available memory."""
+    """Return the memory of each part on the fullest rank, the total, and the available memory."""
 
     def rows(phase: str) -> dict[str, str]:
         memory = plan.memory[phase]
@@ -312,14 +312,14 @@ def memory_table(plan: Plan) -> Table:
 
 
 def _bytes_of(size: int, unit: str) -> str:
-    """Return the bytes of a node or a device, or 0 if unknown."""
+    """Return the memory of a node or a device, or 0 if unknown."""
     if not size:
         return UNKNOWN
     return PlanningMessage.LIMIT_OF.fill(size=show_bytes(size), unit=unit)
 
 
 def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the content of the memory table, in GiB under names with units; None means unknown."""
+    """Return the memory table as numbers in GiB, under names with units; None means unknown."""
     memory = plan.memory[phase]
     sizes = {words: getattr(memory.fullest_stage, part) for part, words in _MEMORY_PARTS.items()}
     sizes |= {
@@ -333,7 +333,7 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def flops_table(plan: Plan) -> Table:
-    """Return the operations per token in every convention.
+    """Return the FLOPs per token in every convention.
 
     The same speed corresponds to different TFLOP/s in each convention.
     """
@@ -365,7 +365,7 @@ def _flops_of_token(plan: Plan, phase: str, convention: str) -> str:
 def time_table(plan: Plan) -> Table:
     """Return the expected time.
 
-    If it cannot be known, the cells are empty and the reason is given.
+    If it is unknown, the cells are empty and a note gives the reason.
     """
 
     def rows(phase: str) -> dict[str, str]:
@@ -385,7 +385,7 @@ def time_table(plan: Plan) -> Table:
 
 
 def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the content of the time table, as numbers under names with units; None means unknown."""
+    """Return the time table as numbers, under names with units; None means unknown."""
     time = plan.time[phase]
     spec = plan.phases[phase]
     return {
@@ -429,9 +429,9 @@ def parts_table(plan: Plan) -> Table:
 
 
 def endurance_table(plan: Plan) -> Table:
-    """Return the saves to each storage tier, failures, consecutive jobs and energy of the training.
+    """Return the training's saves to each storage tier, failures, consecutive jobs and energy.
 
-    Unknown figures are marked as such.
+    Unknown values are marked as such.
     """
     endurance = plan.endurance
     between = plan.endurance.hours_between_failures
@@ -461,7 +461,7 @@ def endurance_table(plan: Plan) -> Table:
 
 
 def storage_table(plan: Plan) -> Table:
-    """Return the bytes of data and checkpoints."""
+    """Return the size of data and checkpoints in bytes."""
 
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
@@ -493,7 +493,7 @@ def storage_table(plan: Plan) -> Table:
 
 
 def data_table(plan: Plan) -> Table:
-    """Return the bytes, disk space and hours of one pass and of the documents' three steps.
+    """Return the size, disk space and hours of one pass and of the documents' three steps.
 
     There are no rows if no text is tokenized.
     """
@@ -578,7 +578,7 @@ def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str
 
 
 def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
-    """Return a document's time, and this run's at the same rate; 0 `data_bytes` are unknown."""
+    """Return a document's time, and this run's at the same rate. 0 `data_bytes` means unknown."""
     row = {
         "what": timing.what,
         "the document": show_duration(timing.seconds),

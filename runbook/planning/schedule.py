@@ -1,4 +1,4 @@
-"""Length, batch ramp and learning rate of a training phase, with their rules."""
+"""Length, batch ramp and learning rate of a training phase, and their rules."""
 
 import math
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
 
 
 def batch_of(choice: Choice) -> Batch:
-    """Return the batch of a phase with its ramp."""
+    """Return the batch of a phase, including its ramp."""
     training = choice.training
     ramp = Ramp(training.rampup_start, training.rampup_increment, training.rampup_samples)
     return Batch(choice.micro_batch, choice.global_batch, choice.num_microbatches, ramp)
@@ -121,7 +121,7 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 
 
 MOST_REPLAYED = 0.05
-"""Share of the computation that replay may take without a warning.
+"""Share of the computation that may be used for replay without a warning.
 
 This value is a choice, not a measurement.
 """
@@ -212,7 +212,7 @@ def _learning_rates(rate: LearningRate) -> RuleResult:
 
 
 def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
-    """Yield whether the warm-up ends before the decay and, if so, before the end of the run."""
+    """Check that the warm-up ends before the decay and before the end of the run."""
     key = choice.keys.warmup_iterations
     values: dict[str, Value] = {
         "warmup_samples": rate.warmup_samples,
@@ -239,7 +239,7 @@ def _warmup(choice: Choice, rate: LearningRate, length: Duration) -> Check:
 
 
 def _course(choice: Choice, rate: LearningRate, length: Duration) -> Iterator[Check]:
-    """Yield the rules about the decay, the steps that fp16 skips, and a planned stop."""
+    """Check the decay, the steps that fp16 skips, and a planned stop."""
     training = choice.training
     if not choice.smoke and rate.schedule != "constant":
         yield check_of(_decay(rate, length), choice.phase, otherwise="warn")

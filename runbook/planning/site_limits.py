@@ -1,4 +1,4 @@
-"""Compares the limits of the site (queues, disk and shared storage) with the needs of the run."""
+"""Comparison of the site's limits (queues, disk and shared storage) with the needs of the run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -88,7 +88,7 @@ def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
 
 
 def _accepted(limit: QueueLimit) -> str:
-    """Return a description, for people, of what a queue accepts."""
+    """Return a description of what a queue accepts."""
     bounds = []
     if limit.min_nodes:
         bounds.append(PlanningMessage.FEWEST_NODES.fill(nodes=limit.min_nodes))
@@ -123,8 +123,8 @@ STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
     """Return each of the site's tiers with the minimum time for a checkpoint of this model.
 
-    The document's own time is shown for the size to which it applies. A site without tiers has no
-    rows.
+    The document's own time is shown only for the size to which it applies. A site without tiers has
+    no rows.
     """
     checkpoint = checkpoint_bytes(parameters, precision)
     tiers = _tiers(site)
@@ -156,7 +156,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and its difference from ours, or an empty text if it states none."""
+    """Return a document's time and its difference from ours, or an empty text if it has none."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -188,8 +188,8 @@ def check_volumes(
     """Compare each shared file system with what is stored there.
 
     If one is too small, that is only a warning, because it can be enlarged. `wants` has the bytes
-    of each kind of content, and `texts` the bytes of each text that is fetched to the data folder.
-    A size of 0 is unknown.
+    of each kind of content, and `texts` the bytes of each text that is downloaded to the data
+    folder. A size of 0 means unknown.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

@@ -1,4 +1,4 @@
-"""The real number of parameters of a GPT, next to its usual label: in total, by part and by rank."""
+"""The real number of a GPT's parameters, in total, by part and by rank, and its usual label."""
 
 from __future__ import annotations
 
@@ -13,13 +13,18 @@ from runbook.plan_file.schema import ModelShape
 from runbook.planning.messages import PlanningMessage
 
 LABEL_TOLERANCE = 0.05
-"""A label is reported as wrong if it differs from the count by more than this. "13B" for 12.85 B is
+"""Relative difference from the count above which a label is reported as wrong. "13B" for 12.85 B is
 not wrong; "375M" for 64.6 M is.
 """
 
 
 def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int:
     """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
+
+    With `own`, round up to a multiple of 128 that `tensor` divides, so that the model is the same
+    for every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
+    depends on the tensor size (by ln(50432 / 50304) = 0.0025).
+
 
     With `own`, round up to a multiple of 128 that `tensor` divides, which is the same model with
     every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
@@ -43,9 +48,7 @@ def shape_of(
 ) -> ModelShape:
     """Return the catalogue's model, split over `tensor` ranks, with sequences of this length.
 
-    A length of 0 means the model's own.
-
-    With `own`, it is padded as in our own trainer.
+    A length of 0 means the model's own. With `own`, the padding is that of our own trainer.
     """
     length = sequence_length or model.sequence_length
     return replace(
@@ -60,7 +63,7 @@ def shape_of(
 
 
 def stated_shape(model: Model) -> ModelShape:
-    """Return the shape as the catalogue states it, with 0 for a default.
+    """Return the shape as in the catalogue, with 0 for a default.
 
     Its vocabulary is not padded yet.
     """
@@ -110,7 +113,7 @@ class Parameters:
 
 
 def whole(shape: ModelShape) -> Parameters:
-    """Return the model as one process would hold it."""
+    """Return the parameters of the whole model."""
     return on_rank(
         shape,
         tensor=1,
@@ -129,10 +132,9 @@ def on_rank(
 ) -> Parameters:
     """Return the parameters on one rank of a pipeline stage.
 
-    `layers` is the number of layers in the stage, for stages with different numbers of layers.
-    Norms, position embeddings and the biases after each block's second matrix exist on every tensor
-    rank. Tied embeddings exist on the first stage and again on the last, where they are counted as
-    `output`.
+    `layers` is the number of layers in the stage, because stages may differ. Norms, position
+    embeddings and the biases after each block's second matrix exist on every tensor rank. Tied
+    embeddings exist on the first stage and again on the last, where they count as `output`.
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
     first = stage == 0

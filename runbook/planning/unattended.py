@@ -1,4 +1,4 @@
-"""The effects of a chain of jobs and of spare nodes on this plan, and when they are impossible."""
+"""Chains of jobs and spare nodes: their effect on the plan, and why they may be impossible."""
 
 from __future__ import annotations
 
@@ -53,7 +53,11 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
 
 
 def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
-    """Return how many jobs a training needs if each failure ends one.
+    """Return how many jobs a training needs if each failure ends one job.
+
+    Failures are random. With `failures_per_job` failures per full walltime, each job completes the
+    share (1 - exp(-f)) / f of it on average.
+
 
     Failures come at random. With `failures_per_job` failures per full walltime, each job keeps the
     share (1 - exp(-f)) / f of it on average.
@@ -85,7 +89,7 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
 
 
 def _obstacle(settings: Settings) -> str:
-    """Return why a job cannot continue by itself here, or an empty text if it can."""
+    """Return why a job cannot continue automatically here, or an empty text if it can."""
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":

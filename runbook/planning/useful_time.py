@@ -1,4 +1,4 @@
-"""The expected cost of faults for this plan's training, simulated with the plan's figures."""
+"""The expected cost of faults in a plan's training, simulated with the plan's numbers."""
 
 from __future__ import annotations
 
@@ -25,38 +25,39 @@ from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 
 START_UP_SECONDS = 120.0
-"""Time of a start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure document),
-importing and connecting. This value is assumed."""
+"""Assumed time of a start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure
+document), importing and connecting.
+"""
 START_UP_SECONDS_ON_CPU = 15.0
-"""Time to import torch and megatron-core and connect.
+"""Time to import torch and megatron-core and to connect the ranks.
 
-It takes 8 to 40 s on two cores of a machine with other users.
+It is 8 to 40 s on two cores of a machine with other users.
 """
 CRASH_SECONDS = 5.0
 """Time from the end of one process to the end of the job.
 
-It was 0.1 to 1.1 s on one machine in the drills, and is assumed to be the same for many nodes.
+It was 0.1 to 1.1 s on one machine in the drills, and is assumed to be the same on many nodes.
 """
 LOST_NODE_SECONDS = 300.0
-"""Time until an unresponsive node is noticed: Slurm's SlurmdTimeout by default."""
+"""Time until an unresponsive node is noticed: Slurm's default SlurmdTimeout."""
 COPY_BYTES_PER_SECOND = 10e9
 """Copy rate from a device to pinned memory; one H200 reaches 10 to 23 GB/s
 (docs/measurements/gpu-h200.md).
 """
 POSSIBLE_NEAR_SECONDS = 60.0
-"""Interval between copies, for a plan that makes none."""
+"""Interval between copies for a plan that makes none."""
 NEAR_BYTES_PER_SECOND = 2e9
 """Rate at which a rank writes its state to node memory with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
 """Rate at which a node sends the states of its ranks to its partner over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
-"""Write speed of the storage if a site states none: per node, and for all nodes together."""
+"""Assumed write speed of storage without a stated speed: per node, and for all nodes together."""
 
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """The input of a simulation for a plan."""
+    """The input of the simulation for a plan."""
 
     parts: CampaignParts
     detection: Mapping[str, float]
@@ -66,15 +67,15 @@ class FaultCosts:
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes with which the run file lets the training continue, in descending
-    order.
+    """Smaller numbers of nodes, in descending order, on which the run file lets the training
+    continue.
     """
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
     """Return the cost of failures for this training.
 
-    The result is None if its speed or the rate of failures is not known.
+    Return None if its speed or the rate of failures is unknown.
     """
     phase = plan.phases[FULL]
     speed = plan.time[FULL]
@@ -122,7 +123,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
 
 
 def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
-    """Return the cost of copies in node memory that are made about once a minute."""
+    """Return the cost of copies in node memory about once a minute."""
     return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
 
 
@@ -170,7 +171,7 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
     """Return the seconds until a failure of each kind is noticed.
 
-    Hangs use the watchdog's own limits.
+    For hangs, they follow from the watchdog's own limits.
     """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
@@ -188,10 +189,10 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
-    """Return the expected share of useful time, or None if it cannot be known.
+    """Return the expected share of useful time, or None if it is unknown.
 
-    A training shorter than its own start is only a trial, so its share would mostly reflect the
-    assumed start.
+    It is also None for a training that is shorter than its own start: such a trial's share would
+    mostly reflect the assumed start.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:

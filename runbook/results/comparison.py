@@ -24,7 +24,7 @@ from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
 LOSSES = 5
-"""Number of losses whose median is compared: a single loss depends too much on its batch."""
+"""Number of losses in the median that is compared. A single loss depends too much on its batch."""
 METRICS = {
     quantities.STEP_TIME: "seconds_per_iteration",
     quantities.THROUGHPUT: "tokens_per_second",
@@ -59,7 +59,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse a run may be than the run before it, as shares."""
+    """How much worse a run may be than the first one, as shares."""
 
     tokens_per_second: float = 0.05
     last_loss: float = 0.01
@@ -77,12 +77,12 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing got worse than the tolerance allows."""
+        """Return whether nothing got worse by more than the tolerance."""
         return all(check.verdict != "fail" for check in self.checks)
 
 
 def read_run(folder: Path, phase: str = FULL) -> RunFacts:
-    """Read everything a comparison needs from a run's folder.
+    """Return everything that a comparison needs from a run's folder.
 
     Raise `RecordError` if the phase was not run.
     """
@@ -121,9 +121,9 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 
 
 def _recorded_environment(path: Path) -> dict[str, str]:
-    """Return versions and commit in the record next to an executed notebook.
+    """Return versions and commit from the record of an executed notebook.
 
-    If there is no record, the result is only the commit, marked as unknown.
+    If there is no record, return only the commit, marked as unknown.
     """
     record = {}
     if path.exists():
@@ -270,7 +270,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     """Compare the losses at the number of tokens that both runs reached.
 
-    The last loss of the longer run cannot be compared with the other's.
+    The last loss of the longer run is not comparable with the other's.
     """
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)
@@ -296,7 +296,7 @@ def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
 def loss_at(history: History, tokens: int) -> float | None:
     """Return the median of the last losses up to a number of tokens.
 
-    Return None if there is no loss, or if none of the last losses is a number.
+    Return None if there is no loss, or if none of the last losses is finite.
     """
     steps = [step for step in history.steps if step.consumed_tokens <= tokens][-LOSSES:]
     losses = []
@@ -315,7 +315,7 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a number got worse by no more than a share; `sign` is -1 if more is better."""
+    """Check that a number got worse by at most a share; `sign` is -1 if more is better."""
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1

@@ -1,4 +1,4 @@
-"""Forecast of a run's last validation loss, from its evaluations so far."""
+"""The forecast of a run's last validation loss, based on its evaluations so far."""
 
 import math
 from pathlib import Path

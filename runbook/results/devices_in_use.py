@@ -1,4 +1,4 @@
-"""Number of devices in use at each step: a job that lost nodes may continue with fewer."""
+"""Number of devices in use at each step. A job that lost nodes may continue with fewer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ def device_seconds(steps: Iterable[Step]) -> float:
 
 
 def usual_devices(steps: Sequence[Step]) -> int:
-    """Return the number of devices on which most of these steps were made.
+    """Return the number of devices on which most of these steps ran.
+
+    Return 0 if there is no step. If two numbers are equally frequent, return the later one.
+
 
     The number is 0 if there is no step. If two numbers are equally frequent, return the later one.
 
@@ -67,7 +70,7 @@ def device_spans(history: History) -> list[DeviceSpan]:
 
 
 def spans_text(history: History) -> str:
-    """Return which steps ran on how many devices. Return an empty text if the number never changed.
+    """Return which steps ran on how many devices, or an empty text if the number never changed.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))

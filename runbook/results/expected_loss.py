@@ -1,4 +1,4 @@
-"""The final loss forecast from a training's curve, and the one sealed before it started."""
+"""The final loss forecast from a training's curve, and the forecast sealed before its start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
 
 FEWEST_EVALUATIONS = 3
-"""The minimum that `forecast.curve` needs. With fewer, numpy and scipy are not imported at all."""
+"""Fewest evaluations for `forecast.curve`. With fewer, numpy and scipy are not imported at all."""
 LEFT_EVENT = "forecast_left"
 
 
@@ -30,10 +30,7 @@ class ExpectedLoss:
     share: float
     """Share of the training's steps that are done."""
     sealed: Forecast | None
-    """Forecast of the loss made before the first step.
-
-    None if none was sealed.
-    """
+    """Forecast of the loss made before the first step; None if none was sealed."""
 
     @property
     def has_left(self) -> bool:
@@ -69,7 +66,7 @@ def expected_losses(folder: Path, plan: PhasePlan, after: int = 0) -> Iterator[E
 
 
 def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
-    """Return the forecast from the curve so far. Return None while the curve is too short."""
+    """Return the forecast from the curve so far, or None while the curve is too short."""
     evaluations = read_validation(folder / plan.log.validation)
     before_newest = evaluations[-2].iteration if len(evaluations) > 1 else 0
     newest = None
@@ -79,7 +76,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 
 
 def sealed_loss(folder: Path) -> Forecast | None:
-    """Return the loss as it was sealed.
+    """Return the sealed forecast of the loss.
 
     Return None if it was not sealed, was sealed late, or was changed since.
     """
@@ -104,7 +101,7 @@ def _expected(
     try:
         forecast = forecast_curve(curve_of(plan, list(evaluations)))
     except DataError:
-        # For example, the plan was shortened and the curve is now longer than it.
+        # For example, the plan was shortened and the curve is now longer than the plan.
         return None
 
     return ExpectedLoss(

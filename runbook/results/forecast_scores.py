@@ -1,4 +1,4 @@
-"""Scores of sealed forecasts after the end of a training, and what they say about later ones."""
+"""Scores of sealed forecasts after the end of a training, and interval widths based on them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,16 +17,16 @@ from runbook.results.messages import ResultMessage
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders with one line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""From this number of earlier scores on, their errors determine the width of an interval."""
+"""Number of earlier scores from which their errors determine the width of an interval."""
 
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """A forecast next to its outcome."""
+    """A forecast with its outcome."""
 
     run: str
     checksum: str
-    """Checksum of the sealed forecasts, which ensures that each forecast is counted only once."""
+    """Checksum of the sealed forecasts, so that each forecast is counted only once."""
     quantity: str
     unit: str
     value: float
@@ -89,7 +89,7 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 
 
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
-    """Append those scores that are not in the file yet."""
+    """Append the scores that are not in the file yet."""
     path = runs / SCORES_FILE
     scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
     for score in scores:
@@ -100,7 +100,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return every score of a project.
 
-    Lines of another version are skipped.
+    Skip lines of another version.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
@@ -120,7 +120,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
     """
     errors = []
     for score in scores:
-        # A forecast made after the first step already knew part of the outcome.
+        # A forecast made after the first step already contains part of the outcome.
         if score.quantity != quantity or score.late:
             continue
         if score.actual > 0 and score.value > 0:
@@ -134,7 +134,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
 
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
-    """Return forecasts next to their outcomes, misses first."""
+    """Return forecasts with their outcomes, misses first."""
     ordered = sorted(scores, key=lambda score: (score.hit, score.run, score.quantity))
     rows = []
     for score in ordered:
@@ -169,7 +169,7 @@ def _verdict(score: ForecastScore) -> str:
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
-    """Return, in one sentence, how many intervals contained the outcome.
+    """Return one sentence about how many intervals contained the outcome.
 
     Late forecasts are not counted.
     """

@@ -1,4 +1,4 @@
-"""The sealed forecasts of a training: a file with a checksum that shows later changes."""
+"""The sealed forecasts of a training: a file with a checksum that reveals later changes."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ FORECASTS_FILE = "forecasts.json"
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast number of a training, with its 80% interval."""
+    """A forecast of one number of a training, with its 80% interval."""
 
     quantity: str
     """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""

@@ -15,7 +15,7 @@ from runbook.results.metrics import find_spikes, recovery, summarize
 
 
 class Gate(StrEnum):
-    """Checks of a training, by the names that tables show."""
+    """Checks of a training, by the names shown in tables."""
 
     MODEL_LEARNED = "model learned"
     LOSS_ABOVE_ZERO = "loss above 0"
@@ -37,18 +37,20 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a seam from which the usual change of the loss is measured."""
+"""Number of steps before a seam that define the usual change of the loss."""
 ENOUGH_AFTER = 10
-"""If a spike has not recovered after this many losses, it is called divergence."""
+"""Number of losses after which a spike that has not recovered counts as divergence."""
 CREDIBLE_FACTOR = 3.0
-"""If a step time and its estimate differ by this factor, one of them must be wrong."""
+"""Factor between a step time and its estimate from which one of them must be wrong."""
 TOLERANCE = 1e-4
 """Share by which two evaluations of the same weights and samples may differ, because not every
-kernel adds in a fixed order."""
+kernel adds in a fixed order.
+"""
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
-"""Shares of the adapters' rate: what a healthy sum of 32 MiB reaches, and a level so low that only
-a wrong network explains it."""
+"""Shares of the adapters' bandwidth: what a healthy all-reduce of 32 MiB reaches, and a level so
+low that only a wrong network explains it.
+"""
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 """Remedy for a failed check, by the check's name."""
 
@@ -81,9 +83,9 @@ def smoke_gate(
 ) -> list[Check]:
     """Return the checks that the short run must pass before the long one may start.
 
-    `events` are only those of this phase. `seconds_band` is None if the plan had no measurement.
-    `network_bytes_per_second` is the bandwidth of a node's adapters. It is 0 if the site does not
-    state it, and None if there is only one node.
+    `events` are only those of this phase. `seconds_band` is None if the plan has no measurement.
+    `network_bytes_per_second` is the bandwidth of a node's adapters: 0 if the site does not state
+    it, None if there is only one node.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -124,9 +126,9 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
 
 def learning_check(metrics: History, *, smallest_fall: float = 0.30) -> list[Check]:
-    """Check that the loss ends at least `smallest_fall` below its start, and stays there.
+    """Check that the loss ends at least `smallest_fall` below its start and stays there.
 
-    Both values are means, over the first and the last 2 % of the losses.
+    Start and end are means over the first and the last 2 % of the losses.
     """
     name = Gate.MODEL_LEARNED
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
@@ -180,7 +182,7 @@ def _divergence(metrics: History) -> Check:
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
-    """Divide the losses into this many parts, and return the means of the first and the last part."""
+    """Divide the losses into this many parts, and return the means of the first and last part."""
     losses = [loss for _, loss in metrics.losses]
     count = max(1, len(losses) // parts)
     return statistics.fmean(losses[:count]), statistics.fmean(losses[-count:])
@@ -189,7 +191,7 @@ def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
 def steps_check(metrics: History, iterations: int) -> Check:
     """Check that the metrics contain every step up to their last one.
 
-    Metrics without steps are checked up to `iterations`.
+    Metrics without any step are checked up to `iterations`.
     """
     if metrics.steps:
         last_iteration = metrics.steps[-1].iteration
@@ -211,9 +213,9 @@ def resume_check(
 ) -> list[Check]:
     """Check that segments join without a repeated step or a jump of the loss.
 
-    The result is empty if nothing was resumed. `tolerance` is the largest jump of the loss over a
-    seam, as a share. Steps before and after a seam use different samples, so the loss may also
-    change by as much as it did between earlier steps.
+    Return no check if nothing was resumed. `tolerance` is the largest allowed change of the loss
+    over a seam, as a share. Steps before and after a seam use different samples, so the loss may
+    also change by as much as it did between earlier steps.
     """
     if not metrics.restarts:
         return []
@@ -250,7 +252,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     )
     is_small = True
     for jump, first in zip(jumps, metrics.restarts, strict=True):
-        # A loss that jumps on its own may also jump at a seam.
+        # A loss that usually jumps may also jump at a seam.
         if jump is not None and jump > max(tolerance, _usual_jump(metrics, first)):
             is_small = False
 
@@ -260,7 +262,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
     """Check that no step was repeated after a stop that saved.
 
-    A segment that was killed goes back to its last checkpoint, which is not a fault.
+    A segment that was killed returns to its last checkpoint, which is not a fault.
     """
     stopped_segments = set()
     segment = 0
@@ -292,7 +294,7 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _usual_jump(metrics: History, first: int) -> float:
-    """Return the largest change of the loss at a step before a seam, as `_jump` measures it.
+    """Return the largest change of the loss at any step before a seam, as measured by `_jump`.
 
     Batches of only a few sequences differ by more than any tolerance that suits all trainings.
     """
@@ -304,8 +306,8 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
-    It is measured against the median of the five losses before. Return None if the loss on one side
-    is missing.
+    It is relative to the median of the five losses before. Return None if the loss on one side is
+    missing.
     """
     before = []
     for iteration, loss in metrics.losses:
@@ -498,7 +500,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def _reloaded(events: Sequence[Event]) -> Check:
-    """Check that the saved checkpoint was loaded, and that it restored the saved model."""
+    """Check that the saved checkpoint was loaded and restored the saved model."""
     name = Gate.CHECKPOINT_RELOADED
     reloads = events_named(events, "reloaded")
     if not reloads:
@@ -522,7 +524,7 @@ def _reloaded(events: Sequence[Event]) -> Check:
 
 
 def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
-    """Check the loads by restarts, if no reload was timed at the end."""
+    """Check the checkpoints loaded by restarts, if none was reloaded at the end."""
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:
@@ -532,9 +534,9 @@ def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
 
 
 def _network(events: Sequence[Event], *, promised: float | None) -> Check:
-    """Check the bus bandwidth against that of a node's adapters.
+    """Compare the bus bandwidth with that of a node's adapters.
 
-    `promised` is in B/s. It is 0 if the site does not state it, and None if there is only one node.
+    `promised` is in B/s: 0 if the site does not state it, None if there is only one node.
     """
     name = Gate.NETWORK_BANDWIDTH
     measurements = events_named(events, "network")

@@ -1,4 +1,4 @@
-"""Run files: metrics.jsonl joined over restarts, validation.jsonl and events.jsonl."""
+"""The files of a run as objects: metrics.jsonl, validation.jsonl and events.jsonl."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runbook.results.messages import ResultMessage
 class Step:
     """One step of a training, as a line of metrics.jsonl.
 
-    A field is None if the trainer had no value (a skipped step has no loss).
+    A field is None if the trainer had no value; a skipped step, for example, has no loss.
     """
 
     iteration: int
@@ -45,7 +45,8 @@ class Step:
     memory_bytes: int = 0
     time: float = 0.0
     forward_backward_seconds: float = 0.0
-    """Time on the rank that writes; 0 if the trainer did not measure the parts of a step."""
+    """Time on the rank that writes the file; 0 if the trainer did not measure the parts of a step.
+    """
     communication_seconds: float = 0.0
     """Part of `forward_backward_seconds`, if the engine measures it separately."""
     optimizer_seconds: float = 0.0
@@ -55,7 +56,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Time of each rank for its forward and backward passes, without communication.
+    """Time of each rank in its forward and backward passes, without communication.
 
     It is the mean over the `steps` steps that end with `iteration`.
     """
@@ -68,7 +69,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class ValidationLoss:
-    """Line of validation.jsonl."""
+    """A line of validation.jsonl."""
 
     iteration: int
     loss: float
@@ -100,14 +101,14 @@ class Event:
     """Part of an asynchronous save during which the training paused."""
     folder: str = ""
     source: str = ""
-    """Where a resume read its state: shared, near own or near partner.
+    """Source of the state at a resume: shared, near own or near partner.
 
-    It is empty in runs from before copies in node memory existed.
+    It is empty in runs that are older than copies in node memory.
     """
     same_fingerprint: bool = True
     """Whether a resume loaded a checkpoint of this training."""
     planned: bool = False
-    """Whether the job ended with the stop that training.rehearse_stop requested."""
+    """Whether the job ended with the stop requested by training.rehearse_stop."""
     at: float | None = None
     """When the job ended, if this was noticed only later."""
     waits: float = 0.0
@@ -123,7 +124,7 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     replicas: int = 0
-    """Data-parallel replicas with which the training continues."""
+    """Number of data-parallel replicas with which the training continues."""
     planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
@@ -132,7 +133,7 @@ class Event:
     copies: int = 0
     """Number of copies in node memory, if the event reports copies."""
     left_out: int = 0
-    """Copies that were skipped, because the previous ones were still in transit."""
+    """Number of copies that were skipped because the previous ones were still being sent."""
 
     @property
     def is_near(self) -> bool:
@@ -141,7 +142,7 @@ class Event:
 
     @property
     def stalled_seconds(self) -> float:
-        """Return for how many seconds a save delayed the next step."""
+        """Return the seconds by which a save delayed the next step."""
         if self.stall_seconds is not None:
             return self.stall_seconds
         return self.seconds or 0.0
@@ -151,7 +152,7 @@ class Event:
 class History:
     """Steps of a run, with each iteration once.
 
-    If two segments contain the same iteration, the later segment is used.
+    If two segments contain the same iteration, the later segment counts.
     """
 
     steps: tuple[Step, ...]
@@ -213,7 +214,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""JSON types of a value, by the annotation of its field. null means NaN."""
+"""JSON types of a value, by the annotation of its field. null represents NaN."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
@@ -222,9 +223,9 @@ def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether each value has one of its field's types.
+    """Return whether each value has one of the types of its field.
 
-    An edited file may contain a text instead of a number.
+    An edited file may contain text instead of a number.
     """
     for key, value in values.items():
         allowed = types[key]
@@ -336,9 +337,9 @@ def read_metrics(path: Path) -> History:
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """Return all evaluations, or none if there are none.
+    """Return all evaluations, or none if the file does not exist.
 
-    If an iteration was evaluated twice, the last result is used.
+    If an iteration was evaluated twice, the last result counts.
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):
@@ -362,7 +363,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
     """Return a phase's events since its last `begun`.
 
-    Earlier events belong to a training that was set aside.
+    Earlier events belong to a training whose files were moved to the history.
     """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
     begins = [index for index, event in enumerate(events) if event.name == "begun"]
@@ -389,12 +390,12 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
 
 
 def events_named(events: Iterable[Event], name: str) -> list[Event]:
-    """Return the events called `name`, in order."""
+    """Return the events of this name, in order."""
     return [event for event in events if event.name == name]
 
 
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
-    """Return the iterations of the events called `name`, such as `saved` or `resumed`."""
+    """Return the iterations of the events of this name, such as `saved` or `resumed`."""
     iterations: list[int] = []
     for event in events_named(events, name):
         if event.iteration is not None:
@@ -407,7 +408,7 @@ BITS_PER_BYTE = "bits per byte"
 TOKEN_PERPLEXITY = "perplexity of a token"
 RIGHT_SHARE = "right (share)"
 ALL_PAIRS = "all minimal pairs"
-"""The subject of the score over all kinds of minimal pairs."""
+"""Name of the score over all kinds of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
 """The name of a score for one kind of minimal pair."""
 

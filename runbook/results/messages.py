@@ -1,4 +1,4 @@
-"""Messages about results and comparisons: one row each, with `{name}` for a value."""
+"""Messages about results and comparisons, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Summary:
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Number of iterations from which the medians are computed, without the warm-up."""
+    """Number of iterations in the medians, without the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int
@@ -49,7 +49,7 @@ class Summary:
     """90th percentile."""
     samples_per_second: float | None
     tokens_per_second: float | None
-    """For all devices together: global batch x sequence length / median seconds."""
+    """Of all devices together: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
     """Median of the values that the trainer computed."""
@@ -71,11 +71,10 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps from which the medians are computed.
+    """Return the steps that are used for the medians.
 
-    These are the steps on the usual number of devices, without warm-up and skipped steps.
-
-    If none remain, return every timed step.
+    These are the steps on the usual number of devices, without warm-up and skipped steps. If none
+    remain, return every timed step.
     """
     steady_steps = []
     for segment_steps in by_segment(history.steps):
@@ -105,7 +104,7 @@ class _Timing:
 def summarize(
     history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
 ) -> Summary:
-    """Compute all numbers that need only the history and the sequence length."""
+    """Return all numbers that need only the history and the sequence length."""
     steps = history.steps
     measured_steps = measured(history)
     global_batch = measured_steps[-1].global_batch if measured_steps else 0
@@ -149,7 +148,7 @@ def summarize(
 def _summarize_timing(
     measured_steps: Sequence[Step], global_batch: int, sequence_length: int
 ) -> _Timing:
-    """Compute the step time, its spread, the throughput and the wait for data."""
+    """Return the step time, its spread, the throughput and the wait for data."""
     if not measured_steps:
         return _Timing(
             None,
@@ -162,7 +161,7 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # `quantiles` needs two values. If the same value is given twice, every quantile is that value.
+    # `quantiles` needs two values. If both are the same, every quantile is that value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -214,6 +213,9 @@ def find_spikes(
 
     The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
 
+
+    The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
+
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
     >>> [(spike.since, spike.value, spike.usual) for spike in find_spikes(curve)]
@@ -244,7 +246,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
 
 
 class EvaluatedLoss(Protocol):
-    """A loss on held-out text. Its iteration is missing if the log does not state it."""
+    """A loss on held-out text. Its iteration is None if the log does not contain it."""
 
     @property
     def iteration(self) -> int | None:
@@ -256,7 +258,7 @@ class EvaluatedLoss(Protocol):
 
 
 def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = ()) -> list[Alarm]:
-    """Return the alarms, according to the rules that the trainer applies while it runs.
+    """Return the alarms that the trainer's own rules raise.
 
     `steps` are steps of our own runs, or records of any log.
     """
@@ -352,8 +354,7 @@ REASON_RULE = (
 def history_frame(history: History) -> Any:
     """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    If two jobs ran the same step, the later one is used. A value that the trainer did not have is
-    NaN.
+    If two jobs ran the same step, the later one counts. Missing values are NaN.
     """
     columns = {}
     for field, column in COLUMNS.items():
@@ -483,7 +484,7 @@ def _elapsed_seconds(step: Step, before: Step | None) -> float:
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Return by how much the slowest rank exceeds the median rank, or the other one of two."""
+    """Return the delay of the slowest rank relative to the median rank, or the other one of two."""
     return max(seconds) - statistics.median_low(seconds)
 
 

@@ -1,4 +1,4 @@
-"""Copies of one training in node memory, counted from its events."""
+"""Copies of a training in node memory, counted from its events."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """A training's copies in node memory: how many it wrote and read."""
+    """A training's copies in node memory: how many were written and read."""
 
     iteration: int
-    """Iteration of the newest copies reported, at the time of the latest save on the shared file
-    system."""
+    """Iteration of the newest reported copies, at the time of the latest save to the shared file
+    system.
+    """
     copies: int
     left_out: int
-    """Copies skipped because the previous ones were still in transit."""
+    """Copies that were skipped because the previous ones were still being sent."""
     stall_seconds: float
-    """Mean over the copies, in seconds."""
+    """Mean stall per copy."""
     own_starts: int
     """Starts that read only the copies on their own nodes."""
     partner_starts: int

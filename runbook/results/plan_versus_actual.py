@@ -1,4 +1,4 @@
-"""Plan versus actual: each planned number of a training next to the measured one."""
+"""Planned numbers of a training next to the measured ones."""
 
 import math
 from collections.abc import Mapping
@@ -18,6 +18,10 @@ Numbers = Mapping[str, float | None]
 
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
     """Return each planned number next to the measured one.
+
+    A name that only one side has is shown with the other side empty, so that nothing is silently
+    dropped.
+
 
     A name that only one side has is shown with the other side empty, so that nothing is silently
     dropped.
@@ -58,7 +62,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
     spec = plan.phases[phase]
     time = plan.time[phase]
     memory = plan.memory[phase]
-    # The limit applies to the whole node if its processes share the memory, as on a CPU.
+    # If the processes of a node share its memory, as on a CPU, the limit applies to the whole node.
     processes = spec.parallel.world_size if memory.limit_of == "node" else 1
     process_bytes = (memory.least_bytes or 0) / processes
     return {
@@ -79,7 +83,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
     """Return the expected percentage of useful time of the training.
 
-    Return None if no rate of failures is known.
+    Return None if no failure rate is known.
     """
     expectation = useful_time(plan) if phase == FULL else None
     if expectation is None:

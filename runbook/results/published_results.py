@@ -1,4 +1,4 @@
-"""Published results and datasheet peaks, and which of them are comparable with a run."""
+"""Published results and datasheet peaks, and whether they are comparable with a run."""
 
 import csv
 import math
@@ -13,7 +13,7 @@ from runbook.planning.cost.accelerators import find_accelerator
 RESULTS = "published_results.csv"
 PEAKS = "hardware_peaks.csv"
 THIS_RUN = "this run"
-"""Name shown for this run in a table of published results."""
+"""Name of this run in a table of published results."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _published_result(row: dict[str, str], line: int) -> Published:
 
 
 def same_device(first_name: str, second_name: str) -> bool:
-    """Return whether two names mean the same device, regardless of the machine's network.
+    """Return whether two names denote the same device, regardless of the machine's network.
 
     >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
     (True, False)
@@ -113,7 +113,7 @@ def nearest(
 ) -> list[Published]:
     """Return the five results with a speed that are most similar to a run.
 
-    The same device counts first, then size, precision and sequence length.
+    The device is compared first, then size, precision and sequence length.
     """
 
     def distance(result: Published) -> tuple[float, int]:

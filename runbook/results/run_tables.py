@@ -1,4 +1,4 @@
-"""Tables of runs: numbers, published results, variants, scaling, figures."""
+"""Tables about runs: numbers, published results, variants, scaling."""
 
 import math
 import statistics
@@ -207,7 +207,7 @@ def published_table(
     """Return this run, followed by the published results most similar to it.
 
     Speeds are compared in tokens/s/device, and only if device and size allow it. Other rows are
-    context, with the reason why they cannot be compared.
+    context, with the reason why they are not comparable.
     """
     tokens_per_second = summary.tokens_per_second_per_device
     length = summary.sequence_length
@@ -305,7 +305,7 @@ def why_not_comparable(result: Published, parameters: int, device: str) -> str:
 def loss_table(
     history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0
 ) -> Table:
-    """Return the key facts of the loss curve: its ends, lowest point, restarts and alarms."""
+    """Return the main facts about the loss curve: its ends, lowest point, restarts and alarms."""
     rows = []
     if vocabulary:
         first_loss = math.log(vocabulary)
@@ -421,7 +421,7 @@ def throughput_table(
 
 
 LUMI_CONVENTION = "megatron-deepspeed-f4"
-"""Formula of LUMI's log.
+"""FLOP formula of LUMI's log.
 
 Its script recomputes activations and the log counts the forward pass twice, so these are hardware
 FLOP/s, not model FLOP/s.
@@ -444,13 +444,13 @@ class ThroughputRow:
     name: str = field(default="", compare=False)
     """Name of the run or variant."""
     refused: str = ""
-    """Why the plan rejects it; empty if it does not."""
+    """Why the plan rejects this layout; empty if it does not."""
     source: str = field(default="", compare=False)
     """File and line of the samples/s."""
 
     @property
     def convention(self) -> str:
-        """Return the formula of T (TFLOP/s per device)."""
+        """Return the formula for T (TFLOP/s per device)."""
         if self.recompute == "none":
             return KEPT_CONVENTION
         return LUMI_CONVENTION
@@ -490,7 +490,7 @@ def results_table(
 
 SAMPLES_PER_SECOND = "T (samples/s)"
 TFLOPS_PER_DEVICE = "T (TFLOP/s per device)"
-"""Columns of the document's own table."""
+"""A column of the document's own table."""
 NEVER_MEASURED = "never measured"
 """The verdict about a run without a measured speed."""
 

@@ -55,7 +55,7 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """Return how much a share of this many samples varies by chance (95 %).
+        """Return how much a share over this many samples varies by chance (95 %).
 
         Return None if the score is not a share.
         """
@@ -104,7 +104,7 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Read the scores of a run, without the kinds of minimal pairs; empty if none was measured."""
+    """Return the scores of a run, without the kinds of minimal pairs; none if not measured."""
     return as_scores(read_scores(folder))
 
 

@@ -20,9 +20,9 @@ STRAGGLER_RULE = (
 def straggler_table(history: History, *, count: int = 8) -> Table:
     """Return the ranks, slowest first.
 
-    If there is nothing to compare, return no rows and a note with the reason.
-    Only steps with the last world size count, because after a restart on fewer devices, the same
-    rank number is another device.
+    If there is nothing to compare, return no rows and a note with the reason. Only steps with the
+    last world size count, because after a restart on fewer devices the same rank number is another
+    device.
     """
     times = _comparable_rank_times(history)
     if not times:

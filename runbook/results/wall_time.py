@@ -1,10 +1,9 @@
 """Wall time of a run: productive steps, interruptions, goodput, device-hours and cost.
 
-productive      steps that count, each once, without waiting for data
-lost work       steps that were done again after a restart went back to a checkpoint
-detection       from a job's last sign of life to its end being known
-restart         from there to the first step of the next job
-save stall      time in which no step was made because a checkpoint was written
+productive      steps that count, each once, without waiting for data lost work       steps that
+were repeated after a restart from an earlier checkpoint detection       from a job's last sign of
+life until its end was noticed restart         from then to the first step of the next job save
+stall      time without steps because a checkpoint was written
 """
 
 import math
@@ -38,12 +37,12 @@ class Interruption:
     restart_seconds: float
     lost_steps: int
     went_on_from: str = ""
-    """Where the next job read its state: `shared` (a checkpoint), `near own` or `near partner`."""
+    """Source of the next job's state: `shared` (a checkpoint), `near own` or `near partner`."""
 
 
 @dataclass(frozen=True)
 class WallTime:
-    """Breakdown of the wall time of a logical run. The parts add up to the total."""
+    """Breakdown of the wall time of a run over all its jobs. The parts add up to the total."""
 
     wall_seconds: float
     parts: Mapping[str, float]
@@ -54,22 +53,24 @@ class WallTime:
     missing_steps: int
     interruptions: tuple[Interruption, ...]
     waiting_seconds: float = 0.0
-    """Seconds from a job's submission until it began, in start-up and restarts; no device is held
-    during that time."""
+    """Seconds from a job's submission to its start, included in start-up and restarts.
+
+    No device is held during that time.
+    """
     productive_device_seconds: float | None = None
     """Device-seconds of the productive steps, without their waits for data.
 
     If None, every device of the job counts for the whole productive time.
     """
     devices_of_job: int = 0
-    """Number of devices of a job that continued with fewer for a while.
+    """Number of devices of a job that continued with fewer devices for a while.
 
     If 0, all devices trained all the time.
     """
 
     @property
     def goodput(self) -> float | None:
-        """Return productive step time / wall time; None for a run without wall time."""
+        """Return productive step time / wall time, or None for a run without wall time."""
         if self.wall_seconds <= 0:
             return None
         return self.parts["productive"] / self.wall_seconds
@@ -130,7 +131,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return when the event happened, because some events are noticed and written only hours later."""
+    """Return when the event happened. Some events are noticed and written only hours later."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -167,7 +168,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return one row per interruption: where and why it happened, and its cost."""
+    """Return one row per interruption: its place, its reason and its cost."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -220,7 +221,7 @@ def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Inte
 
 
 def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Interruption:
-    """Describe what happened between the last step of a job and the first step of the next."""
+    """Return the interruption between the last step of a job and the first step of the next."""
     resumed_at = following.time - following.seconds
     trainer_events = []
     for event in events:
@@ -269,7 +270,7 @@ def _queue_seconds(
 ) -> float:
     """Return the seconds from a job's submission to its start.
 
-    The result is 0 if the next job was submitted before this one started.
+    Return 0 if the next job was submitted before this one started.
     """
     later = (moment for moment in submitted if moment > submitted_at)
     next_submitted_at = min(later, default=float("inf"))
@@ -278,9 +279,9 @@ def _queue_seconds(
 
 
 def _chain_waits(events: Sequence[Event]) -> list[float]:
-    """Return the seconds between the end of each job of a chain and the beginning of the next one.
+    """Return the seconds between the end of each job of a chain and the start of the next one.
 
-    They share a folder, and a person submitted only the first of them.
+    The jobs share a folder, and the user submitted only the first of them.
     """
     waits = []
     for before, after in pairwise(events_named(events, "attempt_began")):
@@ -299,7 +300,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the trainer's own reason for ending, for a job that nothing watched."""
+    """Return the trainer's own reason for ending, for a job that nobody watched."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"
@@ -324,13 +325,13 @@ class Rates:
     """Watts per device: measured, or from the datasheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
-    """Number of allocated devices per training device; it exceeds one if a job has spare nodes."""
+    """Number of allocated devices per training device; above one if a job has spare nodes."""
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
     """Return device-hours, energy and money of the run so far.
 
-    They cover the wall time, without waiting for jobs to begin.
+    They cover the wall time, without waiting for jobs to start.
     """
     devices = account.devices_of_job or summary.world_size
     held_seconds = account.wall_seconds - account.waiting_seconds

@@ -6,7 +6,7 @@ from runbook.params.variable_groups import switched_on
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables that are switched on, as shell words.
+    """Return the site's enabled groups of variables, as shell words.
 
     A value of None unsets the variable.
     """
@@ -21,9 +21,10 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def local_environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the groups of variables that are on, for jobs of this machine.
+    """Return the enabled groups of variables for jobs on this machine.
 
-    It has no placeholders: a local job has no number, and no folder that other nodes share.
+    They contain no placeholders, because a local job has no number and no folder shared with other
+    nodes.
     """
     groups: dict[str, dict[str, str | None]] = {}
     for name, variables in switched_on(settings).items():

@@ -1,4 +1,4 @@
-"""Commands that start the processes of a job: a step program, a container and a process starter."""
+"""The commands that start a job's processes: process starter, container and program."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -22,7 +22,8 @@ def python_command(settings: Settings) -> str:
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""The script of each process, which finds its rank, binds its cores and starts the training."""
+"""The script of each process, which determines its rank, binds its cores and starts the training.
+"""
 _LINE_END = " \\\n  "
 
 
@@ -34,9 +35,9 @@ def training_command(
     *,
     with_fewer_nodes: bool = False,
 ) -> str:
-    """Return everything between the job's script and rank.sh, on all nodes of the job.
+    """Return the command line that runs rank.sh on all nodes of the job.
 
-    Each option is on its own line, with its value. A job that has spare nodes, or that may continue
+    Each option is on its own line, with its value. A job with spare nodes, or one that may continue
     `with_fewer_nodes`, chooses its nodes when it runs.
     """
     site = settings.site
@@ -54,7 +55,7 @@ def training_command(
 
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command of one process of a job on one node, in the container of the training."""
+    """Return the command of one process of a job on one node, in the training's container."""
     step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind == "pyxis" else []
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
@@ -72,9 +73,9 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 
 
 PROBE_SECONDS = 30
-"""Time within which a node must start one process.
+"""Time within which a node must start a process.
 
-Slurm waits 10 s for a node without power.
+Slurm waits 10 s for a node that is switched off.
 """
 
 
@@ -106,7 +107,7 @@ def rung_command(
     variables: Sequence[str],
     mounts: Sequence[str],
 ) -> str:
-    """Return the command of one process on each node, in the container of the training."""
+    """Return the command of one process on each node, in the training's container."""
     inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
     queue = get_queue_scripts(settings.site)
     container = _pyxis(settings, variables, mounts) if queue.has_container_option else []
@@ -114,7 +115,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command of the site's set-up, which is one process per node outside the container."""
+    """Return the command of the site's set-up: one process per node, outside the container."""
     starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
     return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
@@ -134,7 +135,7 @@ def copy_command(settings: Settings, job: Job, action: str) -> str:
 def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
     """Return the command that removes the copy on the job's `trusted` nodes.
 
-    The job may have lost other nodes.
+    The job may have lost its other nodes.
     """
     program = f"{COPIED_PYTHON} --remove"
     queue = get_queue_scripts(settings.site)
@@ -180,9 +181,8 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
     """Return the command words that start a node's ranks.
 
-    They are torchrun or deepspeed, run by the interpreter that has the trainer.
-
-    The plain names `torchrun` and `deepspeed` may belong to another installation on the PATH.
+    They run torchrun or deepspeed with the interpreter that has the trainer, because the plain
+    commands `torchrun` and `deepspeed` may belong to another installation on PATH.
     """
     python = python_command(settings)
     if settings.site.launcher == "torchrun":
@@ -223,7 +223,7 @@ def _image(settings: Settings) -> str:
 def image_on_nodes(settings: Settings) -> str:
     """Return the image's path on the nodes.
 
-    If jobs.image_copy names a folder, it is the node's own copy.
+    If jobs.image_copy names a folder, it is the path of the node's own copy.
     """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")

@@ -48,7 +48,7 @@ class PbsScripts(QueueScripts):
     ) -> list[str]:
         """Return the #PBS lines: one-letter options first, then resources with -l, each sorted.
 
-        Of a site's own directives, those of one letter (k, W) become options, and all others become
+        A site's own directives of one letter (k, W) become options, and all others become
         resources.
         """
         _refuse_what_pbs_lacks(job)
@@ -105,7 +105,7 @@ class PbsScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Raise `JobError`, because PBS has no starter of its own, so a site must name mpiexec."""
+        """Raise `JobError`: PBS has no starter of its own, so the site must use mpiexec."""
         site = settings.site
         raise JobError(JobMessage.PBS_WITHOUT_SRUN, site=site.site, launcher=site.launcher)
 
@@ -168,7 +168,7 @@ def _pbs_resources(
             resources[name] = value
 
     if job.nodes > 1:
-        # By default, PBS may place the work of two nodes on one node with enough cores.
+        # By default, PBS may put two nodes' work on one node that has enough cores.
         resources.setdefault("place", "scatter")
 
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
@@ -188,7 +188,7 @@ def _chunk(
     """Return the resources of each node, after `select=<nodes>`.
 
     The site's own `select` takes precedence over computed values, and a number of cores in the run
-    file over the site.
+    file takes precedence over the site.
     """
     parts = site.directives.get("select", "").split(":")
     chunk = {part.partition("=")[0]: part for part in parts if part}

@@ -1,4 +1,4 @@
-"""The preflight job, which checks on the nodes, rung by rung, what a training needs."""
+"""The preflight job, which checks in stages whether the nodes have what a training needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,23 +20,24 @@ from runbook.plan_file.schema import PhasePlan
 PREFLIGHT_PHASE = f"{ENVIRONMENT}-preflight"
 """Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
-"""Used if jobs.environment has none.
+"""Time limit of the job if jobs.environment sets none.
 
-A short job starts sooner, and the ladder takes a minute or two.
+A short job starts sooner, and the preflight takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Time limit for one rung, during which containers start and torch is imported."""
+"""Time limit of one stage, in which containers start and torch is imported."""
 NODE_SETUP = "node_setup"
 """Name of the step in which each node runs the site's own commands."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
-"""Time limit for the last rung: the ranks arrive within 120 s, and a group that hangs is given up
-after 60 s."""
+"""Time limit of the last stage: the ranks arrive within 120 s, and a group that hangs is given up
+after 60 s.
+"""
 
 
 @dataclass(frozen=True)
 class RungStep:
-    """One rung, as the job's script starts it."""
+    """One stage, as the job's script starts it."""
 
     name: str
     what: str
@@ -46,7 +47,7 @@ class RungStep:
 
 @dataclass(frozen=True)
 class PreflightQuestions:
-    """The settings of the preflight's questions."""
+    """The settings of the preflight's checks."""
 
     folders: tuple[Path, ...]
     """Folders that all nodes share. The ranks write their answers to the first one."""
@@ -74,7 +75,7 @@ class _PreflightJob(QueuedTraining):
             package,
         )
         self.job = job
-        # The probe is our program, regardless of which framework trains later.
+        # The probe is our program, whichever framework trains later.
         self.framework = "runbook"
         self.questions = questions
 
@@ -150,7 +151,7 @@ class _PreflightJob(QueuedTraining):
 def _without_copies(settings: Settings) -> Settings:
     """Return settings without copies on each node's own disk.
 
-    The training's job copies its image and its environment to each node. The preflight's job starts
+    The training's job copies its image and its environment to each node. The preflight's job uses
     the shared ones instead.
     """
     jobs = settings.run.jobs.model_copy(update={"environment_copy": "", "image_copy": ""})
@@ -160,9 +161,9 @@ def _without_copies(settings: Settings) -> Settings:
 def preflight_job(settings: Settings) -> Job:
     """Return the resources that the job requests from the queue.
 
-    It has the shape of the training, and the queue and size of jobs.environment.
+    They are the nodes' layout of the training, and the queue and size of jobs.environment.
 
-    If jobs.environment asks for one node and the training for more, request two, because one node
+    If jobs.environment requests one node and the training more, request two, because one node
     cannot test the network.
     """
     training = settings.job(FULL)

@@ -1,7 +1,6 @@
-"""Setup before the first job.
+"""Set-up before the first job.
 
-It consists of steps, their script, the image's recipe, and the files with which a cluster is
-deployed.
+This includes its steps, their script, the image's recipe, and the files for deploying a cluster.
 """
 
 import re
@@ -29,7 +28,10 @@ class SetupStep:
     """A short name for file names and marks."""
     title: str
     creates: str
-    """A file or folder. Empty if the step only checks something, so that it runs every time."""
+    """File or folder that the step creates.
+
+    Empty if the step only checks something and always runs.
+    """
     body: str
     """Shell commands, which may use `say` and "$here", the script's folder."""
     secret: str = ""
@@ -95,9 +97,9 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """Return a site's text with the run's values substituted in a single pass.
+    """Return a site's text with the run's values inserted in a single pass.
 
-    If a value contains another placeholder's name, that name is not substituted.
+    A placeholder inside an inserted value is not replaced.
     """
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], text)
 
@@ -124,7 +126,7 @@ FLEET = "fleet.sh"
 def render_preparation(settings: Settings, package: Path) -> str:
     """Return all steps as one script for a person to run.
 
-    It is not a job, because a job downloads no code. 01-environment runs the steps one by one.
+    It is not a job, because jobs download no code. 01-environment runs the steps one by one.
     """
     return step_script(settings, setup_steps(settings, package))
 

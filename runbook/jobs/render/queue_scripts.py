@@ -1,4 +1,4 @@
-"""What each kind of queue needs in the scripts of its jobs: requests, starters, shell expressions.
+"""The parts of job scripts that depend on the queue: requests, starters, shell expressions.
 
 A new scheduler is a subclass in its own module, which is named in `runbook/jobs/schedulers.py`.
 """
@@ -14,16 +14,16 @@ from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 
 WARNING_SECONDS = 300
-"""Seconds before its time limit at which a job is warned, so that it can save.
+"""Time before its limit at which a job is warned, so that it can save.
 
-A checkpoint of 2.4 TB takes minutes.
+Saving a checkpoint of 2.4 TB takes minutes.
 """
 
 
 def warn_after(job: Job) -> int:
-    """Return the number of seconds after which a job requests its own stop.
+    """Return the seconds after which a job requests its own stop.
 
-    A queue may not give a warning itself. The result is 0 if the job is too short for one.
+    A queue may not give a warning itself. The result is 0 if the job is too short for a warning.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS
@@ -77,16 +77,16 @@ def mpiexec_words(
 
 
 class QueueScripts(ABC):
-    """The parts of a job's scripts that depend on the kind of its queue."""
+    """The parts of a job's scripts that depend on its queue."""
 
     announces_end: bool
     """Whether the queue sends a signal before it ends a job at its walltime."""
     can_leave_out_nodes: bool
-    """Whether a job can name nodes that it does not want."""
+    """Whether a job can exclude nodes by name."""
     has_container_option: bool
-    """Whether its process starter opens a container (pyxis)."""
+    """Whether the process starter can open a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job without a number of cores uses what its queue gives it."""
+    """Whether a data job without a number of cores uses the cores that its queue grants."""
     submit: str
     """The program that submits a script."""
     cancel: str
@@ -100,7 +100,7 @@ class QueueScripts(ABC):
     hosts: str
     """The command that prints a job's hosts, one per line."""
     time_left: str
-    """The time that a job has left, as a shell expression; empty if unknown."""
+    """The job's remaining time, as a shell expression; empty if unknown."""
     tasks_need_hosts: bool
     """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
     failed_step_line: str
@@ -137,7 +137,7 @@ class QueueScripts(ABC):
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
         """Return the words that start a task on each node.
 
-        A task that fails does not end the others.
+        A failed task does not end the others.
         """
 
     @abstractmethod
@@ -147,7 +147,7 @@ class QueueScripts(ABC):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the words that start a question on each node of a preflight."""
+        """Return the words that start a preflight check on each node."""
 
     @abstractmethod
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
@@ -155,7 +155,7 @@ class QueueScripts(ABC):
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the words that start one process on the node `$node` and end it after a time."""
+        """Return the words that start one process on the node `$node`, with a time limit."""
 
     @abstractmethod
     def training_starter(
@@ -168,7 +168,7 @@ class QueueScripts(ABC):
     ) -> list[str]:
         """Return the words that start the launcher or the ranks of a training.
 
-        A job that `chooses_nodes` names them in `$step_nodes`.
+        A job that `chooses_nodes` has its nodes in `$step_nodes`.
         """
 
     @abstractmethod

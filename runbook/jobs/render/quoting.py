@@ -43,6 +43,9 @@ def variable(name: str) -> str:
 def image(name: str) -> str:
     """Return the name of a container image.
 
+    Reject it if a line of a Dockerfile could interpret it differently.
+
+
     Reject it if a line of a Dockerfile could interpret it as anything else.
 
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
@@ -55,7 +58,7 @@ def image(name: str) -> str:
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}
-"""Names of placeholders in the job's script."""
+"""Placeholders that a job's script fills in, with their shell variables."""
 
 
 def expand(value: str, settings: Settings) -> str:

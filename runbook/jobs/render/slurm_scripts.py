@@ -45,7 +45,7 @@ class SlurmScripts(QueueScripts):
         """Return the #SBATCH lines, sorted.
 
         Output goes to the job's folder, from which the job is submitted. A site's directive is kept
-        unless we set the same directive.
+        unless we set the same one.
         """
         site = settings.site
         values: dict[str, object] = {
@@ -98,7 +98,7 @@ class SlurmScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return srun for a question to the nodes.
+        """Return srun for a check on each node.
 
         A node that cannot start the program must not end the others before they answer.
         """
@@ -120,7 +120,7 @@ class SlurmScripts(QueueScripts):
         return [*command, f"--nodelist={TRUSTED_NAMES}", program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return srun for use within a job's own steps."""
+        """Return srun for a process within the job's own steps."""
         where = '--nodes=1 --ntasks=1 --nodelist="$node"'
         return f"timeout {seconds} srun --overlap {where}"
 
@@ -152,8 +152,8 @@ class SlurmScripts(QueueScripts):
             # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
             parts.append(f"--cpus-per-task={job.cpus_per_task}")
         elif not job.cpus_per_task:
-            # Without a number of cores Slurm binds each task to one core, so the tasks divide the
-            # node among themselves.
+            # Without a number of cores, Slurm binds each task to one core. With this option, the
+            # tasks share the node's cores.
             parts.append("--cpu-bind=none")
 
         return parts

@@ -1,6 +1,6 @@
-"""The queued job of a phase without training.
+"""The queue job of a phase without training.
 
-It runs one program on a node, on each node, or as an array.
+It runs one program on one node, on each node, or as an array.
 """
 
 from dataclasses import dataclass
@@ -28,11 +28,11 @@ class Task:
     """A description for the script's header."""
     argv: tuple[str, ...]
     on_each_node: bool = False
-    """Whether it runs once on each of the job's nodes, and not only on the first one."""
+    """Whether it runs once on each of the job's nodes, not only on the first one."""
     is_array: bool = False
-    """There are `jobs.<phase>.array` jobs. Each finds its number in RUNBOOK_ELEMENT.
+    """Whether there are `jobs.<phase>.array` jobs. Each finds its number in RUNBOOK_ELEMENT.
 
-    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS has their number,
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is their number,
     and srun or mpiexec provides each task's index.
     """
     in_container: bool = False
@@ -41,7 +41,7 @@ class Task:
     One core is enough.
     """
     part: str = ""
-    """Suffix of the job folder's name, if a phase has several jobs."""
+    """Suffix of the job folder's name if a phase has several jobs."""
 
     def folder(self, phase: str) -> str:
         """The name of its first job's folder."""
@@ -51,7 +51,7 @@ class Task:
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Return whether a phase that could run here is submitted to the queue.
 
-    This is the case if its job names a partition, a time, an array, several nodes or several tasks.
+    It is if its job names a partition, a time, an array, several nodes or several tasks.
     """
     if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False
@@ -72,7 +72,7 @@ def num_shares(job: Job) -> int:
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize.
 
-    Either one job has a share for each task and a second job joins the shares, or a single job does
+    Either one job has a part for each task and a second job joins the parts, or a single job does
     everything.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
@@ -143,10 +143,10 @@ def _cores(
     task: Task,
     tasks_per_node: int,
 ) -> int:
-    """Return the number of cores to request per task, or 0 to request no number.
+    """Return the number of cores to request per task, or 0 to leave it to the queue.
 
-    Slurm's data jobs use what their partition gives them, because its nodes may differ from the
-    training's.
+    Slurm's data jobs use the cores that their partition grants, because its nodes may differ from
+    the training's.
     """
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if job.cpus_per_task:

@@ -1,4 +1,4 @@
-"""Fills in the shell templates of `templates/`; the only module of `jobs` that needs jinja2."""
+"""Rendering of the shell templates in `templates/`; the only module of `jobs` that needs jinja2."""
 
 from functools import cache
 from pathlib import Path
@@ -13,19 +13,19 @@ from runbook.jobs.render.quoting import image, quote, variable
 def fill(template: str, **values: object) -> str:
     """Return the text of a template in `templates/`, filled in with values.
 
-    A missing value is a bug of ours.
+    A missing value is a bug in our code.
     """
     return _templates().get_template(template).render(**values)
 
 
 @cache
 def _templates() -> Environment:
-    # This is shell, not HTML, and `quote` escapes every value.
+    # The text is shell, not HTML, and `quote` escapes every value.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         autoescape=False,
-        # The usual delimiter is part of ${#array[@]}
+        # The usual delimiter is part of ${#array[@]}.
         comment_start_string="<%#",
         comment_end_string="#%>",
         trim_blocks=True,
@@ -52,5 +52,5 @@ def _line(name: str, **values: object) -> str:
 
 
 def _setup_line(name: str, **values: object) -> str:
-    """Return a line of a script that sets a site up; a value may be a variable of the shell."""
+    """Return a line for a script that sets up a site; a value may be a shell variable."""
     return SetupLine[name].fill(**values)

@@ -47,7 +47,7 @@ SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
 QUEUE_GRACE_SECONDS = 240
 """Time to save between the request to stop and the kill.
 
-It must be less than the queue's warning before its limit.
+It must be shorter than the queue's warning before its limit.
 """
 UNENDED_SECONDS = 30
 """Seconds for which a job waits until a failed step has ended on all its nodes.
@@ -88,9 +88,8 @@ class QueuedTraining:
         self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """File that Megatron-DeepSpeed reads, relative to the run's folder.
-
-        Empty for other frameworks.
+        """File that Megatron-DeepSpeed reads, relative to the run's folder; empty for other
+        frameworks.
         """
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
@@ -118,7 +117,7 @@ class QueuedTraining:
     def _node_commands(self) -> list[str]:
         """Return the commands that every node runs before the training.
 
-        It copies the image, then runs the site's commands.
+        They copy the image and then run the site's commands.
         """
         commands = site_commands(self.site.node_setup, self.settings)
         if not self.settings.run.jobs.image_copy:
@@ -205,14 +204,14 @@ class QueuedTraining:
     def goes_on_by_itself(self) -> bool:
         """Return whether the job decides what follows an attempt.
 
-        This is the case in a chain, or if other nodes can be used.
+        It does so in a chain, or if it can use other nodes.
         """
         return self.job.chain > 1 or self.restarts_here
 
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
         """Return the command that removes copies in a node's memory.
 
-        The command is empty if no copies are kept.
+        Return an empty text if no copies are kept.
         """
         if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
             return ""
@@ -279,7 +278,7 @@ class QueuedTraining:
         return sorted(names)
 
     def rank_script(self, arguments: list[str]) -> str:
-        """Return rank.sh, which becomes `program` with these arguments."""
+        """Return rank.sh, which starts `program` with these arguments."""
         site = self.site
         binding = site.binding
         num_ranks = self.job.devices_per_node
@@ -361,14 +360,14 @@ PACKAGE = Path(__file__).parents[3]
 """The folder that contains the package `runbook`: the clone, as queued jobs see it."""
 
 PEERS_SECONDS = 3
-"""Time for the other ranks to notice and report that one rank has failed.
+"""Time for the other ranks to notice and report that a rank has failed.
 
-Ranks that still wait for each other to start cannot notice it, so the job's end becomes known that
-much later.
+Ranks that still wait for each other to start cannot notice it, so the job's end is known later by
+this much.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""Time for the other ranks to notice, if a signal killed the rank.
+"""The same time if a signal killed the rank.
 
 Ranks in the training notice the closed connection immediately; ranks that wait for the lost rank to
 start never do.
@@ -386,9 +385,9 @@ def render_job(
     """Return the job of a training phase, for the site's scheduler.
 
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
-    interpreter that has the trainer on a local site; `package` is the folder of our package, from
+    interpreter that has the trainer on a local site. `package` is the folder of our package, from
     which a queued job imports the trainer. The script finds the run's folder relative to itself, or
-    to where it was submitted, because that folder may move.
+    relative to where it was submitted, because the folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -456,7 +455,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Write a job's files into its folder, job.sh last: a folder that has job.sh is complete."""
+    """Write a job's files into its folder. job.sh is last, so a folder with job.sh is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

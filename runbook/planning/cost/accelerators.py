@@ -1,6 +1,6 @@
 """Peaks, memory and links of each accelerator.
 
-A name that is not in the table is unknown, never guessed.
+A name that is not in the table counts as unknown; nothing is guessed.
 """
 
 import difflib
@@ -27,7 +27,7 @@ class Accelerator:
 
     name: str
     family: str
-    """Devices of one family share their calibrated shares (`iteration.Coefficients`)."""
+    """Devices of one family share their calibrated coefficients (`iteration.Coefficients`)."""
     peaks: Mapping[str, float]
     """Datasheet peak in dense TFLOP/s by precision."""
     memory_bytes: int
@@ -37,7 +37,7 @@ class Accelerator:
     devices_per_node: int
     """Devices in the domain of fast links: a node, or a rack for NVL72."""
     network_bandwidth: float
-    """Bandwidth between nodes, as usual for this machine."""
+    """Usual bandwidth between nodes of this machine."""
     power_watts: float | None = None
     """Board power from the datasheet; None if there is no source."""
     source: str = ""
@@ -45,7 +45,7 @@ class Accelerator:
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """One device as datasheets describe it."""
+    """One device as its datasheet describes it."""
 
     name: str
     family: str
@@ -62,7 +62,7 @@ class _Sheet:
     source: str = SOURCE
 
     def accelerator(self) -> Accelerator:
-        """Return the device with its figures in bytes and bytes per second."""
+        """Return the device with its numbers in bytes and bytes per second."""
         return Accelerator(
             name=self.name,
             family=self.family,
@@ -410,7 +410,7 @@ _DATA_SHEETS = (
     ),
 )
 ACCELERATORS = {sheet.name: sheet.accelerator() for sheet in _DATA_SHEETS}
-"""By name."""
+"""Accelerators by name."""
 
 
 class _NameRule(NamedTuple):
@@ -418,11 +418,11 @@ class _NameRule(NamedTuple):
 
     pattern: str
     name: str
-    """Empty if the pattern matches a device that is not in the table."""
+    """Name in the table; empty if the pattern matches a device that is not in the table."""
 
 
 _NAME_RULES = (
-    # The first match applies, so a rule for a variant precedes the rule for its family.
+    # The first match counts, so a rule for a variant precedes the rule for its family.
     _NameRule(r"A800", "A800-SXM4-80GB"),
     _NameRule(r"H800", "H800-SXM5"),
     _NameRule(r"V100.*PCIE", "V100-PCIe"),
@@ -462,7 +462,7 @@ _MEMORY_SIZES = {
 }
 """Memory sizes, in gigabytes, of devices that are sold with several of them.
 
-The name must state the size.
+The name must contain the size.
 """
 
 
@@ -473,7 +473,10 @@ _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[
 
 @cache
 def find_accelerator(text: str) -> Accelerator | None:
-    """Return the device that a name means, or None if the table has none.
+    """Return the device with this name, or None if the table has none.
+
+    An A100 without its memory is the 80 GB one.
+
 
     An A100 without its memory is the 80 GB one.
 
@@ -503,7 +506,10 @@ def find_accelerator(text: str) -> Accelerator | None:
 
 
 def named_memory(text: str) -> int:
-    """Return the bytes of memory of the device that a name means.
+    """Return the memory of the device with this name, in bytes.
+
+    Return 0 if the table has no such device, or if its name does not determine the size.
+
 
     The result is 0 if the table has no such device, or if its name does not determine the size.
 
@@ -539,7 +545,10 @@ def memory_sizes(text: str) -> tuple[int, ...]:
 
 
 def nearest_accelerators(text: str, count: int = 3) -> list[str]:
-    """Return the names in the table that are most like an unknown one, best first.
+    """Return the names in the table that are most similar to an unknown one, best first.
+
+    Return all names if none is similar.
+
 
     Return all names if none is similar.
 

@@ -1,4 +1,4 @@
-"""Corrects planned step times with the measurements of a smoke test."""
+"""Correction of planned step times with the measurements of a smoke test."""
 
 import contextlib
 import math
@@ -14,25 +14,25 @@ from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
-"""A step of another run counts as similar to the measured one if their operations differ by at most
-this factor. The steps of a toy model are mostly overhead, so they say nothing about those of a
-large one.
+"""Largest factor between the operations of two steps that count as similar.
+
+The steps of a toy model are mostly overhead, so they predict nothing about those of a large one.
 """
 
 FEWEST = 3
-"""Smallest number of steps for a factor, not counting the first step, which loads and compiles."""
+"""Smallest number of steps for a factor, without the first step, which loads and compiles."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured steps of one smoke test, compared with the plan for it before any correction."""
+    """The measured steps of one smoke test, compared with its plan before any correction."""
 
     factor: float
     measured_seconds: float
     predicted_seconds: float
     steps: int
     machine: str
-    """Identifies the machine: its CPU and cores if the jobs run here, or else site and device."""
+    """Identity of the machine: its CPU and cores if the jobs run here, or else site and device."""
     engine: str
     precision: str
     operations: float
@@ -41,18 +41,18 @@ class Calibration:
     measured: str
     """When it was measured, as an ISO date."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Whether the smoke test passed only with a warning, so that it rescales no other run."""
+    """Whether the smoke test passed only with a warning, so that it corrects no other run."""
 
     @property
     def text(self) -> str:
-        """Return the factor and its source, for people."""
+        """Return the factor and its source as text."""
         return PlanningMessage.CORRECTED_BY_SMOKE_TEST.fill(
             factor=self.factor, run=self.run, measured=self.measured[:10]
         )
 
 
 def read_calibration(content: Any) -> Calibration | None:
-    """Return the calibration in JSON that `as_json` wrote, or None if the JSON is something else."""
+    """Return the calibration in JSON written by `as_json`, or None for any other JSON."""
     with contextlib.suppress(RefusedError):
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
@@ -65,7 +65,12 @@ def read_calibration(content: Any) -> Calibration | None:
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
-    """Return the factor for predicted steps.
+    """Return the factor for predicted step times.
+
+    It is the median of the measured steps, without the first one, divided by the prediction.
+
+    Return None if there are too few steps, or if one of them or the prediction is not a valid time.
+
 
     It is the median of the measured steps, without the first one, divided by the prediction.
 

@@ -9,6 +9,10 @@ from runbook.plan_file.schema import PhasePlan, Precision
 def bytes_per_parameter(precision: Precision) -> int:
     """Return the checkpoint's bytes per parameter.
 
+    They include the weights in the training format, fp32 master weights unless that format is fp32,
+    and Adam's two moments.
+
+
     They cover the weights in the training format, fp32 master weights unless that format is fp32,
     and Adam's two moments.
 
@@ -34,8 +38,7 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number of checkpoints that exist at the same time: the retained ones, and the one
-    being written.
+    """Largest number of checkpoints at the same time: the retained ones, and the one being written.
 
     It is 0 if nothing is saved.
     """

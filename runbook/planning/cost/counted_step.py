@@ -1,4 +1,4 @@
-"""Replays a step: schedules the work that a dry run counted at each stage over all stages.
+"""The replay of a step: the work that a dry run counted, scheduled over all stages.
 
 Rates, bandwidths and shares are the same as in `iteration`. Here the work is counted, while
 `iteration` estimates it. The schedule is also different: here a stage begins a micro-batch when its
@@ -43,8 +43,10 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, and the parts of a step that each one adds up; an empty list means all
-parts."""
+"""Columns of the table, with the parts of a step that each one adds up.
+
+An empty list means all parts.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,9 @@ class Seconds:
     memory: float = 0.0
     """Time for moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """Time for launching operators. However small a layer is, it takes at least this long."""
+    """Time for launching operators, which is a minimum even for a small layer."""
     communication: float = 0.0
-    """Time in collectives that no work hides."""
+    """Time in collectives that no computation hides."""
 
     @property
     def computing(self) -> float:
@@ -100,7 +102,7 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of one step on all stages, with the plan's figures for it."""
+    """The replay of one step on all stages, with the planned numbers."""
 
     COMPUTED: ClassVar = ("seconds", "bubble_share", "communication_share", "parts")
 
@@ -110,7 +112,7 @@ class Replay:
     hides_sends: bool
     """Whether a stage continues while it sends."""
     waiting_share: float
-    """Planned share of a step for waiting for the slowest device."""
+    """Share of a step that is planned for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -174,7 +176,7 @@ class Replay:
 
     @property
     def text(self) -> str:
-        """Return the step's seconds next to the plan's, for people."""
+        """Return the step time next to the planned one, as text."""
         error = self.planned_seconds / self.seconds - 1
         return (
             f"{self.seconds:.4g} s replayed, {self.planned_seconds:.4g} s planned "
@@ -207,7 +209,7 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
 
 
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
-    """Return the seconds that a stage's counted work takes on the model's devices."""
+    """Return the time of a stage's counted work on the model's devices."""
     chunks = range(model.setup.layout.virtual_pipeline)
     by_chunk = {(part.part, part.chunk): part for part in reversed(work)}
     forward = [_priced_pass(by_chunk.get((FORWARD, chunk)), model) for chunk in chunks]
@@ -245,7 +247,7 @@ def _least_seconds(stage: int, model: StepModel) -> float:
 
 
 def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
-    """Return the seconds that some work takes.
+    """Return the time that some work takes.
 
     `overlapping` is the time, in seconds, of other computation that may hide its overlapped
     communication.
@@ -461,7 +463,7 @@ def _events(replayed: Replay) -> list[Activity]:
                 step = next(orders[stage], None)
             following[stage] = step
 
-    # Between the two, all stages agree on the norm of the gradient.
+    # Between the two, all stages agree on the gradient norm.
     timeline.run_end(ONCE)
     timeline.run_end(OPTIMIZER)
     return timeline.events

@@ -1,15 +1,15 @@
-"""Training on a CPU: memory of a process, and seconds of a step.
+"""Training on a CPU: memory of a process, and time of a step.
 
 tests/planning/measured_peaks.csv has measured values (torch 2.13, gloo, Linux, one to four
-processes, 2026-11-22), and the test next to it shows how close this estimate comes. Tensors do not
-account for all of the memory: oneDNN copies matrices into its own order, and a freed block does not
-always have the right size for the next one.
+processes, 2026-11-22), and the test next to it shows the accuracy of this estimate. Tensors do not
+account for all of the memory: oneDNN copies matrices into its own layout, and a freed block does
+not always have the right size for the next one.
 
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
-other figures were fitted to steps of fourteen trainings there while the machine was idle (17.7 M to
+other values were fitted to steps of fourteen trainings there while the machine was idle (17.7 M to
 356 M parameters, sequences of 256 to 1,024, two processes); the worst of them is 9 % off. Other
-CPUs have other clock rates and units. A smoke test's measurement corrects for that. Before there is
-one, a ladder times a matrix product and scales all parts by it.
+CPUs have other clock rates and units, which a smoke test's measurement corrects. Without a smoke
+test, a ladder measures a matrix product and scales all parts by its time.
 """
 
 from runbook.core.checks import Check, judge
@@ -224,7 +224,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
 
 
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
-    """Return which measured rate applies to a CPU with these instruction sets; None: unknown.
+    """Return the measured rate that applies to a CPU with these instruction sets; None if unknown.
 
     >>> cpu_path("bf16", frozenset({"avx512f", "avx512_bf16"})), cpu_path("bf16", frozenset({"avx2"}))
     ('bf16', 'bf16 in float32')

@@ -1,4 +1,4 @@
-"""Rate of unexpected stops during a long training, and its source."""
+"""The rate of unexpected stops in a long training, and its source."""
 
 DEVICE_HOURS_PER_FAILURE = 50_677
 """Device-hours between failures of Llama 3 (arXiv 2407.21783): 419 unexpected stops of all causes

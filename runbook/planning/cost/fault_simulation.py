@@ -1,7 +1,7 @@
-"""Simulates failures at a published rate to find the share of a job's time that goes into steps.
+"""Simulation of failures at a published rate, to find the useful share of a job's time.
 
-    simulate(parts, policy, seconds, faults)     one campaign: where its time goes
-    expected(parts, policy, seconds, faults)     many of them: the median, and what eight of ten lie between
+    simulate(parts, policy, seconds, faults)     one campaign: how its time is spent
+    expected(parts, policy, seconds, faults)     many campaigns: the median and the 80 % interval
 
 Faults come at random moments. Each failure costs the time until it is noticed, a start, reading the
 checkpoint, and repeating the steps since the last complete save. Copies in node memory are used if
@@ -20,11 +20,11 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class FaultKind:
-    """A kind of failure: how often it happens, how it shows, and what it destroys."""
+    """A kind of failure: how often it happens, and what it affects."""
 
     name: str
     count: int
-    """How often it occurred in `FAULT_SOURCE`."""
+    """Number of occurrences in `FAULT_SOURCE`."""
     loses_node: bool = False
     """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
@@ -180,25 +180,25 @@ class Policy:
     """How failures are noticed and handled."""
 
     spares: int = 0
-    """Number of spare nodes that wait in the allocation.
+    """Number of spare nodes in the allocation.
 
     While spare nodes are left, a failure is handled in the allocation; otherwise a new job is
     needed.
     """
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes with which the training may continue in the allocation, in
-    descending order.
+    """Smaller numbers of nodes, in descending order, on which the training may continue in the
+    allocation.
     """
     detection: Mapping[str, float] = field(default_factory=dict)
     """Seconds until a failure is noticed, by the name of its kind; other kinds are noticed
     immediately.
     """
     queue: float = 0.0
-    """Seconds that a new job waits in the queue. No device is occupied."""
+    """Seconds that a new job waits in the queue, where it occupies no device."""
     person: float = 0.0
     """Seconds until somebody responds, if the rules leave the decision to a person.
 
-    No device is occupied.
+    No device is occupied meanwhile.
     """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 
@@ -220,7 +220,7 @@ class Policy:
 
 
 class FaultSource(Protocol):
-    """Determines when the next failure comes."""
+    """A source of failures."""
 
     def after(
         self,
@@ -228,17 +228,17 @@ class FaultSource(Protocol):
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the time of the next failure and its kind, for an attempt that begins now.
+        """Return the time and the kind of the next failure, for an attempt that begins now.
 
         `first_step` is the step from which the attempt continues, and `training_from` the time at
-        which it begins.
+        which training begins.
         """
         ...
 
     def quiet_until(self, held: float) -> float:
-        """Return a time before which no failure comes.
+        """Return a time before which no failure happens.
 
-        The result is `held` if that depends on the steps.
+        Return `held` if that depends on the steps.
         """
         ...
 
@@ -262,7 +262,7 @@ class PoissonFaults:
     ) -> tuple[float, FaultKind]:
         """Return the next failure.
 
-        A failure that falls into a time when nothing can fail is drawn again.
+        A failure at a time when nothing can fail is drawn again.
         """
         while self._next <= held:
             self._draw_next()
@@ -275,7 +275,7 @@ class PoissonFaults:
     def _draw_next(self) -> None:
         """Draw the time and the kind of the next failure.
 
-        They do not depend on how many attempts ask for them.
+        They do not depend on how many attempts request them.
         """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
@@ -300,9 +300,9 @@ class Account:
     waiting: float = 0.0
     """Time between two attempts, waiting for a node to recover."""
     queued: float = 0.0
-    """Time in queues, in which no device is occupied."""
+    """Time in queues, where no device is occupied."""
     for_person: float = 0.0
-    """Time until somebody responded, in which no device is occupied."""
+    """Time until somebody responded, during which no device is occupied."""
     jobs: int = 1
     steps: int = 0
     stops: int = 0
@@ -330,7 +330,7 @@ _JOB_TOTALS = (
     "jobs",
     "steps",
 )
-"""Sums of an `Account` to which a job without a failure adds."""
+"""Sums of an `Account` to which a job without a failure contributes."""
 
 
 def simulate(
@@ -342,8 +342,8 @@ def simulate(
 ) -> Account:
     """Simulate one campaign.
 
-    It occupies devices for this many seconds, or until this many steps are done (0 means no such
-    end).
+    It ends when devices were occupied for this many seconds, or when this many steps are done (0
+    means no limit).
     """
     campaign = _Campaign(parts, policy, seconds, steps)
     while not campaign.is_over:
@@ -368,7 +368,10 @@ class _Campaign:
         self.account = Account()
         self._planned = parts
         self._parts = parts
-        """The training of the current attempt; with fewer nodes its steps take longer than planned."""
+        """The training of the current attempt.
+
+        With fewer nodes its steps take longer than planned.
+        """
         self._policy = policy
         self._seconds = seconds
         self._steps = steps
@@ -409,7 +412,7 @@ class _Campaign:
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        # The job's time is over: it saves, and the next job begins.
+        # The job's time is over: it saves, and the next job starts.
         if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
@@ -496,7 +499,7 @@ class _Campaign:
         self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
-        """Account in one go for the jobs before this time that are like the attempt since `begun`.
+        """Account at once for all jobs before this time that equal the attempt since `begun`.
 
         Between two failures there may be thousands of one-hour jobs that resume, train and save in
         the same way.
@@ -626,11 +629,14 @@ class UsefulTime:
     median: float
     low: float
     high: float
-    """Upper end of the interval; eight of ten campaigns lie between `low` and `high`."""
+    """Upper end of the interval. Eight of ten campaigns lie between `low` and `high`."""
     of_training_nodes: float
     """The median, not counting the time of spare nodes."""
     failures: float
-    """Number of failures in the median campaign; the following values are also from that campaign."""
+    """Number of failures in the median campaign.
+
+    The following values are from the same campaign.
+    """
     jobs: float
     days: float
     """Days for which devices are held until all steps are done."""
@@ -677,7 +683,7 @@ def expected(
     training_seconds: float,
     seconds_between: float,
 ) -> UsefulTime:
-    """Return the useful share of a training whose steps take `training_seconds` on their own."""
+    """Return the useful share of a training whose steps alone take `training_seconds`."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
     shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
     median = middle(shares)
@@ -695,7 +701,7 @@ def expected(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the middle one of several sorted values."""
+    """Return the middle of several sorted values."""
     return values[len(values) // 2]
 
 

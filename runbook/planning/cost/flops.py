@@ -1,6 +1,6 @@
-"""Floating-point operations of a training step, in each convention in which people report TFLOP/s.
+"""Floating-point operations of a training step, in each convention for TFLOP/s.
 
-For the same speed, the conventions differ by up to a third. So every TFLOP/s figure names its
+For the same speed, the conventions differ by up to a third. So every TFLOP/s value names its
 convention, and two reports should be compared by tokens per second.
 """
 
@@ -27,8 +27,7 @@ class Convention:
 def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
     """Return the count of Megatron-DeepSpeed's `throughput_calculator`.
 
-    It has a factor of 4 with recomputation and 3 without, and counts the output layer a quarter too
-    low.
+    Its factor is 4 with recomputation and 3 without. It counts the output layer a quarter too low.
     """
     s = shape.sequence_length
     h = shape.hidden

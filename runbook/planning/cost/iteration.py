@@ -1,8 +1,8 @@
-"""Seconds of one training step on accelerators, part by part, with the calibrated coefficients.
+"""Time of one training step on accelerators, part by part, with the calibrated coefficients.
 
 Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
-counted. Only the few shares in `Coefficients` are calibrated. A matrix product takes the time of
-its operations at the sustained rate, with half a wave of idle processors, plus the time of its
+counted. Only a few shares, in `Coefficients`, are calibrated. The time of a matrix product is that
+of its operations at the sustained rate, with half a wave of idle processors, plus that of its
 bytes. Meanwhile the host launches operators one by one.
 """
 
@@ -37,14 +37,15 @@ _SUSTAINED = MappingProxyType(
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients that are fitted to published results; everything else in the model is counted.
+    """Coefficients that are fitted to published results. Everything else in the model is counted.
 
-    `python -m benchmarks.predict_cross_validation --fit` prints the fitted values again.
+    `python -m benchmarks.predict_cross_validation --fit` repeats the fit.
     """
 
     sustained: Mapping[str, float] = field(default_factory=lambda: _SUSTAINED)
-    """By family, the share of the 16-bit peak that large matrix products sustain at the power
-    limit."""
+    """Share of the 16-bit peak that large matrix products sustain at the power limit, by device
+    family.
+    """
     fp8: float = 0.972
     """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
     attention: float = 0.398
@@ -69,8 +70,10 @@ class Coefficients:
     scores: float = 30.8
     """Bytes per attention score that both passes move if scores are stored."""
     tensor_tuned: float = 0.278
-    """Share of tensor-parallel communication for which a vendor's own stack waits on Hopper and
-    later. Its Transformer Engine sends while it multiplies. Everywhere else the share is 1.
+    """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
+    later.
+
+    Its Transformer Engine sends while it multiplies. Everywhere else the share is 1.
     """
     links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
@@ -80,35 +83,37 @@ class Coefficients:
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
     overlap_power: float = 2.88
-    """How well communication of sharded states hides behind work.
+    """How well communication of sharded states is hidden behind computation.
 
     1 means not at all; infinity means completely.
     """
     operator_microseconds: float = 14.0
     """The host's time to launch one operator.
 
-    It limits each step when operators are small.
+    It limits the step if operators are small.
     """
     unfused_operator_microseconds: float = 39.6
-    """The launch time in DeepSpeed's forks of Megatron, whose engine and hooks are Python."""
+    """The launch time in DeepSpeed's forks of Megatron, whose engine and hooks are written in
+    Python.
+    """
     microbatch_operators: float = 90.9
     """Operators that a stage launches for each micro-batch outside its layers: embedding, output
     layer, loss, sends and the schedule."""
     launch_power: float = 4.48
-    """How well launching by the host hides behind the device's work.
+    """How well the host's launches are hidden behind the device's work.
 
     1 means not at all; infinity means completely.
     """
     step_milliseconds: float = 7.15
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
-    It includes the gradient norm for which all ranks wait, clipping, and the host's start with an
+    It includes the gradient norm, for which all ranks wait, clipping, and the host's start with an
     empty launch queue.
     """
     latency_microseconds: float = 8.17
     """Minimum time of a collective per doubling of its ranks, within a node."""
     jitter: float = 0.00526
-    """Time that each doubling of the devices beyond eight adds, because all wait for the slowest."""
+    """Time added by each doubling of the devices beyond eight, because all wait for the slowest."""
 
 
 DEFAULT = Coefficients()
@@ -117,7 +122,7 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families that have a published training among the rows of the fit.
+"""Families with a published training in the data of the fit.
 
 The other families rely on measured matrix products.
 """
@@ -136,8 +141,8 @@ _FORKS_BYTES = 42.0
 They were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
 f8dda8473a48, src/model/gpt_modeling.py). Two norms read and write (8). Bias, dropout and residual
 are one kernel, which reads two tensors and writes one and a mask (14 for two such kernels). Bias
-and GeLU are another kernel on four times the width (16), and the context is transposed (4). They
-are not multiplied by a fitted factor.
+and GeLU are another kernel on four times the width (16), and the context is transposed (4). No
+fitted factor is applied to them.
 """
 _FORKS_SHARED_BYTES = 22.0
 """The part of these bytes that tensor parallelism does not divide: norms, dropout and residual."""
@@ -168,14 +173,16 @@ takes its norm, clips and reads it (26). It writes weights in 16 bits and sets g
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
-Two values were tried, and this one is closer to the rows. Other code used older kernels, whose
-share is fitted.
+Of two values tried, this one is closer to the data. Other code used older kernels, whose share is
+fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes per token and hidden unit in the forward pass if PyTorch squares a ReLU with its
-own kernels. The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They
-are distributed over the passes as `_BACKWARD` does it. The value is not multiplied by a fitted
-factor."""
+own kernels.
+
+The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They are
+distributed over the passes by `_BACKWARD`. No fitted factor is applied to the value.
+"""
 _FP8_CASTS = 12.0
 """Additional bytes per token and hidden unit in the forward pass for quantized copies and
 transposes.
@@ -184,15 +191,14 @@ _BLOCK_CASTS = 2.0
 """Factor for these bytes in recipes that scale blocks instead of tensors.
 
 The blocks run along the inner dimension, so the backward pass needs copies that are quantized along
-the other dimension. This value is counted, not fitted, because no row of the tables names its
-recipe.
+the other dimension. The value is counted, not fitted, because no row of the data names its recipe.
 """
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
 """Elements of a matrix product that a device computes at a time: 110 processors compute a tile of
 128 x 256 each. On average half of the last wave is idle, which is why small matrices are slow."""
 _SPLIT = 4096
-"""Inner dimension of a product above which its sums are split among processors, as for gradients of
+"""Inner dimension above which the sums of a product are split among processors, as for gradients of
 small weights.
 """
 _OPERATORS = {
@@ -214,9 +220,9 @@ _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
 
 Its 34 hooks around 17 modules, and three calls for each of four large weights, are written in
-Python. Each of these 46 takes as long as one operator. The value comes from a single row, 1.3B on
-an H200 (benchmarks/gpu_h200_fourth.json): a rank that shards nothing waits for the host for two
-thirds of a step.
+Python. Each of these 46 takes as long as one operator. The value comes from a single result, 1.3B
+on an H200 (benchmarks/gpu_h200_fourth.json), where a rank that shards nothing waits for the host
+during two thirds of a step.
 """
 _SOFTMAX_OPERATORS = 8
 """Additional operators if the fused softmax does not accept the batch.
@@ -234,7 +240,7 @@ They are a block of attention, its correction, and the exchange of keys.
 _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass.
 
-It launches more operators, but from C++.
+The backward pass launches more operators, but from C++.
 """
 _GRAPHED = 0.1
 """Share of the host's time that remains if CUDA graphs launch whole layers.
@@ -244,7 +250,7 @@ This value was not measured.
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 """Families on which a vendor's own stack sends parts of a product while it computes other parts.
 
-Transformer Engine has done so with its user buffers since 2023. On A100 Megatron-LM waits.
+Transformer Engine has done so with its user buffers since 2023. On A100, Megatron-LM waits.
 """
 _FORWARD_SHARE = 1 / 3
 """The forward pass's share of a micro-batch's work.
@@ -254,9 +260,11 @@ backward pass.
 """
 _BUCKET = 40e6
 _BUCKET_PER_RANK = 1e6
-"""Smallest number of parameters in a bucket, in total and per data-parallel rank (megatron-core's
-DistributedDataParallel). The first bucket that is gathered and the last bucket that is reduced are
-not hidden."""
+"""Minimum number of parameters in a bucket, in total and per data-parallel rank (megatron-core's
+DistributedDataParallel).
+
+The first bucket that is gathered and the last bucket that is reduced are not hidden.
+"""
 _PREFETCHED = 50e6
 """Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
@@ -293,7 +301,7 @@ class StepSetup:
     code: str = "fused"
     """How well kernels are fused and communication is hidden: unfused, eager, fused or tuned.
 
-    Our own trainer has plain, compiled and compiled-dropout (`own_kernels`).
+    Our own trainer has the values plain, compiled and compiled-dropout (`own_kernels`).
     """
     deepspeed: bool = False
     """Whether our own trainer uses DeepSpeed as its engine."""
@@ -305,9 +313,7 @@ class StepSetup:
     FSDP does so in pure bf16, and Megatron-LM if it is configured to.
     """
     first_sharding: bool = False
-    """Whether states are sharded by PyTorch's FSDP of 2023, which hides less communication than its
-    successors.
-    """
+    """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
     fused_loss: bool = True
     """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
     stops_early: bool = False
@@ -322,8 +328,7 @@ class StepSetup:
     Otherwise it is assumed to be the second, of 2023.
     """
     plain_activation: bool = False
-    """Whether the activation runs as several PyTorch kernels, as Nemotron's squared ReLU does in
-    NeMo."""
+    """Return the number of layers on each stage, or an empty tuple if they do not divide evenly."""
     fp8_recipe: str = ""
     """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner dimension; all other
     recipes cost the same."""
@@ -363,15 +368,12 @@ class StepTime:
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """Return the time of a step of this setup.
-
-    Raise `KeyError` if the device has no peak or no share for its precision (`known`).
-    """
+    """Return the reason why no speed is known, or an empty text."""
     return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return the reason why no speed can be given, or an empty text."""
+    """Return the reason why no speed is known, or an empty text."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -383,7 +385,7 @@ def known(device: Accelerator, precision: str) -> str:
 class StepModel:
     """Computes the parts of a step.
 
-    A rehearsal also uses them, to compute times from its counts.
+    A dry run also uses them, to compute times from its counts.
     """
 
     setup: StepSetup
@@ -552,10 +554,10 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return the time that launching by the host adds to the device's busy time."""
+        """Return the time that the host's launches add to the device's busy time."""
         if self._own:
-            # The host launches ahead for whole micro-batches, so launching had no effect when it
-            # took less time than the work.
+            # The host launches ahead for whole micro-batches, so launching has no effect if it
+            # takes less time than the work.
             return max(0.0, least_seconds - busy)
 
         power = self.coefficients.launch_power
@@ -588,7 +590,7 @@ class StepModel:
 
     @property
     def least_layer_seconds(self) -> float:
-        """Return the seconds for launching a layer's operators in both passes, whatever its size."""
+        """Return the seconds for launching a layer's operators in both passes."""
         forward = self._forward_operators
         passes = 1 + _BACKWARD_OPERATORS + self._recomputed_operators
         return forward * passes * self._operator_seconds
@@ -632,7 +634,7 @@ class StepModel:
 
     @property
     def waiting_share(self) -> float:
-        """Return what waiting for the slowest device adds to a step, relative to its work."""
+        """Return the time that waiting for the slowest device adds, relative to a step's work."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     def _elementwise(self) -> float:
@@ -725,8 +727,8 @@ class StepModel:
     def _tensor(self) -> float:
         """Return the seconds that a layer waits for collectives in one micro-batch.
 
-        Each pass has two of them in both directions. The exchange of keys in context parallelism
-        hides in the same way.
+        Each pass has two of them in both directions. The exchange of keys in context parallelism is
+        hidden in the same way.
         """
         setup = self.setup
         layout = setup.layout
@@ -841,9 +843,9 @@ class StepModel:
         )
 
     def _longest_and_last_stage(self) -> tuple[float, float]:
-        """Return the number of layers of the longest stage, and of the last stage.
+        """Return the number of layers of the longest stage and of the last stage.
 
-        The last stage also has the output layer. If the layers cannot be divided evenly, a vendor's
+        The last stage also has the output layer. If the layers do not divide evenly, a vendor's
         recipe gives the last stage fewer: 126 layers on 8 stages are split into 15, six times 16,
         and 15.
         """
@@ -966,8 +968,8 @@ class StepModel:
     def _forks_data(self, gather: float) -> float:
         """Return the seconds that DeepSpeed's Megatron forks wait for replicas, without ZeRO 1.
 
-        The arguments are those of `_deepspeed_data`. No published row showed that any of it was
-        hidden.
+        The arguments are those of `_deepspeed_data`. No published result shows that any of this
+        time is hidden.
         """
         setup = self.setup
         layout = setup.layout
@@ -1058,7 +1060,7 @@ class StepModel:
         return 1e-3 * self.coefficients.step_milliseconds
 
     def exposed(self, work: float, talk: float) -> float:
-        """Return the time that communication adds to the work with which it may overlap."""
+        """Return the time that communication adds to the work that may hide it."""
         if self.setup.code == "unfused":
             return talk
         power = self.coefficients.overlap_power

@@ -1,4 +1,4 @@
-"""What a long training needs in addition to its steps: saves, consecutive jobs and energy."""
+"""Costs of a long training in addition to its steps: saves, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from runbook.planning.layout import Choice
 
 @dataclass(frozen=True)
 class LongTraining:
-    """Costs of one training phase in addition to its steps; None if a cost cannot be known.
+    """Costs of one training phase in addition to its steps; None if a cost is unknown.
 
-    `plan.json` has them under `endurance`.
+    They are under `endurance` in `plan.json`.
     """
 
     saves: tuple[Saves, ...]

@@ -1,6 +1,6 @@
 """Memory of a training: bytes by part on each rank, and whether they fit.
 
-States (weights, gradients, optimizer) are exact for the named optimizers; activations follow
+States (weights, gradients, optimizer) are exact for the supported optimizers; activations follow
 Korthikanti et al. (arXiv 2205.05198). The libraries' own memory (contexts, communication and
 allocator buffers) is not counted on an accelerator. On a CPU, the module `cpu` adds it.
 """
@@ -52,7 +52,7 @@ class StageMemory:
     attention_scores: int
     logits: int
     buffers: int = 0
-    """Buffers that the engine needs in addition to its states.
+    """Buffers of the engine in addition to its states.
 
     They are DeepSpeed's buckets, and weights that ZeRO 3 has gathered.
     """
@@ -143,7 +143,7 @@ It makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
 """Bytes per logit for the fused losses (`training.loss_fusion`).
 
-The native loss, when compiled, keeps two copies of the fp32 logits. Transformer Engine's loss
+If compiled, the native loss keeps two copies of the fp32 logits. Transformer Engine's loss
 overwrites the 16-bit logits with the gradient (megatron/core/fusions/fused_cross_entropy.py,
 transformer_engine/pytorch/cross_entropy.py).
 """
@@ -266,7 +266,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
         return states, 0.0
-    # ZeRO 2 passes on each gradient immediately.
+    # ZeRO 2 reduces each gradient immediately.
     gradients = 0 if layout.zero_stage >= 2 else states.gradients
     # Weights, two moments and gradients are in fp32 and partitioned over the replicas.
     host_bytes = 16 / replicas
@@ -527,10 +527,9 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 
 
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
-    """Check the memory.
+    """Check that a phase fits into the available memory.
 
-    It fails if not even the minimum fits, and warns if it fits only with an attention that stores
-    no scores.
+    Fail if not even the minimum fits. Warn if it fits only with an attention that stores no scores.
     """
     least_bytes = memory.least_bytes
     most_bytes = memory.most_bytes
@@ -591,9 +590,9 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
-    """Check whether a node's main memory can hold the offloaded optimizer states.
+    """Check that a node's main memory can hold the offloaded optimizer states.
 
-    Yield nothing if none are offloaded.
+    Return no check if none are offloaded.
     """
     layout = choice.layout
     if not choice.training.offload or choice.smoke:
@@ -650,7 +649,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
     """Return changes that reduce the memory of a phase, as keys and values.
 
-    A larger layout is not among them.
+    A larger layout is not one of them.
     """
     layout = choice.layout
     ways: dict[str, object] = {}

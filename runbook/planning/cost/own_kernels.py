@@ -1,11 +1,10 @@
 """Costs of our trainer's kernels on a GPU, measured part by part.
 
-Every measured figure here comes from one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch
-2.11 with cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048
-tokens, profiles of the steps with `training.kernels` plain and compiled
-(docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
-So they exceed the real bytes, because no kernel reaches that bandwidth: a copy reached 4.24 of 4.8
-TB/s.
+All measurements here come from one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch 2.11 with
+cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048 tokens,
+with profiles of steps with `training.kernels` plain and compiled (docs/measurements/gpu-h200.md).
+Measured times are converted to bytes at the datasheet's bandwidth. These exceed the real bytes,
+because no kernel reaches that bandwidth: a copy reached 4.24 of 4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from runbook.planning.cost.accelerators import Accelerator
 
 @dataclass(frozen=True)
 class OwnKernels:
-    """Costs of one choice of kernels."""
+    """Costs of one set of kernels."""
 
     elementwise: float
     """Bytes moved by a layer's norms, activations and sums, relative to fused code, which reads and
@@ -25,7 +24,7 @@ class OwnKernels:
     logit_bytes: float
     """Bytes per token and vocabulary entry for the loss and its gradient."""
     least_logit_bytes: float
-    """The minimum of these bytes that the kernels must read and write, by count."""
+    """The minimum number of these bytes that the kernels must read and write."""
     gradient_bytes: float
     """Bytes per parameter for adding a micro-batch's gradients to their sums, in addition to the
     matrix products.
@@ -57,7 +56,7 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
         "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
     }
 )
-"""The kernels by `StepSetup.code`."""
+"""Costs by `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
 """DeepSpeed adds gradients in 16 bits: 6 counted bytes, at the bandwidth of a copy."""
@@ -103,9 +102,9 @@ OPERATOR_MICROSECONDS = 36.0
 """The host's time to launch one operator, including the Python parts of autograd and of Triton's
 launches.
 
-The 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200, which waited
-for the host (its four steps differ by a fifth), and 76 ms on the machine with the H100. In no row
-with `training.kernels: plain` did the GPU wait for the host, so the same value is assumed.
+The 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200, where the GPU
+waited for the host (its four steps differ by a fifth), and 76 ms on the machine with the H100. With
+`training.kernels: plain` the GPU never waited for the host, so the same value is assumed.
 """
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
@@ -138,8 +137,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    No device moves bytes faster than its datasheet says, which matters below the measured
-    bandwidth.
+    No device exceeds its datasheet's bandwidth, which matters below the measured bandwidth.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)

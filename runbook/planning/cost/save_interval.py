@@ -1,4 +1,4 @@
-"""The interval between two saves that loses the least time, and the cost of an interval."""
+"""The interval between saves that loses the least time, and the cost of any interval."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Converts a run's choice into the inputs of the iteration model.
+"""The inputs of the iteration model that follow from a run's choices.
 
 They are its devices, its framework's code and its recomputation.
 """
@@ -28,8 +28,8 @@ _CODE = {
 def code_of(choice: Choice) -> str:
     """Return how well the framework's layers are fused (`iteration.StepSetup.code`).
 
-    Our own trainer is planned with its compiled kernels unless the run file says plain. If they
-    cannot run, its step takes longer than planned.
+    Our own trainer is planned with its compiled kernels unless the run file requests plain ones. If
+    they cannot run, its step takes longer than planned.
     """
     training = choice.training
     if training.framework != "runbook":
@@ -82,7 +82,7 @@ def memory_of(site: Site) -> int:
 def check_device(choice: Choice) -> list[Check]:
     """Check whether peak and memory of the site's devices are known.
 
-    Yield nothing on a CPU, whose speed is measured.
+    Return no check on a CPU, whose speed is measured.
     """
     if choice.on_cpu:
         return []
@@ -180,7 +180,7 @@ def _product_precision(choice: Choice) -> str:
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
-    """Return the device for which `iteration` models steps, or why no speed can be given."""
+    """Return the device for which `iteration` models steps, or why its speed is unknown."""
     if choice.on_cpu:
         return PlanningMessage.CPU_HAS_NO_LINKS.fill()
     device = device_of(choice.site)

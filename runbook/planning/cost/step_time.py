@@ -1,7 +1,8 @@
-"""Seconds of one step, from the model for its device.
+"""Time of one step, from the model for its device.
 
 On a CPU, `cpu` models the step; on an accelerator, `iteration` does. An accelerator that is not in
-its table, but whose peak the site states, is assumed to reach `ACCELERATOR_EFFICIENCY` of it.
+the table of `iteration`, but whose peak the site states, is assumed to reach
+`ACCELERATOR_EFFICIENCY` of it.
 """
 
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from runbook.planning.layout import Choice, Machine
 from runbook.planning.messages import PlanningMessage
 
 ACCELERATOR_EFFICIENCY = 0.35
-"""Share of the datasheet's peak, in the megatron-full convention.
+"""Assumed share of the datasheet's peak, in the megatron-full convention.
 
 Published runs reach 0.29 (MI250X) to 0.5 (H100).
 """

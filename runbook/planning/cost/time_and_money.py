@@ -1,4 +1,4 @@
-"""Time and money of a training phase: its steps and evaluations, device-hours and price."""
+"""Time and cost of a training phase: its steps and evaluations, device-hours and price."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from runbook.planning.schedule import duration
 class Speed:
     """Expected speed of one phase.
 
-    Every figure is None if `basis` states why it cannot be known.
+    Every number is None if `basis` states why it is unknown.
     """
 
     seconds_per_iteration: float | None
@@ -82,7 +82,7 @@ def estimate(
 
 
 def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
-    """Return the parts of a step that take time, multiplied by the factor."""
+    """Return the parts of a step that are times, multiplied by the factor."""
     if parts is None:
         return None
     scaled: dict[str, float] = {}

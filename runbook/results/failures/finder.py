@@ -1,4 +1,4 @@
-"""Find known failures in the lines of a log, and pick the one that is the cause."""
+"""The known failures in the lines of a log, and the one that is the cause."""
 
 import re
 from collections import deque
@@ -28,12 +28,12 @@ from runbook.results.failures.tracebacks import FRAME, without_margin
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
-"""Longer lines are cut: no program prints an error after this many characters."""
+"""Longer lines are cut, because no program prints an error after this many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Times and counters. Shorter numbers are kept, because rules depend on exit codes and signals."""
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
-"""A build is assumed to hang if at most this many lines follow its last output."""
+"""A build counts as hung only if at most this many lines follow its last output."""
 
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
@@ -46,8 +46,7 @@ _CODE = re.compile(
 )
 """Source text outside a traceback. Some programs print their own source at the start of a log.
 
-A program's indented sentence may begin with the same words, so the pattern requires the end of a
-statement.
+An indented sentence may begin with the same words, so the pattern requires a statement's end.
 """
 _RAISES = re.compile(r"\s*raise\b")
 
@@ -84,7 +83,7 @@ class Failure:
 
     @property
     def is_specific(self) -> bool:
-        """Return whether its kind says more than that the program raised an error."""
+        """Return whether its kind means more than that the program raised an error."""
         return self.name != OWN_ERROR.name
 
 
@@ -110,7 +109,7 @@ class FailureFinder:
         self._root_rank: int | None = None
 
     def look(self, line: str, number: int) -> None:
-        """Look at one line."""
+        """Examine one line."""
         self._lines_since_build += 1
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
@@ -136,9 +135,9 @@ class FailureFinder:
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
-        """Set how many steps the log has shown so far.
+        """Set the number of steps that the log has shown so far.
 
-        A failure that a training survived is not the reason for its end.
+        A failure that the training survived is not the reason for its end.
         """
         if num_records == self._num_records:
             return
@@ -152,7 +151,7 @@ class FailureFinder:
                 del self._found[name]
 
     def found(self) -> list[Failure]:
-        """Return all failures by first appearance.
+        """Return all failures, ordered by their first line.
 
         A build counts as hung only if it is the last thing in the log.
         """
@@ -168,7 +167,7 @@ class FailureFinder:
     def first_error(self) -> FirstError | None:
         """Return the first error that no rule recognizes, in addition to the failures in `found`.
 
-        Return None if the log names a failure that this error did not cause.
+        Return None if the log contains a failure that this error did not cause.
         """
         failures = self.found()
         for error in self._first_error.candidates(has_failure=bool(failures)):
@@ -189,7 +188,7 @@ class FailureFinder:
     def _own_error(self) -> Failure | None:
         """Return the program's error that no rule recognizes.
 
-        Return None if a rule knows the cause.
+        Return None if a rule recognizes the cause.
         """
         error = self._own_errors.first(self._root_rank)
         if error is None:
@@ -198,7 +197,7 @@ class FailureFinder:
         for failure in self._found.values():
             if failure.level is Level.CAUSE and not failure.overcome:
                 return None
-            # Any error explains why a rank waited for another one, but not other ways of ending.
+            # An error explains why another rank waited for this one, but not other ways of ending.
             is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
             if is_earlier and failure.name not in WAITING:
                 level = Level.SYMPTOM
@@ -298,7 +297,7 @@ class FailureFinder:
         """Return whether a line of a traceback shows source text.
 
         Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
-        but not what happened. A `raise` does tell what happened: some logs end there.
+        but not what happened. A `raise` does show what happened, because some logs end there.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -337,7 +336,7 @@ def _follows(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_survived(error: FirstError, effect: Failure) -> bool:
-    """Return whether the rank with the error continued, because it later waited for others."""
+    """Return whether the rank with the error continued, because it waited for other ranks later."""
     is_same_rank = error.rank is not None and error.rank == effect.rank
     return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
 
@@ -363,7 +362,7 @@ def _earliest(failures: Sequence[Failure], root_rank: int | None) -> Failure:
 
 
 def find_failures(lines: Iterable[str]) -> list[Failure]:
-    """Return the failures that these lines name.
+    """Return the failures in these lines.
 
     >>> lines = ["step 1", "error: *** JOB 7 CANCELLED DUE TO TIME LIMIT ***"]
     >>> [(failure.name, failure.line) for failure in find_failures(lines)]
@@ -376,7 +375,7 @@ def find_failures(lines: Iterable[str]) -> list[Failure]:
 
 
 def anchor(name: str) -> str:
-    """Return the anchor of a failure on the docs page, as GitHub and mkdocs build it.
+    """Return the anchor of a failure on the docs page, as GitHub and mkdocs make it.
 
     >>> anchor("NaN in the loss")
     'nan-in-the-loss'
@@ -385,7 +384,7 @@ def anchor(name: str) -> str:
 
 
 def examples_of(kind: FailureKind) -> list[tuple[str, str]]:
-    """Return lines in which logs show a kind of failure, each with its source."""
+    """Return log lines that show a kind of failure, each with its source."""
     examples = [(rule.example, rule.source) for rule in RULES if rule.kind is kind]
     if kind is BUILD_HANGS.kind:
         examples += [(sentence, BUILD_HANGS.source) for sentence in BUILD_HANGS.words]

@@ -1,8 +1,8 @@
-"""Finds the first line that looks like an error and that no rule recognizes.
+"""The first line that looks like an error and that no rule recognizes.
 
 Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
 that error, its line is shown next to the remedy for a timeout. Only an exception replaces such a
-remedy, because other lines with the words of an error are also printed when nothing is wrong.
+remedy, because programs print other lines that look like errors even when nothing is wrong.
 
 A log may contain the output of one rank after that of another, so a lost connection may come before
 the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.
@@ -34,7 +34,7 @@ SIGNS = (
     "refused",
     "unable",
 )
-"""Every line that can be an error contains one of these, in lower case."""
+"""Every line that may be an error contains one of these, in lower case."""
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
     # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
@@ -44,7 +44,7 @@ _EXCEPTION = re.compile(
 """An exception at the start of a line, with a message or without one."""
 _ERROR = re.compile(
     r"\bNCCL WARN\b"
-    # The level of a logger, or the word that compilers and launchers begin their messages with
+    # The level of a logger, or the word with which compilers and launchers begin their messages
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
     r"|\b[Ff]atal error\b"
 )
@@ -60,13 +60,13 @@ _OF_COMMUNICATION = re.compile(
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
 )
-"""Lines that do not state an error of their own."""
+"""Lines that contain no error of their own."""
 MAX_EVIDENCE = 300
 
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes, in a log that otherwise names only possible effects of it."""
+    """An error that no rule recognizes, in a log whose known failures may all be its effects."""
 
     line: int
     """Counted from 1."""
@@ -78,11 +78,11 @@ class FirstError:
     followed_by: tuple[str, ...] = ()
     """Names of the failures that are usually effects of an error."""
     precedes_all: bool = True
-    """Whether its line precedes all these failures."""
+    """Whether its line precedes all of these failures."""
 
     @property
     def explains_effects(self) -> bool:
-        """Return whether the remedies for the failures that followed are of no use."""
+        """Return whether the remedies for the failures that followed would not help."""
         return self.is_exception and self.precedes_all and bool(self.followed_by)
 
 
@@ -91,13 +91,13 @@ MAX_PROCESSES = 10_000
 
 
 _Process = tuple[int | None, str]
-"""A process's rank and host, as far as its lines name them."""
+"""A process's rank and host, if its lines contain them."""
 
 
 class FirstErrorFinder:
     """Examines lines as they arrive, and remembers each process's first errors since the last step.
 
-    Lines without a rank are attributed to one process per host.
+    All lines of a host without a rank belong to one process.
     """
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class FirstErrorFinder:
         self._hints: dict[_Process, FirstError] = {}
 
     def look(self, log_line: LogLine, number: int) -> None:
-        """Look at a line that no rule recognizes."""
+        """Examine a line that no rule recognizes."""
         process = (log_line.rank, log_line.host)
         if process in self._exceptions or len(self._exceptions) >= MAX_PROCESSES:
             return
@@ -129,9 +129,9 @@ class FirstErrorFinder:
         self._hints.clear()
 
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
-        """Yield exceptions, then other errors, each kind by line.
+        """Yield exceptions, then other errors, each sorted by line.
 
-        Lines with the words of an error count only if the log names a failure.
+        Lines that only look like an error count only if the log contains a known failure.
         """
         yield from self._exceptions.values()
         yield from self._errors.values()

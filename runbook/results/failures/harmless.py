@@ -42,8 +42,8 @@ _HARMLESS = re.compile(
             r"^(?!.*NCCL WARN).*NCCL INFO",
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
-            # A script of the system, such as a scheduler's prolog. The job starts all the same.
-            # A full disk or a lack of memory also stops the training.
+            # A system script, such as a scheduler's prolog. The job starts anyway. However, a full
+            # disk or a lack of memory would also stop the training.
             (
                 r"^/etc/\S+: line \d+: "
                 r"(?!.*(?:[Nn]o space|[Qq]uota|Read-only|Cannot allocate))"
@@ -58,7 +58,7 @@ _HARMLESS = re.compile(
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
-            # A command that bash echoes (set -x), and the machine report of MLPerf's harness.
+            # A command that bash echoes (set -x), or the machine report of MLPerf's harness
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
             # Matplotlib (3.11, matplotlib/__init__.py) falls back to a temporary folder. A full
@@ -70,8 +70,8 @@ _HARMLESS = re.compile(
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",
-            # Without its devices, UCX's connection manager does not start, and Open MPI takes another transport.
-            # If a worker fails for another reason, the line before names it.
+            # Without its devices, UCX's connection manager does not start, and Open MPI uses
+            # another transport. If a worker fails for another reason, the line before names it.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
             r"Failed to create UCP worker\s*$",
             # A tracker that retries does not delay the training, and it reports when it stops
@@ -95,8 +95,8 @@ _HARMLESS = re.compile(
 _INFORMATION = re.compile(
     "|".join(
         (
-            # An INFO line of NCCL gets this far only if another rank's warning is mixed into it.
-            # A hint to set NCCL_DEBUG=INFO is not the level of its line.
+            # An INFO line of NCCL gets this far only if another rank's warning is mixed into it. A
+            # hint to set NCCL_DEBUG=INFO is not the level of its line.
             r"(?<![\w=-])(?<!NCCL )INFO\b",
             r"\b(?:DEBUG|VERBOSE)\b",
             r"(?<!NCCL )\bWARNING\b",
@@ -110,7 +110,7 @@ _INFORMATION = re.compile(
 
 
 _FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
-"""The level of a line stands at its start. Behind it, the line may quote a warning of another program."""
+"""The level of a line is at its start. After it, the line may quote another program's warning."""
 _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
@@ -121,9 +121,9 @@ _NO_FIRST_ERROR = re.compile(
             r"(?i:\busing defaults?\b|\bfall(?:s|ing)? back\b|\bcontinu(?:es|ing) without\b)",
             # A job script loads modules that this system does not have.
             r"modulefile error|modulecmd|Lmod|has detected the following error",
-            # A script asks for the devices of other vendors.
+            # A script looks for the devices of other vendors.
             r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl): (?:command )?not found",
-            # NCCL without InfiniBand, and news from the manager of a subnet
+            # NCCL without InfiniBand, and messages from the subnet manager
             r"Failed to open libibverbs\.so|async event ?: client reregistration",
             # A tracker that fails does not end the training.
             r"^wandb: ",
@@ -132,7 +132,7 @@ _NO_FIRST_ERROR = re.compile(
 )
 """Lines that a program or a job script prints at its start, and after which it continues.
 
-Some of them are known failures, so they are also passed to the rules.
+Some of them are known failures, so the rules see them too.
 """
 
 

@@ -1,4 +1,4 @@
-"""Every kind of failure that is known, with its remedy, in the order of docs/when-it-fails.md."""
+"""Every known kind of failure with its remedy, in the order of docs/when-it-fails.md."""
 
 from dataclasses import dataclass
 
@@ -354,7 +354,7 @@ OWN_ERROR_EXAMPLES = (
         "libstdc++, a message of its terminate handler",
     ),
 )
-"""There is no rule for them; they are detected because no other line follows."""
+"""Examples of program errors. No rule detects them, only that no other line follows."""
 
 TITLE = "When it fails"
 
@@ -409,7 +409,7 @@ KINDS = (
 
 @dataclass(frozen=True)
 class SilentEnd:
-    """A failure that is visible only in the last lines of a log.
+    """A failure that shows only in the last lines of a log.
 
     Healthy logs contain the same words, but do not end with them.
     """

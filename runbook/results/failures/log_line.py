@@ -1,4 +1,4 @@
-"""Strips the launchers' prefixes from a log's lines, and returns the rank and host in them."""
+"""The text of a log's lines without the launchers' prefixes, with the rank and host in them."""
 
 import re
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ def split_prefix(line: str) -> LogLine:
         text = text[match.end() :]
 
     # Ranks that share a log may write into the same line. The host directly before a warning wrote
-    # that warning.
+    # it.
     for nccl in _NCCL.finditer(text.partition("NCCL WARN")[0]):
         nccl_host = nccl["host"]
     host = host or nccl_host

@@ -1,6 +1,6 @@
 """Fatal errors that no rule recognizes: exception, message, file, line and rank.
 
-A rule explains a line. Here it is only known that a process writes nothing after the line, so this
+A rule explains a line. Here it is only known that the process wrote nothing after it, so this
 result is used only if no rule matches.
 """
 
@@ -37,7 +37,7 @@ DETERMINISTIC = frozenset(
         ARGUMENT_ERROR,
     )
 )
-"""Errors that recur while program, arguments and data stay the same."""
+"""Errors that occur again while program, arguments and data stay the same."""
 _REPORTS_OF_OTHERS = frozenset(
     (
         "KeyboardInterrupt",
@@ -52,16 +52,16 @@ _REPORTS_OF_OTHERS = frozenset(
         "ProcessExitedException",
     )
 )
-"""Exceptions that a process raises when another process, or a person, ends it."""
+"""Exceptions that a process raises when another process or a user ends it."""
 _OF_COMMUNICATION = re.compile(
     r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
     r"|TCPStore|[Ww]atchdog"
 )
 """Errors that a rank raises because it can no longer reach another rank."""
 LINES_OF_MESSAGE = 10
-"""If a rule matches one of this many lines after an exception, the error is a known one."""
+"""If a rule matches one of this many lines after an exception, the error is a known failure."""
 MAX_LINES_AFTER = 300
-"""A program that prints more than this after its traceback is still running."""
+"""A process that prints more lines than this after its traceback is still running."""
 LINES_BETWEEN = 50
 """A process that prints this many lines between two tracebacks survived the first one."""
 MAX_MESSAGE = 200
@@ -74,11 +74,11 @@ class OwnError:
 
     raised: RaisedError
     line: int
-    """The log's line with the exception, counted from 1."""
+    """Number of the log's line with the exception, counted from 1."""
     rank: int | None
     host: str
     had_steps: bool
-    """Whether the training had completed a step before."""
+    """Whether the training had completed a step before the error."""
 
     @property
     def evidence(self) -> str:
@@ -101,19 +101,19 @@ class OwnError:
 
 
 class _Process:
-    """The output of one process. Lines without a rank are attributed to a single process."""
+    """The output of one process. All lines without a rank belong to one process."""
 
     def __init__(self) -> None:
         self.reader = TracebackReader()
         self.error: OwnError | None = None
         self.error_chain = 0
         self.known_chain = 0
-        """The newest chain of tracebacks in which a rule recognizes a line."""
+        """The newest chain of tracebacks in which a rule recognized a line."""
         self.lines_after = 0
         self.needs_message = False
 
     def drop_error(self) -> None:
-        """Forget the error, because a rule recognizes it or another error replaced it."""
+        """Forget the error, because a rule recognizes it or another error replaces it."""
         self.error = None
         self.needs_message = False
 
@@ -129,12 +129,15 @@ class OwnErrorFinder:
         self._ended_badly = False
         """Whether a launcher reported a failed process after the first error."""
         self._has_steps_here = False
-        """Whether this file has shown training steps."""
+        """Whether this file contains training steps."""
         self._beside: list[OwnError] = []
         """Errors that a launcher reported in a file without steps, such as a job's stderr."""
         self._is_beside_newest = False
         self._of_earlier_files: list[OwnError] = []
-        """Other errors of earlier files. If a later file has a step, the training survived them."""
+        """Other errors in earlier files.
+
+        If a later file contains a step, the training survived them.
+        """
 
     def look(
         self,
@@ -145,7 +148,7 @@ class OwnErrorFinder:
     ) -> None:
         """Examine one line.
 
-        `lines_before` precede it, and `rule` is the rule that matches it.
+        `lines_before` are the lines before it, and `rule` is the rule that matches it.
         """
         begins = any(beginning in line for beginning in BEGINNINGS)
         if not begins and not self._processes:
@@ -161,8 +164,8 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # Stacks of many ranks in one log have thousands of frames. Only the first frame of a stack
-        # begins a traceback.
+        # The stacks of many ranks in one log have thousands of frames. Only the first frame of a
+        # stack starts a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
         raised = reader.read(log_line.text, before)
@@ -244,7 +247,7 @@ class OwnErrorFinder:
 
     @staticmethod
     def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
-        """Add the lines below an exception to its message, and count them."""
+        """Add the lines after an exception to its message, and count them."""
         error = process.error
         if error is None:
             return
@@ -256,7 +259,7 @@ class OwnErrorFinder:
 
         if rule is not None and process.lines_after <= LINES_OF_MESSAGE:
             decision = rule.decision or rule.kind.decision
-            # `Aborted` and `Killed` report how a process ended, not why.
+            # `Aborted` and `Killed` show how a process ended, but not why.
             if _level_of(rule) is not Level.CONSEQUENCE and decision is NextStep.FIX_FIRST:
                 process.drop_error()
 

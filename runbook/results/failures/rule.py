@@ -8,13 +8,13 @@ from runbook.results.messages import ResultMessage
 
 
 class Level(StrEnum):
-    """How directly a line points to the cause.
+    """How directly a line shows the cause.
 
     The strongest level in a log decides.
     """
 
     CAUSE = "cause"
-    """The line names what went wrong."""
+    """The line names the cause."""
     SYMPTOM = "symptom"
     """The line shows an effect that may have several causes."""
     CONSEQUENCE = "consequence"
@@ -77,7 +77,7 @@ class Rule:
     One of them must match the line after its prefixes are removed.
     """
     example: str
-    """A line that the rule recognizes, as printed by a program."""
+    """A line that the rule recognizes, as a program printed it."""
     source: str
     """Where the line was seen: a public thread, or the program that prints it."""
     unless: str = ""
@@ -85,15 +85,15 @@ class Rule:
     counterexample: str = ""
     """A line that the rule must not match."""
     after: str = ""
-    """A pattern that must match one of the ten lines before it."""
+    """A pattern that must match one of the ten lines before the line."""
     example_before: str = ""
     """A line to put before the example, which `after` matches."""
     level: Level | None = None
-    """None means the level of its kind."""
+    """Level of the line; None means the level of its kind."""
     decision: NextStep | None = None
-    """None means the decision of its kind."""
+    """Decision for this line; None means the decision of its kind."""
     also: FailureKind | None = None
-    """The other kind of failure that can print the same line."""
+    """Another kind of failure that can print the same line."""
     check: str = ""
     """How to distinguish the two kinds."""
     in_warnings: bool = False
@@ -136,7 +136,11 @@ class Rule:
 
 
 def is_inside_word(text: str, position: int) -> bool:
-    """Return whether a word goes on at a position, so that no word begins there.
+    """Return whether a position is inside a word, where no pattern may begin.
+
+    Patterns match only at the beginning of a word: `link down` does not match `blink down`. A
+    capital after a small letter begins a new word in a class name.
+
 
     Patterns begin with the beginning of a word: `link down` does not mean `blink down`. A capital
     after a small letter begins a word of a class's name.

@@ -1,4 +1,4 @@
-"""Words that make a line worth a closer look.
+"""Words that make a log line worth a closer look.
 
 Every pattern of every rule contains one of these words, in lower case. Searching for words first is
 several times as fast as trying the rules on every line.

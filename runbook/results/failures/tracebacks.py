@@ -1,4 +1,4 @@
-"""Reads a process's last words: Python's traceback, C++'s terminate, argparse's error."""
+"""Parsers for the last output of a process: tracebacks, C++'s terminate, argparse's errors."""
 
 import re
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from enum import Enum, auto
 TRACEBACK = "Traceback (most recent call last)"
 FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
-"""A line without one of these cannot start anything that this module reads."""
+"""Every error that this module recognizes begins with a line that contains one of these."""
 ARGUMENT_ERROR = "argument error"
-"""Used instead of an exception's name, since argparse raises none."""
+"""Used in place of an exception's name, because argparse raises none."""
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.(?:<locals>\.)?)*[A-Za-z_]\w*)"
     r"(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
-"""The name of a class that a function defines contains `<locals>`."""
+"""A class that is defined inside a function has `<locals>` in its name."""
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
 )
@@ -35,15 +35,18 @@ _NOT_FATAL = re.compile(
 )
 """The line above the traceback of an error that the program survives."""
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
-"""The traceback of a data loader's worker is printed below its parent's."""
+"""The line between two tracebacks of which the second is more informative.
+
+A data loader worker's traceback comes after its parent's.
+"""
 _FOLLOWS = "direct cause of the following exception"
 _GROUP_MARGIN = re.compile(r"^ {2,}\| ?")
-"""What Python prints at the start of each line of an exception group's traceback."""
+"""The margin at the start of each line in an exception group's traceback."""
 _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
 """The line above each exception of a group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
-"""Largest number of lines from other processes in the middle of a traceback without a prefix."""
+"""Largest number of lines from other processes inside a traceback without a prefix."""
 
 
 def without_margin(text: str) -> str:
@@ -56,7 +59,7 @@ def without_margin(text: str) -> str:
 
 
 class Join(Enum):
-    """How an exception relates to the one that its process printed before."""
+    """How an exception is related to the previous one of its process."""
 
     NOTHING = auto()
     REPLACES = auto()
@@ -67,22 +70,19 @@ class Join(Enum):
 
 @dataclass(frozen=True)
 class RaisedError:
-    """The error that ended a process, or that it caught and printed."""
+    """The error that ended a process, or that the process caught and printed."""
 
     exception: str
     message: str
     place: str
-    """File and line of the innermost frame outside of libraries.
-
-    Empty if it is not known.
-    """
+    """File and line of the innermost frame outside of libraries; empty if unknown."""
     is_fatal: bool = True
     """False if Python reports that the program continues."""
     join: Join = Join.NOTHING
 
 
 class TracebackReader:
-    """Reads a process's lines, without prefixes, as they arrive."""
+    """Reader for the lines of one process, without prefixes, as they arrive."""
 
     def __init__(self) -> None:
         self.chain = 0
@@ -96,14 +96,14 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Indentation of the newest frame. The exception is indented less, or not at all."""
+        """Indentation of the newest frame. The exception has less indentation or none."""
         self._num_strangers = 0
         self._terminated_by = ""
 
     def read(self, text: str, before: str) -> RaisedError | None:
         """Read one line. Return the error that it completes, or None.
 
-        `before` is the line that the same process wrote before it. It matters at the top of a
+        `before` is the previous line of the same process. It is needed at the beginning of a
         traceback.
         """
         text = without_margin(text)
@@ -175,8 +175,8 @@ class TracebackReader:
         self._source = ""
 
     def _read_inside(self, text: str) -> RaisedError | None:
-        """Read the lines between two frames, or the exception below the last one."""
-        # Frames of a box and marks below a statement, which srun splits into separate lines.
+        """Read the lines between two frames, or the exception after the last one."""
+        # Parts of a box, and marks below a statement, which srun splits into separate lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
         if text.startswith("│"):
@@ -220,7 +220,7 @@ class TracebackReader:
     def _ends_traceback(self, name: str) -> bool:
         """Return whether a line that begins with a name is the traceback's exception.
 
-        A name without the usual ending of an exception counts only directly below the last frame.
+        A name without the usual ending of an exception counts only directly after the last frame.
         """
         if _ENDING_OF_NAME.search(name):
             return True

@@ -1,8 +1,8 @@
 """The remedies that were tried on one machine.
 
-A drill or a test causes the failure, and the run then continues because of the remedy. For a node,
-a defect is created, a preflight names it, and healthy nodes pass. The node was not checked again
-after each single defect was removed.
+A drill or a test causes the failure, and the run continues with the remedy. For nodes, a defect is
+created, a preflight finds it, and healthy nodes pass; the node was not checked again after each
+single defect was removed.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,8 @@ class Trial:
     how: str
     place: str
     """A drill (`runbook drill NAME`), a test, or a defect in tests/slurm/defects.py, with which
-    anyone can repeat it."""
+    anyone can repeat the trial.
+    """
 
 
 TRIALS = (
@@ -222,5 +223,5 @@ TRIALS = (
 
 
 def trial_of(kind: FailureKind) -> Trial | None:
-    """Return how a remedy was tried. Return None if it was not tried."""
+    """Return the trial of a remedy, or None if the remedy was not tried."""
     return next((trial for trial in TRIALS if trial.kind == kind), None)

@@ -1,4 +1,4 @@
-"""Draws figures in one style, with colours that survive printing, and as reproducible SVG."""
+"""The common style of all figures, with colours that survive printing, and reproducible SVG."""
 
 import base64
 import io
@@ -50,7 +50,7 @@ def as_png(figure: Any) -> str:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write the figure in the format that its file name ends with (.svg, .png, .pdf)."""
+    """Write the figure in the format of the file name's extension (.svg, .png, .pdf)."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):

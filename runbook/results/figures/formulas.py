@@ -1,4 +1,4 @@
-"""Formulas filled in with a plan's numbers, in LaTeX and as plain text for terminals and logs."""
+"""Formulas with a plan's numbers, in LaTeX and as plain text for terminals and logs."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.make_plan import Plan
@@ -34,7 +34,7 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the sequences per step, and how long pipeline stages wait relative to their work."""
+    """Return the sequences per step, and the relative waiting time of pipeline stages."""
     planned = plan.phases[phase]
     micro = planned.batch.micro
     copies = planned.parallel.data
@@ -59,7 +59,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def memory(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the bytes that the fullest rank's parameters need, and those that a step adds."""
+    """Return the bytes of the fullest rank's parameters, and the bytes that a step adds."""
     stage = plan.memory[phase].fullest_stage
     count = plan.parameters[phase].per_rank_by_stage[stage.stage]
     bytes_per_parameter = []
@@ -84,9 +84,9 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """Return the formula of the step time: operations divided by the speed that the devices reach.
+    """Return the formula of the step time: operations divided by the speed of the devices.
 
-    Return None if the time is not known.
+    Return None if the time is unknown.
     """
     time = plan.time[phase]
     flops = plan.flops[phase]
@@ -137,7 +137,7 @@ def _operations(count: float) -> str:
 
 
 def _number(count: int) -> str:
-    """Return a number in LaTeX, where a bare comma would be followed by a space.
+    """Return a number in LaTeX, where a plain comma would be followed by a space.
 
     >>> _number(50257)
     '50{,}257'

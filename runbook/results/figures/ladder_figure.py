@@ -1,4 +1,4 @@
-"""The figure of a scaling ladder: the losses of the rungs over compute, and the run's forecast."""
+"""The figure of a ladder: the losses of the rungs over compute, and the run's forecast."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

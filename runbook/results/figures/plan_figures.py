@@ -96,9 +96,9 @@ SHOWN_SOURCES = 12
 
 
 def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
-    """Draw how many documents have how many tokens, in powers of two.
+    """Draw the number of documents by their length in tokens, in powers of two.
 
-    The line is the model's sequence length.
+    A line marks the model's sequence length.
     """
     with drawing("How long documents are") as (figure, axes):
         first = next((power for power, count in enumerate(lengths) if count), 0)
@@ -115,7 +115,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
-            # Within a bar, the token count grows linearly from one power of two to the next.
+            # Within a bar, the number of tokens grows linearly from one power of two to the next.
             power = sequence_length.bit_length() - 1
             position = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
@@ -137,7 +137,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
 def source_figure(tokens: Mapping[str, int]) -> Any:
     """Draw the tokens of each source, largest first.
 
-    The line is what each source would have if all were equal.
+    A line marks the value at which all sources would be equal.
     """
     ordered = sorted(tokens.items(), key=lambda source: -source[1])
     drawn = ordered[:SHOWN_SOURCES]
@@ -180,10 +180,10 @@ Forward and backward passes alternate between two colours each, so that neighbou
 distinguished.
 """
 WINDOW = 1.5
-"""How much of the beginning and end of a long step is drawn, in passes through all stages."""
+"""Length of the beginning and end of a long step that are drawn, in passes through all stages."""
 FEWEST = 5
 MOST_SHAPES = 4000
-"""If there are more, they are drawn as dots, because shapes would make an SVG of megabytes."""
+"""Above this number, dots are drawn, because shapes would make an SVG of megabytes."""
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
@@ -273,9 +273,9 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw what each stage does over time. For a long step, draw only the beginning and the end.
+    """Draw the work of each stage over time. For a long step, draw only the beginning and the end.
 
-    `source` is the source of the seconds, if it is not the replay.
+    `source` is the source of the times, if it is not the replay.
     """
     stages = len(replay.stages)
     windows = _schedule_windows(replay)

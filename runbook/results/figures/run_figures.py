@@ -35,7 +35,7 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from bottom to top."""
 MOST_POINTS = 4000
-"""Largest number of points drawn of a curve. More would look the same and make a huge SVG."""
+"""Largest number of points drawn for a curve. More would look the same and make the SVG huge."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
@@ -71,7 +71,7 @@ def loss_figure(
     """Draw the training loss by iteration.
 
     The figure also shows restarts, evaluations, spikes, steps that were repeated or have no loss,
-    and ln(vocabulary), where the loss of an untrained model begins.
+    and ln(vocabulary), the loss of an untrained model.
     """
     with drawing(title) as (figure, axes):
         points = history.losses
@@ -220,7 +220,7 @@ def _levels(
     colour: str,
     form: str,
 ) -> None:
-    """Draw lines at the median of the measured values and at the plan's value, if there are any."""
+    """Draw lines at the median of the measured values and at the planned value, if known."""
     if values:
         median = statistics.median(values)
         label = f"median after warm-up: {form.format(median)}"
@@ -259,7 +259,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Thousands of bars would take seconds to draw, and megabytes as SVG. A filled
+            # Thousands of bars would take seconds to draw and make an SVG of megabytes. A filled
             # curve avoids both.
             if len(steps) > 150:
                 axes.fill_between(
@@ -425,7 +425,7 @@ def _save_spans(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 
 def _some(steps: Sequence[Step]) -> list[Step]:
-    """Return every step, or for a long run the slowest step of each stretch."""
+    """Return every step or, for a long run, the slowest step of each stretch."""
     stretch = -(-len(steps) // MOST_POINTS) or 1
     parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
     return [max(part, key=lambda step: step.seconds) for part in parts]
@@ -512,7 +512,7 @@ def _row_colour(row: Row) -> str:
 
 
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """Draw the loss curves of several runs over each other, by tokens seen and by training time."""
+    """Draw the loss curves of several runs in one figure, by tokens seen and by training time."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
@@ -613,7 +613,7 @@ def mfu_figure(table: Table) -> Any:
 
 
 def _draw_share(axes: Any, row: Row, row_number: int) -> None:
-    """Draw the MFU of a row as a bar, or its HFU as a hatched one."""
+    """Draw the MFU of a row as a bar, or its HFU as a hatched bar."""
     is_hardware = not row[quantities.MFU]
     share = row[quantities.HFU] if is_hardware else row[quantities.MFU]
     name = "HFU" if is_hardware else "MFU"

@@ -1,10 +1,10 @@
-"""Files: file systems, training data, checkpoints."""
+"""Rules for files: file systems, training data, checkpoints."""
 
 from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` continues, often without harm. So this is the weakest level, and an
+    # A script without `set -e` continues, often without harm. So this has the weakest level, and an
     # exception of the program takes precedence.
     Rule(
         kind=FILE,
@@ -14,7 +14,10 @@ COMMAND_RULES = (
         source="GNU coreutils, a message of cp",
     ),
 )
-"""A shell's commands. They precede all other rules, which would judge by the name of the file."""
+"""Rules for shell commands.
+
+They precede all other rules, which would match the name of the file.
+"""
 
 DATA_RULES = (
     Rule(
@@ -103,7 +106,8 @@ DATA_RULES = (
         ),
         source="NVIDIA-NeMo/Speech#10715",
     ),
-    # Megatron takes the largest iteration that any rank reads, and goes on: the ranks see different checkpoints.
+    # Megatron uses the largest iteration that any rank reads, and continues. The ranks see
+    # different checkpoints.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"in the metadata while max iteration across the ranks is",),
@@ -128,7 +132,7 @@ DATA_RULES = (
         example="KeyError: 'total_iters'",
         source="intelligent-machine-learning/dlrover#977",
     ),
-    # The readers of a checkpoint report a missing entry only with a bare error.
+    # A checkpoint reader reports a missing entry only as a plain KeyError or similar.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Key|Assertion)Error\b",),
@@ -193,7 +197,7 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
-    # Slurm starts the job in another folder, where it does not find its files.
+    # Slurm starts the job in another folder, where it cannot find its files.
     Rule(
         kind=STORAGE,
         patterns=(r"couldn't chdir to .*going to",),

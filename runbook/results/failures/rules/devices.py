@@ -1,4 +1,4 @@
-"""GPUs: which one a rank sees, the software around it, its hardware, and its kernels."""
+"""Rules for GPUs: which one a rank sees, their software, their hardware, and kernels."""
 
 from runbook.results.failures.kinds import (
     CONFIGURATION,
@@ -11,12 +11,12 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 DEVICE_RULES = (
-    # According to NVIDIA's table of Xid errors, these numbers come from the program, not from the
+    # According to NVIDIA's table of Xid errors, these numbers come from the program, not the
     # hardware.
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
-        # A GPU's broken link also ends the work of other GPUs.
+        # A GPU's broken link also stops the work of other GPUs.
         unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
@@ -248,7 +248,8 @@ DEVICE_RULES = (
         also=CONFIGURATION,
         check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",
     ),
-    # cuDNN refuses a graph that its version or this GPU does not support. Its status codes have rules of their own.
+    # cuDNN rejects a graph that its version or this GPU does not support. Its status codes have
+    # rules of their own.
     Rule(
         kind=GPU_STACK,
         patterns=(

@@ -1,4 +1,4 @@
-"""Rules for the end of a process: the lines that a launcher prints when a rank has ended.
+"""Rules for the lines that a launcher prints when a rank has ended.
 
 Such a line is always the consequence of another failure, never the cause.
 """
@@ -11,7 +11,7 @@ _PREPARES_FOR_SIGNALS = (
     r"|\b(?:[Rr]egister|[Ii]nstall)(?:ed|ing)\b.{0,60}\bSIG"
     r"|\bSIG\w+ handlers? .{0,20}(?:registered|installed)"
 )
-"""A program or a script that says which signals it will catch."""
+"""A program or script that prints which signals it will catch."""
 
 ENDING_RULES = (
     Rule(
@@ -31,7 +31,8 @@ ENDING_RULES = (
         example="  exitcode  : -9 (pid: 4112)",
         source="PyTorch, torchelastic's report of a failed rank",
     ),
-    # An instruction or a division that fails, fails again: another build of the library is needed.
+    # An invalid instruction or division fails again in the same build, so another build of the
+    # library is needed.
     Rule(
         kind=PROGRAM_ENDED,
         patterns=(

@@ -6,7 +6,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 FALLBACK_RULES = (
     Rule(
         kind=FABRIC,
-        # A warning from the files of its networks, not of its memory, devices or settings
+        # A warning from NCCL's network files, not about memory, devices or settings
         patterns=(
             r"(?:net|ib|ofi|efa|rdma|socket|gdr|ucx|sharp)\w*\.[a-z]+:\d+ NCCL WARN.{0,80}(?:error|failed)",
             r"NCCL WARN NET/.{0,80}(?:error|failed)",
@@ -22,7 +22,8 @@ FALLBACK_RULES = (
         decision=NextStep.FIX_FIRST,
     ),
     # A shell or a command lacks its file. A missing library is a different failure. A container
-    # that is being cleaned up and a folder that cannot be entered are not files of the job.
+    # that is being cleaned up, and a folder that cannot be entered, do not concern files of the
+    # job.
     Rule(
         kind=FILE,
         patterns=(r": No such file or directory$",),

@@ -1,4 +1,4 @@
-"""What the scheduler, launcher, container and notebook print about a job."""
+"""Rules for messages of the scheduler, launcher, container and notebook."""
 
 from runbook.results.failures.kinds import (
     CANCELLED,
@@ -22,10 +22,11 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
-"""What a quota of a file system counts, or whose it is. Programs have quotas of their own."""
+"""What a file-system quota counts, or whose quota it is. Programs have quotas of their own."""
 
 JOB_RULES = (
-    # ENOSPC of the kernel: the node's number of namespaces is used up or zero, and no disk is full.
+    # ENOSPC from the kernel: the node's limit of namespaces is reached or zero, but no disk is
+    # full.
     Rule(
         kind=CONTAINER,
         patterns=(r"failed to create (?:a )?(?:new )?(?:user )?namespace",),
@@ -112,13 +113,13 @@ JOB_RULES = (
         source="desihub/desitarget#628",
         in_warnings=True,
     ),
-    # These precede the rules for rejected jobs and launchers, which would match the second half.
+    # These come before the rules for rejected jobs and launchers, which would match the second
+    # half.
     Rule(
         kind=UNREACHED,
         patterns=(
             r"unable to run job, (?:MOM rejected|send to MOM)",
-            # The plural matters, because srun waits for the daemons of its nodes, not for the
-            # controller.
+            # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
@@ -223,7 +224,7 @@ JOB_RULES = (
         source="mlr-org/batchtools#199",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # What pyxis says itself. Below it, indented, is the reason from the log of enroot.
+    # Messages of pyxis itself. The indented lines below them contain the reason, from enroot's log.
     Rule(
         kind=CONTAINER,
         patterns=(
@@ -253,7 +254,7 @@ JOB_RULES = (
                 r"(?:FATAL|ERROR): .{0,60}(?:container|image|mount|overlay|bind|squashfs"
                 r"|squashfuse|SIF|sif|unpack|build)"
             ),
-            # Singularity and Apptainer separate the fields by spaces.
+            # Singularity and Apptainer separate the fields with spaces.
             r"^(?:FATAL: {3}|ERROR: {3}|ERROR {2}: )\S",
             r"failed to (?:import|pull|start|create) .{0,30}(?:image|container)",
             r"[Ee]rror response from daemon",
@@ -333,7 +334,7 @@ JOB_RULES = (
         source="openpmix/openpmix#3320",
         level=Level.SYMPTOM,
     ),
-    # MPI refuses a call for its arguments. No connection is lost, and the launcher is not to blame.
+    # MPI rejects the arguments of a call. No connection is lost, and the launcher is not to blame.
     Rule(
         kind=COLLECTIVES_DIFFER,
         patterns=(
@@ -434,7 +435,7 @@ JOB_RULES = (
         example="There are not enough slots available in the system to satisfy the 2 slots ",
         source="horovod/horovod#978",
     ),
-    # The head of MPI's error stack names the call. A line below it often names the reason.
+    # The head of MPI's error stack names the call. A later line often contains the reason.
     Rule(
         kind=LAUNCHER,
         patterns=(
@@ -460,7 +461,7 @@ JOB_RULES = (
         "called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
         source="shankar1729/jdftx#336",
     ),
-    # Slurm's plug-in for a job's own folders: the node did not make them.
+    # Slurm's plug-in for a job's private folders could not create them on the node.
     Rule(
         kind=LAUNCHER,
         patterns=(r"slurmstepd: error: container_[pg]_\w+\b",),
@@ -562,7 +563,7 @@ JOB_RULES = (
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # Something ended torchrun itself: its user, the queue, or srun after another node ended.
+    # torchrun itself was ended: by its user, by the queue, or by srun after another node ended.
     Rule(
         kind=CANCELLED,
         patterns=(r"Process \d+ got signal: (?:1|2|15)\b",),
@@ -572,7 +573,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add their own rules, each with its own message.
+    # Sites add rules of their own, each with its own message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

@@ -1,4 +1,4 @@
-"""Memory of device, host and /dev/shm, and the limits of the operating system."""
+"""Rules for memory of device, host and /dev/shm, and for limits of the operating system."""
 
 from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
@@ -11,7 +11,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[Nn]ode)"
-"""What the system limits the memory of. Programs have limits of their own."""
+"""Things whose memory the system limits. Programs have limits of their own."""
 
 MEMORY_RULES = (
     # /dev/shm comes first, because its lines also contain "no space left" and "memory".
@@ -100,8 +100,8 @@ MEMORY_RULES = (
         ),
         source="NVIDIA/nccl#1191",
     ),
-    # NCCL before 2.14 prints no reason. A queue or a region that cannot be created is the fault of
-    # locked memory in every thread that reports how it was solved.
+    # NCCL before 2.14 prints no reason. According to every thread that reports a solution, locked
+    # memory is the cause if a queue or a region cannot be created.
     Rule(
         kind=LIMITS,
         patterns=(r"ibv_(?:create_cq|reg_mr\w*)(?:\(\))? failed\s*$",),

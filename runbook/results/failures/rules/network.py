@@ -1,4 +1,4 @@
-"""The network: interfaces, fabric, rendezvous, time-outs, and lost peers."""
+"""Rules for the network: interfaces, fabric, rendezvous, timeouts, and lost peers."""
 
 from runbook.results.failures.kinds import (
     COLLECTIVES_DIFFER,
@@ -66,7 +66,7 @@ NETWORK_RULES = (
         level=Level.SYMPTOM,
         in_warnings=True,
     ),
-    # NCCL names the address that it does not reach. Older releases write WARN alone.
+    # NCCL names the address that it cannot reach. Older releases print only WARN.
     Rule(
         kind=INTERFACE,
         patterns=(
@@ -227,7 +227,8 @@ NETWORK_RULES = (
             r"hfi1.{0,60}(?:error|fail)",
             r"rdma_\w+.{0,40}(?:error|fail)",
             r"OFI .{0,60}(?:error|fail)",
-            # An event such as "client reregistration" tells of the subnet's manager, not of an error.
+            # An event such as "client reregistration" comes from the subnet manager and is not an
+            # error.
             r"NET/IB ?: .{0,60}(?:error|fail|fatal)",
             r"VNI\b.{0,60}(?:fail|not)",
             r"rgroup",
@@ -248,7 +249,7 @@ NETWORK_RULES = (
             r"[Mm]ismatched collective",
             r"[Cc]ollectives? (?:calls? )?(?:differ|do(?:es)? not match)",
         ),
-        # A checker that counts none
+        # A checker that reports zero mismatches
         unless=(
             r"\b(?:0|[Nn]o) mismatch"
             r"|[Mm]ismatched collectives?(?: (?:count|number|total)\b|:)[:=]? *0\b"

@@ -1,4 +1,4 @@
-"""Errors of the training program itself: numbers that diverge, and settings in conflict."""
+"""Rules for errors of the training program itself: diverging numbers and conflicting settings."""
 
 from runbook.results.failures.kinds import CONFIGURATION, LOSS_SCALE, NAN
 from runbook.results.failures.rule import Level, Rule
@@ -54,7 +54,7 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
-    # A process group for GPUs got a tensor in host memory, or the other way round.
+    # A process group for GPUs got a tensor in host memory, or vice versa.
     Rule(
         kind=CONFIGURATION,
         patterns=(
@@ -64,7 +64,7 @@ PROGRAM_RULES = (
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
-    # Python's argparse. A program's name or an option may contain the words of another rule.
+    # Messages of Python's argparse. A program or option name may contain the words of another rule.
     Rule(
         kind=CONFIGURATION,
         patterns=(
@@ -75,7 +75,7 @@ PROGRAM_RULES = (
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         source="NVIDIA/TensorRT-LLM#1110",
     ),
-    # Megatron checks its arguments by assertions, some of them without a message.
+    # Megatron checks its arguments with assertions, some of them without a message.
     Rule(
         kind=CONFIGURATION,
         patterns=(r"\bAssertionError\b",),

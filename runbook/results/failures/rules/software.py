@@ -1,4 +1,4 @@
-"""Failures of software: broken builds, libraries, modules and compile caches."""
+"""Rules for failures of software: broken builds, libraries, modules and compile caches."""
 
 from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -44,7 +44,7 @@ SOFTWARE_RULES = (
             "an open file."
         ),
     ),
-    # Two ranks wrote the same cache file, and a third one read it half-written.
+    # Two ranks wrote the same cache file, and a third one read an incomplete file.
     Rule(
         kind=COMPILE_CACHE,
         patterns=(
