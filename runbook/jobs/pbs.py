@@ -309,7 +309,7 @@ class Pbs(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
 
-        Without a history, which is PBS's default, the queue forgets a job when it ends. The job's own
+        Without a history, the default of PBS, the queue forgets a job when it ends. The job's own
         files then show how it ended.
         """
         return next(iter(self._jobs([job])), None)

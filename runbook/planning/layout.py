@@ -164,7 +164,7 @@ class Choice:
 
     @property
     def compiles_kernels(self) -> bool:
-        """Return whether our trainer uses its Triton kernels: on a GPU, unless the run forbids it."""
+        """Return whether our trainer uses its Triton kernels: on a GPU, unless disabled."""
         return self.own_trainer and not self.on_cpu and self.tuning.kernels != "plain"
 
     @property
