@@ -209,7 +209,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
         text,
         (
             "Check which network NCCL chose (NCCL_DEBUG=INFO in out), the fabric's plug-in, "
-            "and at hardware.network."
+            "and hardware.network."
         ),
     )
     groups = [rank["group"] for rank in facts]
