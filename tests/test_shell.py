@@ -76,7 +76,7 @@ def test_a_missing_program_is_named_with_the_remedy(tmp_path):
         ProgramError,
         CoreMessage.PROGRAM_NOT_FOUND,
         program="sbatch-nowhere",
-        where="it is on no folder of PATH",
+        where="it is in no folder of PATH",
     ):
         shell.run(["sbatch-nowhere"])
     (tmp_path / "plain").write_text("not executable")
@@ -87,7 +87,7 @@ def test_a_missing_program_is_named_with_the_remedy(tmp_path):
         where="that file is missing or not executable",
     ):
         shell.run([str(tmp_path / "plain")])
-    with refuses(ProgramError, CoreMessage.PROGRAM_NOT_FOUND, where="it is on no folder of PATH"):
+    with refuses(ProgramError, CoreMessage.PROGRAM_NOT_FOUND, where="it is in no folder of PATH"):
         shell.run(["ls"], env={"PATH": str(tmp_path)})
 
 

@@ -116,7 +116,7 @@ def _printed(notebook: nbformat.NotebookNode) -> str:
         ),
         ("timeout", 1, "timeout", "A cell timed out while it was being executed, after 12 seconds"),
         ("sigint", 1, "interrupted", "stopped by Ctrl-C (SIGINT)"),
-        ("sigterm", 143, "interrupted", "stopped by SIGTERM, as a scheduler sends at cancellation"),
+        ("sigterm", 143, "interrupted", RecordMessage.STOPPED_BY_SIGTERM.fill()),
         ("exit", 1, "failed", "SystemExit: 0"),
     ],
 )

@@ -600,7 +600,7 @@ NETWORK_DEFECTS = (
         "meeting-port",
         "firewall: the port where ranks meet",
         ("links between nodes",),
-        ("the port where the ranks meet",),
+        ("the rendezvous port cannot be reached",),
         "node2",
         linked("--first-port=49152", "--last-port=60000"),
     ),

@@ -239,7 +239,7 @@ def test_a_plan_that_does_not_fit(content, world_size, says):
 @pytest.mark.parametrize(
     ("engine", "context", "says"),
     [
-        ("deepspeed", 2, "must be added up, which DeepSpeed does not do"),
+        ("deepspeed", 2, "parallel.context=2 with training.engine=deepspeed"),
         ("megatron-core", 3, "divides by 2 x context"),
     ],
 )
