@@ -11,39 +11,39 @@ class JobMessage(Message):
     ACCOUNT_DENIED = "account {account} is denied by {partition}"
     ANSWER_LOST = "The answer of {program} was lost: {error}"
     BINDING_LENGTH = (
-        "site {site}: binding.{name} has {number_of_entries} entries, and a node has {num_ranks} "
-        "ranks. Give one entry for each rank."
+        "site {site}: binding.{name} has {number_of_entries} entries, but a node has {num_ranks} "
+        "ranks. Set one entry for each rank."
     )
-    CANCELLED_AND_FORGOTTEN = "cancelled; the queue does not know it any more"
+    CANCELLED_AND_FORGOTTEN = "cancelled; the queue no longer has it"
     CANCELLED_AND_KILLED = "cancelled; it did not end in time and was killed"
     CANCELLED_ELSEWHERE = "cancelled from another machine; {sign_of_life} from {host}"
-    CANCEL_SAYS_SO = "{sighting}; if that machine is gone for good, `runbook cancel` says so"
-    CHAIN_STOPS_WAITING = "{follower}, the next of the chain, is {job} after: {reason}"
+    CANCEL_SAYS_SO = "{sighting}; if that machine is permanently gone, use `runbook cancel`"
+    CHAIN_STOPS_WAITING = "{follower}, the next job of the chain, is {job} after: {reason}"
     COPY_REMOVED_TWICE = (
         "another job removed {copy} twice while Python started. Submit the training again"
     )
     DELETED_BEFORE_IT_RAN = "deleted before it ran"
-    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last words:\n{tail}"
+    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last output:\n{tail}"
     FOLDER_HOLDS_JOB = (
-        "{folder} holds a job that is {state} ({reason}); its files are kept as they are. Submit "
-        "the next one from the folder that `next_job_folder` names."
+        "{folder} contains a job that is {state} ({reason}); its files are not changed. Submit the "
+        "next job from the folder that `next_job_folder` returns."
     )
-    FORGOTTEN_BY_QUEUE = "the queue does not know it any more; it {course} and left no exit code"
+    FORGOTTEN_BY_QUEUE = "the queue no longer has it; it {course} and left no exit code"
     FROM_COPY = "from {copy}"
     FROM_SHARED = "from the shared environment"
     IMAGE_NOT_A_FILE = (
-        "jobs.image_copy={folder}: {image} is no file that could be copied to the nodes. Leave "
+        "jobs.image_copy={folder}: {image} is not a file that can be copied to nodes. Leave "
         "jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
     )
     JOB_REFUSED = "{name} refused the job of {folder}; nothing was submitted. {last_words}"
     LAUNCHER_NEEDS_SSH = (
-        "jobs asks for {nodes} nodes, but the deepspeed launcher reaches other nodes by ssh "
-        "without a password, which queues do not give. Set the site's launcher to torchrun, or "
-        "nodes to 1."
+        "jobs requests {nodes} nodes, but the deepspeed launcher needs ssh without a password "
+        "between nodes, which queues do not provide. Set the site's launcher to torchrun, or nodes "
+        "to 1."
     )
     MACHINE_REBOOTED = "machine {host} was rebooted while the job ran"
-    MORE_NODES_THAN_ALLOWED = "{nodes} nodes are more than {partition} gives a job, {max_nodes}"
-    MORE_NODES_THAN_THERE = "{nodes} nodes are more than {partition} has, {total_nodes}"
+    MORE_NODES_THAN_ALLOWED = "{nodes} nodes are more than {partition} allows per job ({max_nodes})"
+    MORE_NODES_THAN_THERE = "{nodes} nodes are more than {partition} has ({total_nodes})"
     MOUNT_NOT_ABSOLUTE = (
         "{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
     )
@@ -66,21 +66,21 @@ class JobMessage(Message):
         "{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
     )
     NOT_A_DIRECTIVE_WORD = (
-        "{name}: {text!r} cannot stand in a line for the queue, which has no quotes: use "
-        "letters, digits and _ . , : / @ % + = * [ ] - only."
+        "{name}: {text!r} is not allowed in a queue directive, which cannot be quoted: use only "
+        "letters, digits and _ . , : / @ % + = * [ ] -."
     )
     NOT_A_PBS_SIZE = (
-        "jobs.<phase>.memory: {text!r} is not a size that PBS knows. Write a number with K, M, G "
-        "or T, such as 480G; leave it empty for what the queue gives (PBS has no word for all of "
-        "a node's memory)."
+        "jobs.<phase>.memory: {text!r} is not a size for PBS. Use a number with K, M, G or T, such "
+        "as 480G, or leave it empty for the queue's default (PBS cannot request all of a node's "
+        "memory)."
     )
     NOT_A_VARIABLE_NAME = (
         "{name!r} in the site's environment is not the name of a variable: letters, digits and "
         "'_', not starting with a digit."
     )
     NOT_IN_QUEUE_YET = (
-        "{lost} The queue has no job with the mark {token} yet. Submit again: one that came late "
-        "is found."
+        "{lost} The queue has no job with the mark {token} yet. Submit again: a job that arrives "
+        "late is found."
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
@@ -92,11 +92,11 @@ class JobMessage(Message):
         "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
         "or a registry reference."
     )
-    NO_JOB_ID = "{program} did not say whether it submitted the job. {last_words}"
+    NO_JOB_ID = "{program} did not report whether it submitted the job. {last_words}"
     NO_JOB_SUBMITTED = "No job was submitted from {folder}: it has no {record_name}."
     NO_LOGIN_NODE = (
-        "{missing}: on no folder of PATH, so this is not a login node with {name}. Go to one, or "
-        "load the module that brings {name}. Nothing was submitted."
+        "{missing}: in no folder of PATH, so this is not a login node with {name}. Use one, or "
+        "load the module that provides {name}. Nothing was submitted."
     )
     NO_MANIFEST_IN_JOB = (
         "no environment.json in the job's folder: Python runs from the shared environment"
@@ -105,7 +105,7 @@ class JobMessage(Message):
         "This machine has no queue in which {jobs} jobs could wait. Set jobs.training.chain to 1."
     )
     NO_QUEUE_HERE = (
-        "--job {job_id}: neither scontrol nor qstat is here. Run adopt where the job was submitted."
+        "--job {job_id}: there is no scontrol or qstat here. Run adopt where the job was submitted."
     )
     NO_SIGN_OF_LIFE = "no sign of life for {age}"
     NO_TRAINING_JOB = "{phase} has no training job; these phases have one: {training_phases}."
@@ -113,7 +113,7 @@ class JobMessage(Message):
         "{text!r} contains a NUL character, which cannot be passed to any program. Remove it from "
         "the value."
     )
-    PBS_HAS_NO_SCRIPT = "--job {job_id}: PBS does not say what was submitted ({reason})."
+    PBS_HAS_NO_SCRIPT = "--job {job_id}: PBS does not report which file was submitted ({reason})."
     PBS_RESERVATION = (
         "jobs.<phase>.reservation={reservation}: in PBS a reservation is a queue (pbs_rstat "
         "shows its name). Leave this empty, and set jobs.<phase>.partition to that queue."
@@ -130,13 +130,15 @@ class JobMessage(Message):
     PREPARATION_SECRET = (
         "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
     )
-    PROCESSES_LEFT = "; {num_running} of its processes still run: cancelling it ends them"
+    PROCESSES_LEFT = (
+        "; {num_running} of its processes are still running; cancelling the job ends them"
+    )
     PROCESSES_NOT_KILLED = (
         "These processes of {job_id} could not be killed: {pids}. They wait for a device or a file "
         "system that does not respond, or belong to another user."
     )
     PROCESS_VANISHED = "process {pid} vanished without an exit code (killed?)"
-    PROGRAM_ANSWERED = "{program} ended with {ending} and said: {last_words}"
+    PROGRAM_ANSWERED = "{program} ended with {ending}. Its output: {last_words}"
     PROGRESS_UNKNOWN = (
         "chain={chain}, spares={spares}: the progress of {framework} cannot be read from its "
         "checkpoints, so nothing could end a chain without progress. Leave both out."
@@ -146,9 +148,7 @@ class JobMessage(Message):
         "Python runs from {folder} on {copies} of {nodes} nodes, after {seconds} s"
     )
     QUEUED_AGAIN = "queued again after: {reason}"
-    QUEUES_UNKNOWN = (
-        "{speaker} does not say which {queue_word}s there are, so nothing was submitted."
-    )
+    QUEUES_UNKNOWN = "{speaker} does not list its {queue_word}s, so nothing was submitted."
     QUEUE_SAYS = "{problem} (the queue says: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
     RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Look there"
@@ -160,12 +160,12 @@ class JobMessage(Message):
     )
     SCRIPT_MISSING = "{script} does not exist: write the job (`write_job`) before submitting it."
     SITE_IS_ONE_MACHINE = (
-        "{phase} asks for {nodes} nodes, but site {site} is this one machine. Set "
+        "{phase} requests {nodes} nodes, but site {site} is this one machine. Set "
         "jobs.<phase>.nodes to 1, or choose a site with a queue."
     )
     SLURM_HAS_NO_SCRIPT = (
-        "--job {job_id}: Slurm has no script of it ({reason}). It keeps the scripts of jobs that "
-        "wait or run, and only its user may read them."
+        "--job {job_id}: Slurm has no script for it ({reason}). It keeps the scripts of waiting "
+        "and running jobs, and only their user may read them."
     )
     START_NOTE_DAMAGED = "{started} cannot be read: it is damaged, or the disk is full"
     SUBMISSION_CUT_OFF = (

@@ -154,7 +154,7 @@ class OpenRun:
         if rows:
             note = f"It has {PARTS}"
         else:
-            note = "It was never run: it has its .plan alone."
+            note = "It was never run, so it has only its .plan."
 
         return Table(rows, f"Run {self.name}", (str(self.folder), note))
 

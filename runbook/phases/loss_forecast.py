@@ -81,7 +81,7 @@ def _law_warnings(
     parameters: float, tokens: float, law: published_law.LawForecast
 ) -> Iterator[str]:
     yield (
-        "no ladder was trained: the law is of other text and another tokenizer, and its "
+        "no ladder was trained: the law comes from other text and another tokenizer, and its "
         "interval is wide"
     )
     decades = published_law.decades_beyond(parameters, tokens)

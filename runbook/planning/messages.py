@@ -49,7 +49,7 @@ class PlanningMessage(Message):
         "does little harm."
     )
 
-    DEVICE_READ_AS = "{device} is read as {name}"
+    DEVICE_READ_AS = "{device} is treated as {name}"
     MEMORY_NOT_KNOWN = "memory not known"
     PEAK_OF_DEVICE = "{peak:g} TFLOP/s in {precision}"
     NO_PEAK_KNOWN = "no {precision} peak known"
@@ -91,8 +91,8 @@ class PlanningMessage(Message):
 
     CPU_HAS_NO_LINKS = "a CPU has no links between devices for a layout"
     DEVICE_NOT_IN_TABLE = (
-        "the accelerator {device} is not in our table, and no peak is guessed: write hardware.device "
-        "of params/sites/{site}.yaml as one of {names}"
+        "the accelerator {device} is not in our table, and no peak is guessed: write "
+        "hardware.device of params/sites/{site}.yaml as one of {names}"
     )
     NAME_WITHOUT_MEMORY = (
         "the name {device} does not determine its memory: write hardware.device_memory in {where}"
@@ -120,8 +120,8 @@ class PlanningMessage(Message):
     MIN_NODES_TOO_LARGE = "the job has {nodes}, no more than {key}"
     NO_NUMBER_OF_NODES = "{key}={min_nodes}: no number from there to {most} works{reason}"
     FEWER_NODES = (
-        "{nodes} of {planned_nodes} train: {replicas} with {num_microbatches} micro-batches each, not "
-        "{planned_microbatches}; a step takes about {factor:.3g} x as long"
+        "{nodes} of {planned_nodes} train: {replicas} with {num_microbatches} micro-batches each, "
+        "not {planned_microbatches}; a step takes about {factor:.3g} x as long"
     )
     CHAIN_WITHOUT_FAILURE = "; the training takes {jobs} without a failure"
     CHAIN_WITH_FAILURES = (
@@ -182,8 +182,8 @@ class PlanningMessage(Message):
     )
     VOCABULARY_TOO_SMALL = (
         "Give the model in params/models.yaml a vocabulary of at least {size}, or choose the "
-        "tokenizer that fits it: data.tokenizer. Of a smoke model: training.smoke.model names "
-        "another."
+        "tokenizer that fits it: data.tokenizer. For a smoke model, choose another one with "
+        "training.smoke.model."
     )
     VOLUME_PART = "{size} of {kind}"
     VOLUME_SIZE_UNKNOWN = "{parts}; the size of {path} is not known"

@@ -165,7 +165,7 @@ def _has_traces(folder: Path) -> bool:
 def _problem(run_folder: Path) -> str:
     path = run_folder / "run.yaml"
     if not path.exists():
-        return "run.yaml is missing: the folder was not made whole, or only part of it was copied"
+        return "run.yaml is missing: the folder is incomplete, or only part of it was copied"
     try:
         read_file(path, "run.yaml")
     except ParamsError as error:

@@ -13,7 +13,7 @@ class ResultMessage(Message):
     CHANGED_FROM = "{value:.4g}, {base:.4g} before ({change})"
     COMPARED = "Verdict: {verdict} (each compared with {base})"
     CONTEXT_ONLY = "no: this run used a CPU, shown as context only"
-    COPIES_LEFT_OUT = "; {number} left out, the ones before were still on their way"
+    COPIES_LEFT_OUT = "; {number} skipped, because the previous ones were still being sent"
     COPIES_WRITTEN = (
         "{copies:,} written up to step {iteration}, {seconds:.2g} s each; {starts} from them"
     )
@@ -25,9 +25,8 @@ class ResultMessage(Message):
     FIRST_REPEATED = ", first {repeated}"
     FORECASTS_HELD = "{hits} of {counted} outcomes were inside their 80% intervals."
     FORECAST_CHANGED = (
-        "{path} was changed after it was sealed on {sealed}: its checksum is {checksum_now}, and "
-        "{checksum} was sealed. Forecasts that were changed are not scored. Restore it from a "
-        "copy."
+        "{path} was changed after it was sealed on {sealed}: its checksum is {checksum_now}, not "
+        "{checksum}. Changed forecasts are not scored. Restore it from a copy."
     )
     ITERATIONS_DONE = "{done} of {planned}"
     LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
@@ -64,7 +63,7 @@ class ResultMessage(Message):
     PRICE = "{price:g} a device-hour"
     PUBLISHED_AXIS = "tokens per second and device (log scale); hollow: context, not comparable"
     RAISED_AT = "{error} [{place}]"
-    RECORD_NOT_AN_OBJECT = "{path} holds no JSON object."
+    RECORD_NOT_AN_OBJECT = "{path} does not contain a JSON object."
     RECORD_NOT_JSON = "{path} is not JSON: {error}"
     REPLACED_LOSS = "replaced by a restart"
     RULE_NOT_CHECKABLE = "the rule of {pattern} needs an example and a source"

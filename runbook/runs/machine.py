@@ -113,7 +113,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
     if size is None:
         value = f"data.tokenizer={name} is not on this machine"
-        remedy = "02-data compares it with the model, where the file is."
+        remedy = "02-data compares it with the model on the machine that has the file."
         return [
             Check(
                 VOCABULARY_CHECK,

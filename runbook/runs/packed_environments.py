@@ -118,9 +118,9 @@ def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
         return PackStatus(PackState.ABSENT, None)
     archive = Path(manifest.archive)
     if not archive.is_file() or archive.stat().st_size != manifest.archive_bytes:
-        return PackStatus(PackState.LOST, manifest, f"{archive} is gone or has another size")
+        return PackStatus(PackState.LOST, manifest, f"{archive} is missing or has another size")
     if interpreter.executable != manifest.interpreter:
-        why = f"{manifest.interpreter} was packed, and the jobs use {interpreter.executable}"
+        why = f"{manifest.interpreter} was packed, but the jobs use {interpreter.executable}"
         return PackStatus(PackState.CHANGED, manifest, why)
 
     changed = _changed_parts(_sources(interpreter), manifest)
@@ -202,7 +202,7 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
     speeds = settings.site.write_bandwidth
     if speeds:
         tier, speed = max(speeds.items(), key=lambda item: item[1])
-        return speed, f"reads as fast as {tier} takes writes"
+        return speed, f"assumed to read as fast as {tier} writes"
 
     speed = min(ASSUMED_GIGABYTES_AT_MOST, ASSUMED_GIGABYTES_A_NODE * nodes)
     return speed, "assumed"
@@ -220,7 +220,7 @@ def environment_checks(settings: Settings) -> list[Check]:
     kind = settings.site.container.kind
     if kind != "none":
         value = f"{KEY}={jobs.environment_copy} on a site with containers ({kind})"
-        remedy = f"An image is packed already: leave {KEY} empty, and set jobs.image_copy."
+        remedy = f"An image is already packed: leave {KEY} empty, and set jobs.image_copy."
         return [
             Check(
                 name,
@@ -234,7 +234,7 @@ def environment_checks(settings: Settings) -> list[Check]:
 
     manifest = read_packed(settings)
     if manifest is None:
-        remedy = f"runbook pack {settings.name} packs it now; else the first job's submission does."
+        remedy = f"runbook pack {settings.name} packs it now; otherwise the first submission does."
         return [
             Check(
                 name,

@@ -521,7 +521,7 @@ def _request_stop(job: JobFolder, scheduler: Scheduler) -> str:
             waiting = counted(followers, "waiting job")
             return RunMessage.CHAIN_ENDS.fill(job_name=job.path.name, waiting=waiting)
 
-        return f"{job.path.name}: it had ended by itself"
+        return f"{job.path.name}: it had already ended"
 
     return RunMessage.ASKED_TO_STOP.fill(job_name=job.path.name)
 

@@ -217,7 +217,7 @@ def test_a_documents_framework_is_only_warned_of(runs, queue, trainer):
     open_phase = open_run(SMOKE, *CLUSTER, "training.framework=megatron-lm", runs=runs)
     launch_jobs(open_phase)
     assert (recorded(open_phase).verdict, len(queue.calls)) == ("warn", 1)
-    said = "a warning only: our own trainer is rehearsed with this layout, and megatron-lm will run"
+    said = "only a warning: our own trainer is rehearsed with this layout, but megatron-lm will run"
     assert recorded(open_phase).rule.startswith(said)
 
 

@@ -189,7 +189,7 @@ class LiveView:
         It is measured only occasionally.
         """
         if self.settings.site.scheduler != "local":
-            return "not known here: the job runs on other nodes"
+            return "unknown here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()

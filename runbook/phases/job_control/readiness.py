@@ -33,7 +33,7 @@ def apply_waiver(
         return gate
     name = training.settings.value(key).strip()
     if not name:
-        hint = f"; or name who decides to train all the same: --set {key}=NAME, which is recorded"
+        hint = f"; or record who decides to train anyway: --set {key}=NAME"
         return replace(gate, rule=gate.rule + hint)
 
     account = processes.user_name()
@@ -110,7 +110,10 @@ def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
     """Return the check of the token files that the data phase made."""
     if training.phase_plan.data.mock:
         return Check(
-            TOKENS, "pass", "mock data", "token ids are made up while training: there are no files"
+            TOKENS,
+            "pass",
+            "mock data",
+            "token ids are generated during training: there are no files",
         )
 
     mark = read_mark(training.folder, TOKENIZE)

@@ -102,7 +102,7 @@ def check_layout(training: PlannedTraining, session: Session) -> Check:
     is_warning = framework != "runbook"
     if is_warning:
         rule = (
-            f"a warning only: our own trainer is rehearsed with this layout, and {framework} will "
+            f"only a warning: our own trainer is rehearsed with this layout, but {framework} will "
             "run"
         )
 

@@ -40,7 +40,7 @@ def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
             )
             raise JobFailedError(
                 f"{text}\nAfter fixing the cause, run the cell again: "
-                "what is done is not done twice.",
+                "finished work is not repeated.",
                 status.exit_code,
             )
 
@@ -100,7 +100,7 @@ def _submit_tasks(
     except JobError:
         for job in submitted:
             scheduler.cancel(job)
-            show_text(f"jobs/{job.path.name} is cancelled: what comes after it was not submitted.")
+            show_text(f"jobs/{job.path.name} is cancelled, because the next job was not submitted.")
 
         raise
 

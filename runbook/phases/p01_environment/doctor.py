@@ -71,7 +71,7 @@ def all_checks() -> list[Check]:
         "python",
         "pass",
         platform.python_version(),
-        "3.11, 3.12 or 3.13; the trainer alone runs on 3.10",
+        "3.11, 3.12 or 3.13; the trainer itself also runs on 3.10",
     )
     checks = [python, *software_checks(), *machine_checks(), *place_checks()]
     for program, use in (
@@ -265,7 +265,7 @@ def machine_checks() -> list[Check]:
     memory = psutil.virtual_memory()
     rule = "about 3 GiB for each process of the 12 x 512 smoke test"
     free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
-    remedy = "End what else runs here, or choose a smaller model (training.smoke.model)."
+    remedy = "Stop other programs here, or choose a smaller model (training.smoke.model)."
     enough = judge(
         "memory",
         memory.available > 6 * 2**30,
@@ -280,7 +280,7 @@ def machine_checks() -> list[Check]:
 def matrix_check(flags: Set[str]) -> Check:
     """Check whether a CPU with these instruction sets computes bf16 products directly."""
     fast = [name for unit, name in BF16_UNITS.items() if unit in flags]
-    rule = "bf16 on a CPU is fast only with them"
+    rule = "bf16 on a CPU is fast only with these instructions"
     units = ", ".join(fast) or f"neither {' nor '.join(BF16_UNITS.values())}"
     remedy = "Set training.precision to fp32 here, which is then faster."
     return judge(
@@ -328,7 +328,7 @@ def site_checks(settings: Settings) -> list[Check]:
     Anything that cannot be determined on this machine is unknown.
     """
     lacking = missing_values(settings)
-    rule = "what the site requires is given"
+    rule = "all values that the site requires are set"
     remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
     return [
         judge(
@@ -390,7 +390,7 @@ def _secret_check(reference: str, use: str) -> Check:
     rule += PhaseMessage.SECRET_FILE_READABLE.fill()
     mode = Path(path).expanduser().stat().st_mode & 0o777
     if mode & 0o077:
-        value = f"there, and others can read it (mode {mode:04o})"
+        value = f"it exists, but others can read it (mode {mode:04o})"
         return Check(
             name,
             "warn",
@@ -423,7 +423,7 @@ def modules_check(settings: Settings) -> Check:
     if ended.exit_code:
         last_lines = shell.last_lines(ended.err or ended.out, 2)
         value = last_lines.replace("\n", " ") or "a module cannot be loaded"
-        remedy = "module avail shows what is there; params/sites names what is loaded."
+        remedy = "module avail lists all modules; params/sites lists those that jobs load."
         return check("fail", value, remedy=remedy)
 
     return check("pass", f"{len(modules)} load")
@@ -487,7 +487,7 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     )
     partition = _partition_of(job, limits)
     if partition is None or not partition.total_nodes:
-        return check("unknown", "the queue does not say how many it has")
+        return check("unknown", "the queue does not report its nodes")
     num_cores = job.cpus_per_task * job.tasks_per_node
     try:
         most_cores = slurm.most_cores(partition.name)
@@ -496,7 +496,7 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
         return check("unknown", str(error).splitlines()[0])
 
     if most_cores and num_cores > most_cores:
-        value = f"the job asks for {num_cores} cores on each node, the largest has {most_cores}"
+        value = f"the job requests {num_cores} cores on each node, but the largest has {most_cores}"
         remedy = "Correct hardware.cores_per_node of the site, or jobs.training.cpus_per_task."
         return check("fail", value, remedy=remedy)
 
@@ -554,7 +554,7 @@ def _queue_check(
     check = partial(
         Check,
         PhaseMessage.QUEUE_OF_JOB.fill(section=section),
-        rule="the queue that the job asks for is there and takes jobs",
+        rule="the job's queue exists and accepts jobs",
     )
     state = states.get(partition)
     if state is None:
@@ -563,7 +563,7 @@ def _queue_check(
 
     if state == "UP":
         return check("pass", partition)
-    remedy = "Its administrator has shut it: choose another, or wait."
+    remedy = "Its administrator has closed it: choose another, or wait."
     if settings.site.fleet:
         remedy = PhaseMessage.START_MACHINES.fill(fleet=FLEET)
 
@@ -574,13 +574,14 @@ def _queue_check(
 
 def _history_check() -> Check:
     """Check whether PBS keeps a history of ended jobs."""
-    rule = "PBS can be asked how a job ended that could not write it down itself"
+    rule = "PBS can report how a job ended if the job could not record it"
     server = shell.run(["qstat", "-B", "-f"], timeout=30, check=False)
     if server.exit_code:
         return Check("job history", "unknown", shell.last_lines(server.err, 1), rule)
     remedy = (
-        "Nothing must be done: a job that ends without a word is then `lost`, whatever ended it. "
-        'An admin switches it on: qmgr -c "set server job_history_enable = True".'
+        "No action is needed, but a job that ends without a record is then `lost`, whatever ended "
+        "it. "
+        'An administrator can enable it: qmgr -c "set server job_history_enable = True".'
     )
     for _, values in parse_entries(server.out, "Server"):
         if values.get("job_history_enable") == "True":
@@ -608,15 +609,15 @@ def image_check(settings: Settings) -> Check:
         else:
             remedy = "Set jobs.image."
 
-        return check("unknown", "no image is named here", remedy=remedy)
+        return check("unknown", "no image is set here", remedy=remedy)
 
     if STAGE in image:
-        return check("unknown", image, remedy="Give jobs.stage, the folder that it lies in.")
+        return check("unknown", image, remedy="Set jobs.stage, the folder that contains it.")
     if not image.startswith("/"):
         return check(
             "unknown",
             f"{image} lies in a registry",
-            remedy="The first job that starts it will tell.",
+            remedy="The first job that starts it will show whether it works.",
         )
 
     try:
@@ -624,7 +625,9 @@ def image_check(settings: Settings) -> Check:
             head = stream.read(64)
         size = Path(image).stat().st_size
     except OSError as error:
-        remedy = "01-environment makes it where the site says how; jobs.image names another."
+        remedy = (
+            "01-environment makes it if the site defines how; or set jobs.image to another one."
+        )
         value = PhaseMessage.IMAGE_NOT_READABLE.fill(image=image, reason=error.strerror)
         return check("fail", value, remedy=remedy)
 
@@ -650,19 +653,17 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
         folder_of_device.setdefault(file_system, nearest)
         needed_bytes[file_system] += int(num_bytes)
 
-    rule = (
-        "what the plan puts there fits: checkpoints kept and one more, token files, text to fetch"
-    )
+    rule = "the planned files fit: kept checkpoints and one more, token files, text to download"
     remedy = (
         "Free space, keep fewer checkpoints (training.keep_checkpoints, training.keep_every), "
-        "or name another place (jobs.stage, --runs)."
+        "or choose another folder (jobs.stage, --runs)."
     )
     if not folder_of_device:
         return [
             Check(
                 "disk",
                 "unknown",
-                "the shared folder is not named",
+                "the shared folder is not set",
                 rule,
                 "Give jobs.stage.",
             )
@@ -755,7 +756,10 @@ def writable_check(folder: Path) -> Check:
         probe.unlink()
     except OSError as error:
         return Check(
-            "run folder", "fail", str(error), f"{rule}; runbook run --runs DIR names another place"
+            "run folder",
+            "fail",
+            str(error),
+            f"{rule}; runbook run --runs DIR chooses another folder",
         )
 
     return Check("run folder", "pass", "can be written", rule)

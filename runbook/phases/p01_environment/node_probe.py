@@ -82,12 +82,12 @@ def probe_checks(
     """Return a check for every rule; it is `unknown` if no node could answer."""
     if not facts:
         remedy = (
-            "Give jobs.environment a partition or a walltime: the checks then run there, "
+            "Set a partition or a walltime in jobs.environment: the checks then run there, "
             "on jobs.environment.nodes."
         )
         names = ("software", "GPUs", "network devices", "all-reduce", "clocks", "writing")
-        rule = "asked on the nodes of the job"
-        return [Check(name, "unknown", "no node was asked", rule, remedy) for name in names]
+        rule = "checked on the nodes of the job"
+        return [Check(name, "unknown", "no node was checked", rule, remedy) for name in names]
 
     return [
         software_check(facts, framework),
@@ -120,7 +120,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     if fault and framework == "runbook":
         return check("fail", fault, remedy=PhaseMessage.MAKE_SETUP_INSTALLS.fill())
     if fault:
-        remedy = f"{framework} brings its own with the site's image; these are for our own trainer."
+        remedy = f"{framework} has its own in the site's image; these are for our own trainer."
         return check("unknown", fault, remedy=remedy)
 
     installed = []
@@ -160,7 +160,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
     check = partial(Check, "GPUs", rule=f"{devices_per_node} devices on each node, idle")
     if any(rank_facts.get("torch") is None for rank_facts in facts):
         remedy = "nvidia-smi or rocm-smi on a node shows them."
-        return check("unknown", "torch cannot be asked there", remedy=remedy)
+        return check("unknown", "torch cannot be queried there", remedy=remedy)
 
     num_gpus = {rank_facts["host"]: len(gpus_of(rank_facts)) for rank_facts in facts}
     short_nodes = []
@@ -172,7 +172,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
         return _missing_gpus_check(check, short_nodes, facts)
     busy = _busy_gpus(facts)
     if busy:
-        remedy = "Somebody computes there: ask for whole nodes (exclusive)."
+        remedy = "Another program uses them: request whole nodes (exclusive)."
         return check("warn", "; ".join(busy[:4]), remedy=remedy)
 
     return check("pass", f"{devices_per_node} on each of {len(num_gpus)} nodes, idle")
@@ -204,7 +204,7 @@ def _missing_gpus_check(
             "site's image."
         )
     else:
-        remedy = "Leave these nodes out, or set jobs.<phase>.devices_per_node."
+        remedy = "Exclude these nodes, or set jobs.<phase>.devices_per_node."
 
     return check("fail", value, remedy=remedy)
 
@@ -242,7 +242,7 @@ def networks_check(
     facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
 ) -> Check:
     """Check that each node has the network devices that the environment names."""
-    rule = "every device that the site's environment names is there on every node"
+    rule = "every device that the site's environment names exists on every node"
     check = partial(Check, "network devices", rule=rule)
     named = named_devices(groups)
     if not named:
@@ -312,12 +312,12 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
             to_files.append(abs(rank_facts["write"]["clock_of_files"]))
 
     if not between_ranks and not to_files:
-        return check("unknown", "nobody could be asked")
+        return check("unknown", "no node could be asked")
     rank_skew = show_duration(max(between_ranks, default=0.0))
     file_skew = show_duration(max(to_files, default=0.0))
     value = f"{rank_skew} between ranks, {file_skew} to the files"
     if max([*between_ranks, *to_files]) > SKEW_SECONDS:
-        remedy = "Ask for a time service (chrony) there: heartbeats are compared by it."
+        remedy = "Start a time service (chrony) there: heartbeats are compared by the clock."
         return check("warn", value, remedy=remedy)
 
     return check("pass", value)
@@ -325,7 +325,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     """Compare the write speed of files with the planned time of a checkpoint."""
-    rule = "a checkpoint is written in the time that the plan promises"
+    rule = "a checkpoint is written in the planned time"
     check = partial(Check, "writing", rule=rule)
     writes = []
     for rank_facts in facts:
@@ -352,9 +352,9 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     if promised and seconds > 2 * max(promised):
         num_devices = plan.phases[FULL].parallel.world_size
         remedy = (
-            f"The plan promises {show_duration(min(promised))} to "
+            f"The plan expects {show_duration(min(promised))} to "
             f"{show_duration(max(promised))}, all {num_devices} "
-            "devices writing; look at stripes and tier, or save less often."
+            "devices writing; check stripes and tier, or save less often."
         )
         return check("warn", value, remedy=remedy)
 

@@ -66,11 +66,11 @@ def prepare(run: PlannedRun, session: Session) -> None:
     if rows:
         show_table(rows, title="What is set up")
     else:
-        show_text(f"Site {run.settings.site.site} needs nothing but the package itself.")
+        show_text(f"Site {run.settings.site.site} needs only the package itself.")
 
     if run.settings.site.fleet:
         show_text(
-            f"The machines cost as long as they are up. {SETUP_FOLDER}/{FLEET} in the run's "
+            f"The machines cost money while they are up. {SETUP_FOLDER}/{FLEET} in the run's "
             "folder starts and stops them where the cluster is managed, not here: "
             f"bash {FLEET} start CLUSTER REGION waits until they run."
         )

@@ -144,7 +144,7 @@ def fetch(run: PlannedRun) -> None:
     """Download missing files for which the catalogue has a source, and check each file."""
     remote = [text for text in run.settings.texts if text.dataset.url]
     if not remote:
-        show_text("Nothing is fetched: the text is shipped, made up, or lies where the run says.")
+        show_text("Nothing to download: the text is shipped, synthetic, or in a folder of yours.")
     for text in remote:
         _fetch_text(run, text)
 
@@ -190,7 +190,9 @@ def tokenize(run: PlannedRun) -> None:
     settings = run.settings
     plan = run.plan.data
     if plan.mock:
-        show_text("Mock data: token ids are made up while training; there is nothing to tokenize.")
+        show_text(
+            "Mock data: token ids are generated during training; there is nothing to tokenize."
+        )
         return
 
     tokenizing = TOKENIZING.of(run)
@@ -221,7 +223,7 @@ def tokenize(run: PlannedRun) -> None:
     if groups:
         tokens = sum(read_manifest(prefix).tokens for _, prefix in groups)
         show_text(
-            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; what they are is "
+            f"{tokens:,} tokens in {counted(len(groups), 'pair')} of token files; their content is "
             "shown below."
         )
 
@@ -300,7 +302,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
     if not any(unknown_sources(manifests)):
         return []
     rule = "every source that data.keep_sources and data.drop_sources name is in the text"
-    remedy = "Correct the name: without it the text is another than was meant."
+    remedy = "Correct the name; otherwise the text is not the intended one."
     return [
         Check(
             "sources",
@@ -338,7 +340,7 @@ def source_checks(settings: Settings, text: TextShare) -> list[Check]:
         return [Check(path.name, "pass", show_bytes(path.stat().st_size), rule) for path in files]
 
     home = text_home(settings, text)
-    rule = "the file is there with the promised size and checksum"
+    rule = "the file exists with the published size and checksum"
     checks = []
     for file in dataset.files:
         fault = file_fault(home, file)

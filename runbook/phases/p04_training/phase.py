@@ -60,7 +60,7 @@ def _seal(run: PlannedRun) -> None:
     try:
         seal_forecasts(run)
     except RecordError as error:
-        show_text(f"The forecasts of this training are not sealed anew. {error}")
+        show_text(f"The forecasts of this training are not sealed again. {error}")
 
 
 @step(takes=lambda opened: (opened.training, training_step(opened.training, opened.session)))
@@ -72,9 +72,7 @@ def rehearse_stop(training: PlannedTraining, training_job: JobStep) -> None:
         return
 
     if training.job.chain > 1:
-        show_text(
-            "jobs.training.chain queues the next jobs: nobody has to stop one to see it go on."
-        )
+        show_text("jobs.training.chain already queues the next jobs, so no planned stop is needed.")
         return
 
     is_done = not FULL_TRAINING.of(training.run).why_not_done()
@@ -114,7 +112,7 @@ def show_samples(training: PlannedTraining) -> View:
         training.folder, training.phase_plan, training.settings.tokenizer
     )
     if not rows:
-        return View(["training.sample_prompt is empty: no sample was asked for."])
+        return View(["training.sample_prompt is empty: no sample was requested."])
     return View([Table(rows, "The same prompt before and after")])
 
 
@@ -142,7 +140,7 @@ def continue_text(
     # An empty prompt starts a new document, which requires an end-of-document token before it.
     if not prompt and not sampling.prompt and sampling.end_of_document < 0:
         reason = (
-            "There is no prompt to continue: set training.sample_prompt, or give one in this cell."
+            "There is no prompt to continue: set training.sample_prompt, or pass one in this cell."
         )
         return View([reason])
 
@@ -197,7 +195,7 @@ def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
     if not resumed:
         return []
     rule = (
-        "each job goes on from a checkpoint of this training; if not: "
+        "each job continues from a checkpoint of this training; if not: "
         f"runbook run {run_name} --redo training starts over"
     )
     foreign = [event.folder for event in resumed if not event.same_fingerprint]

@@ -146,7 +146,7 @@ def show_timeline(run: PlannedRun) -> View:
         [
             (
                 training.timeline_figure(),
-                "What happened when; how long, in all, is in the tables above.",
+                "What happened when. The total times are in the tables above.",
             )
         ]
     )
@@ -243,8 +243,8 @@ def show_variants(run: PlannedRun) -> View:
 
     if len(facts) < 2:
         view.append(
-            f"Nothing to compare: runbook run {name} --all-variants runs the others, "
-            "runbook compare A B any two."
+            f"Nothing to compare: runbook run {name} --all-variants runs the others; "
+            "runbook compare A B compares any two."
         )
         return view
 

@@ -147,4 +147,4 @@ def _next_sentence(run: RunState) -> str:
         return f"`runbook run {run.name}` continues with {unfinished[0].phase}."
     if run.verdict == "pass":
         return f"Nothing needs repair. `runbook export {run.name} --out DIR` hands the weights on."
-    return "Decide whether the checks below matter for what the weights are for."
+    return "Decide whether the checks below matter for the purpose of the weights."
