@@ -149,7 +149,7 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
         f"{len(zero_iterations)} of {num_losses} losses are exactly 0, "
         f"from iteration {zero_iterations[0]} on"
     )
-    rule = "no text can be predicted with certainty: the samples repeat, or no token counts"
+    rule = "a loss of exactly 0 means that the samples repeat, or that no token counts"
     return _check(Gate.LOSS_ABOVE_ZERO, False, value, rule)
 
 
@@ -337,8 +337,8 @@ def _all_iterations(metrics: History, planned: int) -> Check:
 def _first_loss(metrics: History, vocabulary: int) -> Check:
     expected = math.log(vocabulary)
     rule = (
-        f"within 0.3 of ln({vocabulary}) = {expected:.4g}: to an untrained model, all tokens are "
-        "equally likely"
+        f"within 0.3 of ln({vocabulary}) = {expected:.4g}, the loss of an untrained model, for which "
+        "all tokens are equally likely"
     )
     if not metrics.losses:
         return _check(Gate.FIRST_LOSS, False, "no loss was recorded", rule)
@@ -541,7 +541,7 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     name = Gate.NETWORK_BANDWIDTH
     measurements = events_named(events, "network")
     if not measurements:
-        rule = "a sum over all ranks is timed at the end of the test"
+        rule = "an all-reduce over all ranks is timed at the end of the test"
         return _check(
             name,
             False,
@@ -553,13 +553,15 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
     ranks = measurements[-1].ranks
     bytes_per_second = measurements[-1].bytes_per_second
     if ranks == 1:
-        return _check(name, True, "one rank: no network is needed", "a sum over all ranks is timed")
+        return _check(
+            name, True, "one rank: no network is needed", "an all-reduce over all ranks is timed"
+        )
     gigabytes = f"{bytes_per_second / 1e9:.3g} GB/s"
-    value = f"{gigabytes} over {ranks} ranks (bus bandwidth of a sum of 32 MiB)"
+    value = f"{gigabytes} over {ranks} ranks (bus bandwidth of an all-reduce of 32 MiB)"
     if promised is None:
         return _check(name, True, value, "one node: no network between nodes is needed")
     if not promised:
-        rule = "hardware.network of the site must state what a node's adapters carry; it is 0"
+        rule = "hardware.network of the site must state the bandwidth of a node's adapters; it is 0"
         return _check(
             name,
             False,

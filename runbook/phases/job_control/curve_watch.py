@@ -1,4 +1,4 @@
-"""Forecasts the final loss from the curve, and records when it leaves the sealed interval."""
+"""The forecast of the final loss from the curve, and its departure from the sealed interval."""
 
 from __future__ import annotations
 

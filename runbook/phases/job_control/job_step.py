@@ -177,7 +177,6 @@ def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
         return
 
     show_text(
-        f"A chain: {', '.join(followers)} begin one after another in jobs/{folder.path.name}, "
-        f"each where the one before "
-        "left off. Nobody has to stay logged in."
+        f"A chain: {', '.join(followers)} start one after another in jobs/{folder.path.name}, "
+        "each where the previous one stopped. Nobody has to stay logged in."
     )

@@ -98,8 +98,8 @@ class LiveView:
             self.finish(status)
             again = f"runbook logs {self.settings.name} --follow"
             show_text(
-                "Watching ended, not the job. Run this cell again (after a restart of the kernel, "
-                f"the cells above it first), or: {again}"
+                "The view has ended, but not the job. Run this cell again (after a restart of the "
+                f"kernel, run the cells above it first), or: {again}"
             )
             raise
 

@@ -1,4 +1,4 @@
-"""Keeps the training of a ladder within the requested time.
+"""The time budget of a ladder, within which its rungs are trained.
 
 The planned step time on a CPU may be a third off, and other programs may use the machine. So the
 remaining rungs become smaller if they would not end in time, and grow again if the pace allows.

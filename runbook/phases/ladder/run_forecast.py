@@ -163,8 +163,8 @@ def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
         numbers.append(str(finished[int(index)].planned.rung.number))
 
     return _Doubt(
-        f"rung {', '.join(numbers)} ended far from the line between its neighbours, as trainings "
-        f"do that are nearly unstable; a lower learning rate may help. The interval is "
+        f"rung {', '.join(numbers)} ended far from the line between its neighbours, as nearly "
+        f"unstable trainings do; a lower learning rate may help. The interval is "
         f"{UNEVEN_WIDENING:g} times as wide",
         UNEVEN_WIDENING,
     )

@@ -354,7 +354,7 @@ NOTEBOOK = FailureKind(
 KILLED = FailureKind(
     name="process killed",
     remedy=(
-        "Something outside killed it: look for memory in the node's log (dmesg), or for an scancel."
+        "Something outside killed it: look for memory in the node's log (dmesg), or for a scancel."
     ),
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,

@@ -36,17 +36,17 @@ TRIALS = (
     ),
     Trial(
         kinds.RANK_HUNG,
-        "the rank is ended with its stacks saved, and the next job resumes",
+        "the rank is killed after its stacks are saved, and the next job resumes",
         "drill 08-hang",
     ),
     Trial(
         kinds.INTERFACE,
-        "an interface that is not there fails a preflight; with the right one nodes pass",
+        "a missing interface fails a preflight; nodes with the right one pass",
         "defect no-interface",
     ),
     Trial(
         kinds.RENDEZVOUS,
-        "a name that means this node itself fails a preflight; nodes with right names pass",
+        "a name that resolves to the node itself fails a preflight; nodes with correct names pass",
         "defect loopback-name",
     ),
     Trial(
@@ -56,42 +56,42 @@ TRIALS = (
     ),
     Trial(
         kinds.DISK,
-        "a training stops on a full disk and goes on when there is space",
+        "a training stops on a full disk and continues when there is space",
         "drill 06-disk-full",
     ),
     Trial(
         kinds.STORAGE,
-        "a run folder that is read-only on one node fails a preflight; where it is writable, nodes pass",
+        "a run folder that is read-only on one node fails a preflight; nodes that can write pass",
         "defect read-only",
     ),
     Trial(
         kinds.COMPILE_CACHE,
-        "a cache that takes no libraries fails a preflight; nodes with their own disk pass",
+        "a cache mounted noexec fails a preflight; nodes that use their own disk pass",
         "defect noexec",
     ),
     Trial(
         kinds.STALE_LOCK,
-        "the lock of a process that is gone is taken over",
+        "the lock of a dead process is taken over",
         "drill 10-stale-lock",
     ),
     Trial(
         kinds.CHECKPOINT_DAMAGE,
-        "a damaged checkpoint is left out and the one before it resumed",
+        "a damaged checkpoint is skipped and the previous one resumed",
         "drill 04-damaged-checkpoint",
     ),
     Trial(
         kinds.CHECKPOINT_FIT,
-        "a checkpoint of another layout is resumed by the own trainer",
+        "our own trainer resumes a checkpoint of another layout",
         "drill 13-other-layout",
     ),
     Trial(
         kinds.REFUSED_JOB,
-        "a walltime over the partition's limit is refused; on another partition the job runs",
+        "a walltime over the partition's limit is refused; the job runs on another partition",
         "defect time-limit",
     ),
     Trial(
         kinds.PREEMPTED,
-        "the job saves at the signal, and the next one resumes",
+        "the job saves at the signal, and the next job resumes",
         "drill 07-preemption",
     ),
     Trial(
@@ -101,32 +101,32 @@ TRIALS = (
     ),
     Trial(
         kinds.HOST_MEMORY,
-        "a process that its limit stops passes without the limit",
+        "a process that a memory limit kills succeeds without the limit",
         "test tests/results/test_remedies.py::test_host_memory_a_process_that_its_limit_stops_passes_without_the_limit",
     ),
     Trial(
         kinds.TIMEOUT,
-        "a rank that comes 3 s late is waited for under a longer limit",
+        "with a longer limit, the other ranks wait for a rank that is 3 s late",
         "test tests/results/test_remedies.py::test_collective_timeout_a_longer_limit_lets_a_slow_step_end",
     ),
     Trial(
         kinds.COLLECTIVES_DIFFER,
-        "two ranks whose tensors differ are stopped; with tensors of one shape they pass",
+        "two ranks with different tensor shapes are stopped; with equal shapes they succeed",
         "test tests/results/test_remedies.py::test_collectives_differ_tensors_of_one_shape_pass",
     ),
     Trial(
         kinds.PEER_DIED,
-        "one log shows the lost connection, the logs of both ranks the cause",
+        "one log shows the lost connection, and the logs of both ranks show the cause",
         "test tests/results/test_remedies.py::test_another_rank_ended_first_the_logs_of_all_ranks_name_the_cause",
     ),
     Trial(
         kinds.NODE,
-        "a node without power is left out, and the training resumes on the others",
+        "a node without power is excluded, and the training resumes on the others",
         "test tests/slurm/test_chain.py::test_the_lost_node_is_remembered_and_the_logbook_says_so",
     ),
     Trial(
         kinds.KERNEL,
-        "an id outside a table is looked up in one of the vocabulary's size",
+        "an id outside a table is found in a table of the vocabulary's size",
         "test tests/results/test_remedies.py::test_device_fault_a_vocabulary_as_large_as_the_largest_id_ends_it",
     ),
     Trial(
@@ -136,7 +136,7 @@ TRIALS = (
     ),
     Trial(
         kinds.HANGING_BUILD,
-        "a build that waits for a dead one's lock goes on when the folder is deleted",
+        "a build that waits for a dead build's lock continues when the folder is deleted",
         "test tests/results/test_remedies.py::test_fused_kernel_build_hangs_deleting_its_folder_lets_it_go_on",
     ),
     Trial(
@@ -146,42 +146,42 @@ TRIALS = (
     ),
     Trial(
         kinds.NAN,
-        "a training whose loss is NaN goes back and on with other samples, and finishes",
+        "a training whose loss is NaN rolls back, continues with other samples, and finishes",
         "drill 11-bad-numbers",
     ),
     Trial(
         kinds.DATA,
-        "damaged token files are refused by name, and intact ones trained on",
+        "damaged token files are refused by name, and intact ones are used",
         "drill 12-bad-data",
     ),
     Trial(
         kinds.CONFIGURATION,
-        "runbook check refuses a layout that does not divide, and passes the fixed one",
+        "runbook check refuses a layout that does not divide, and accepts the fixed one",
         "test tests/results/test_remedies.py::test_settings_do_not_fit_check_finds_them_before_a_job",
     ),
     Trial(
         kinds.TIME_LIMIT,
-        "with an exit_duration a training saves and stops before its limit",
+        "with an exit_duration, a training saves and stops before its limit",
         "test tests/training/test_resume.py::test_the_clock_stops_a_run_like_a_signal",
     ),
     Trial(
         kinds.CANCELLED,
-        "the next job continues one that scancel killed, with the losses of an undisturbed training",
+        "the job after a scancel continues with the losses of an uninterrupted training",
         "test tests/slurm/test_chain.py::test_the_losses_are_those_of_an_undisturbed_training",
     ),
     Trial(
         kinds.LAUNCHER,
-        "mpiexec of MPICH refuses Open MPI's -x and starts the ranks with --env",
+        "MPICH's mpiexec refuses Open MPI's -x and starts the ranks with --env",
         "test tests/results/test_remedies.py::test_launcher_failed_the_option_of_the_sites_mpi_starts_the_ranks",
     ),
     Trial(
         kinds.FILE,
-        "a program whose path is misspelt runs by its right path",
+        "a program with a misspelt path runs with the right path",
         "test tests/results/test_remedies.py::test_no_such_file_the_right_path_runs",
     ),
     Trial(
         kinds.HUB,
-        "offline, a file in HF_HOME is used; without it the hub is out of reach",
+        "offline, a file in HF_HOME is used; without it the hub is unreachable",
         "test tests/results/test_remedies.py::test_hub_out_of_reach_a_folder_of_the_login_node_and_offline_mode_end_it",
     ),
     Trial(
@@ -191,7 +191,7 @@ TRIALS = (
     ),
     Trial(
         kinds.PROGRAM_ENDED,
-        "the first frame below the signal names the call",
+        "the first frame after the signal names the call",
         "test tests/results/test_remedies.py::test_process_ended_by_a_signal_the_first_frame_says_where",
     ),
     Trial(
@@ -201,7 +201,7 @@ TRIALS = (
     ),
     Trial(
         kinds.UNREACHED,
-        "srun fails while a node's slurmd is away, and starts the ranks when it has come back",
+        "srun fails while a node's slurmd is down, and starts the ranks when it is back",
         "test tests/slurm/test_remedies_on_slurm.py::test_node_out_of_reach_a_node_that_has_come_back_starts_the_ranks",
     ),
     Trial(
@@ -211,12 +211,12 @@ TRIALS = (
     ),
     Trial(
         kinds.OWN_ERROR,
-        "the line named is corrected, and the program runs",
+        "the named line is corrected, and the program runs",
         "test tests/results/test_remedies.py::test_the_programs_own_error_the_line_named_is_the_one_to_correct",
     ),
     Trial(
         kinds.MODULE,
-        "a program that another Python starts lacks a module; the prepared one has it",
+        "a module is missing in another Python; the prepared Python has it",
         "test tests/results/test_remedies.py::test_module_missing_the_python_that_was_prepared_has_it",
     ),
 )

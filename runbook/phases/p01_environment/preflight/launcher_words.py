@@ -1,4 +1,4 @@
-"""Finds the process that ended first in a launcher's output.
+"""The process that ended first, according to a launcher's output.
 
 All later ends are consequences.
 """

@@ -1,4 +1,4 @@
-"""Rules for the second rung: torch and the devices of each node."""
+"""Rules for the second stage: torch and the devices of each node."""
 
 import re
 
