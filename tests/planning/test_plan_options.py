@@ -9,9 +9,9 @@ from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import load
+from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import StageMemory
