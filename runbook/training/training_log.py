@@ -90,9 +90,7 @@ class TrainingLog:
                 **fields,
             }
             self._append(self.spec.log.events, record)
-            if event == "failed":
-                text = TrainingMessage.TRAINING_FAILED.fill(message=fields["message"])
-                self.alerts.send(text, record)
+            self.alerts.send_event(record)
 
     def earlier_starts(self) -> int:
         """Return the number of earlier segments of this training, from events.jsonl.

@@ -1,4 +1,4 @@
-"""Rules for the third rung: TCP between the nodes."""
+"""Rules for the third rung: connections, latency, bandwidth and clocks between the nodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
