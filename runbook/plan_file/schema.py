@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+from runbook.plan_file.alarms import AlarmSettings
 from runbook.plan_file.batch import Batch
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
@@ -332,6 +333,7 @@ class Log:
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
+    alarms: AlarmSettings = field(default=AlarmSettings(), metadata=FLAT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """Names of `TRACKERS` that receive the numbers while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)

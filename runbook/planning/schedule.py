@@ -17,7 +17,8 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
 _OWN_KEYS = (
-    *("nan_policy", "nan_limit", "spike_policy", "alarm_webhook", "alarm_command"),
+    *("nan_policy", "nan_limit", "spike_policy"),
+    *("alarms_after", "alarm_webhook", "alarm_command"),
     *("trackers", "tracker_project"),
     *("keep_every", "async_save", "resume_changed", "replay_interval"),
     *("near_interval", "near_folder"),
