@@ -2,7 +2,7 @@
 
 There are two thresholds, because they answer two questions. While a training runs, an alarm may
 cost a node its place: a rank must compute `SLOW_RANK_FACTOR` times as long as its stage, window
-after window. After the run, `runbook.results.stragglers` lists the ranks. Over thousands of steps,
+after window. After the run, `runbook.results.slow_ranks` lists the ranks. Over thousands of steps,
 a median that is `SLOWER_SHARE` above the others' is not noise, and the node should be checked.
 """
 
