@@ -772,6 +772,7 @@ class Stepper:
             global_batch=global_batch,
             communication_seconds=parts.pop(COMMUNICATION, None),
             parts=parts,
+            numbers=update.numbers,
         )
         return record, outcome.stop_request, bad
 
