@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runbook.cli.options import RUNS
+from runbook.cli.options import RUNS, WAIT
 from runbook.cli.signals import released_by_signals
 
 if TYPE_CHECKING:
@@ -27,15 +27,7 @@ if TYPE_CHECKING:
     help="Run on this site whose job measures the nodes (default: the run with the site's name).",
 )
 @click.option("--write", "is_written", is_flag=True, help="Write the values into the site file.")
-@click.option(
-    "--wait",
-    "wait_minutes",
-    type=click.FloatRange(0.1),
-    default=10.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Cancel the job if it has not started after this time.",
-)
+@WAIT
 @click.option(
     "--json", "as_json", is_flag=True, help="Print one JSON object: lessons, gaps, defect."
 )

@@ -48,6 +48,15 @@ AS_JSON = click.option(
     is_flag=True,
     help="Print one JSON object; docs/json.md lists its fields.",
 )
+WAIT = click.option(
+    "--wait",
+    "wait_minutes",
+    type=click.FloatRange(0.1),
+    default=10.0,
+    show_default=True,
+    metavar="MINUTES",
+    help="Take the job out of the queue if it has not started after this time.",
+)
 AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (default: runs/).")
 

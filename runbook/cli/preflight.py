@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from runbook.cli.options import RUNS, SET
+from runbook.cli.options import RUNS, SET, WAIT
 from runbook.cli.signals import released_by_signals
 from runbook.core.checks import Check
 
@@ -21,15 +21,7 @@ from runbook.core.checks import Check
     help="Print one JSON object: checks with name, verdict, value, rule, remedy and where; each "
     "node's answers.",
 )
-@click.option(
-    "--wait",
-    "wait_minutes",
-    type=click.FloatRange(0.1),
-    default=10.0,
-    show_default=True,
-    metavar="MINUTES",
-    help="Cancel the job if it has not started after this time.",
-)
+@WAIT
 @SET
 @RUNS
 def preflight(

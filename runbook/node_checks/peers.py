@@ -1,6 +1,4 @@
-"""TCP between the nodes.
-
-They show whether nodes can connect, how long a small message takes, and how fast large ones are.
+"""Connections between the nodes: TCP, latency, bandwidth, lost packets, difference of clocks.
 
 Each node listens at the port where the trainer's ranks would meet. A peer that connects there
 learns a second port and the address of the interface that the environment names. The kernel chooses

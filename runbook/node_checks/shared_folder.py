@@ -1,4 +1,4 @@
-"""Check of a shared folder.
+"""Check of a shared folder, and of the file server's clock.
 
 All nodes must see the same files, and a training's file operations must work.
 """

@@ -163,7 +163,9 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
         plan.time[phase],
         versus.planned_numbers(plan, phase),
         replace(
-            _read_history(metrics, state and (state.st_mtime_ns, state.st_size)), source=log.metrics
+            _read_history(metrics, state and (state.st_mtime_ns, state.st_size)),
+            source=log.metrics,
+            alarm_settings=log.alarms,
         ),
         read_validation(folder / log.validation),
         read_events(folder / log.events, phase),

@@ -14,12 +14,13 @@ The alarms about ranks are in `slow_ranks`.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from math import exp, expm1, inf, isfinite, log, log10, nan
 from statistics import median
 from typing import Any
 
+from runbook.plan_file.json_records import OMIT_DEFAULT
 from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep
 
@@ -100,6 +101,25 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     0.2,
     5.0,
 )
+
+
+@dataclass(frozen=True)
+class AlarmSettings:
+    """A person's choices about alarms: keys of the run file, which plan.json has in `log`.
+
+    The trainer and every table or figure about a finished run use the same settings.
+    """
+
+    alarms_after: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Number of first iterations whose losses and gradient norms are not looked at."""
+
+    def looks_at(self, iteration: int | None) -> bool:
+        """Return whether an iteration's loss and gradient norm belong to the curve."""
+        return iteration is None or iteration > self.alarms_after
+
+
+NO_SETTINGS = AlarmSettings()
+"""The settings of a log whose run file is not known."""
 
 
 @dataclass(frozen=True)
@@ -765,7 +785,8 @@ class EvaluationWatch:
 class MetricWatch:
     """Watches the metrics of one training. After a restart the curves begin again."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: AlarmSettings = NO_SETTINGS) -> None:
+        self._settings = settings
         self._first = inf
         self._is_finite = True
         self._is_above_zero = True
@@ -830,14 +851,16 @@ class MetricWatch:
         norm = getattr(step, "grad_norm", None)
         if norm is None:
             norm = nan
-        if loss is not None and isfinite(loss):
+        is_on_curve = self._settings.looks_at(iteration)
+        if is_on_curve and loss is not None and isfinite(loss):
             yield from self.loss.look(iteration, loss, norm)
         if self._is_finite:
             lost_norm = self._norms.look(step)
             if lost_norm:
                 yield lost_norm
 
-        yield from self._look_at_norm(iteration, norm)
+        if is_on_curve:
+            yield from self._look_at_norm(iteration, norm)
         yield from self._look_at_times(step)
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
@@ -885,6 +908,8 @@ class MetricWatch:
         name: str = "validation",
     ) -> Iterator[Alarm]:
         """Yield the alarms of one evaluation set; none if the log has no iteration numbers."""
+        if isfinite(loss) and not self._settings.looks_at(iteration):
+            return
         if name not in self._evaluations:
             self._evaluations[name] = EvaluationWatch(name)
         yield from self._evaluations[name].look(iteration, loss)

@@ -1,4 +1,4 @@
-"""Types of plan.json's training phases, with the formulas for batch, learning rate and FLOPs."""
+"""Types of plan.json's training phases, with the formulas for parameters, layout and FLOPs."""
 
 import dataclasses
 import json
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
+from runbook.plan_file.alarms import AlarmSettings
+from runbook.plan_file.batch import Batch
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import FLAT, NOT_IN_JSON, OMIT_DEFAULT, OPTIONAL, from_json
 from runbook.plan_file.learning_rate import LearningRate
@@ -34,9 +36,9 @@ Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
 RecomputeMethod = Literal["uniform", "block"]
 """How the layers to recompute are chosen."""
 Switch = Literal["auto", "always", "never"]
-"""Whether to do something. `auto` is the framework's own default."""
+"""Whether to do something; each framework has its own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""Which kernels our trainer uses."""
+"""Whose GPU kernels compute a step: the trainer's compiled ones, or megatron-core's."""
 TRACKERS = ("mlflow", "trackio", "wandb")
 """Trackers that the trainer can report to; TensorBoard files are always written."""
 NanPolicy = Literal["stop", "skip", "rollback"]
@@ -218,80 +220,6 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Ramp:
-    """Batch ramp: `start` sequences, plus `increment` at a time, over the first `samples`.
-
-    Start 0 means no ramp.
-    """
-
-    start: int = 0
-    increment: int = 0
-    samples: int = 0
-
-
-@dataclass(frozen=True)
-class Batch:
-    """The sequences of one step; with a ramp, those of a step after the ramp.
-
-    >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
-    ... samples=30))
-    >>> [batch.at(consumed) for consumed in (0, 9, 10, 20, 30, 99)]
-    [2, 2, 4, 6, 8, 8]
-    >>> batch.samples_after(20), Batch(1, 8, 8).samples_after(20), batch.iterations_within(124)
-    (114, 160, 21)
-    """
-
-    micro: int
-    global_: int
-    num_microbatches: int
-    ramp: Ramp = field(default=Ramp(), metadata=OMIT_DEFAULT)
-
-    @property
-    def ramp_is_sound(self) -> bool:
-        """Whether the ramp ends exactly at the global batch; true without a ramp."""
-        ramp = self.ramp
-        if not ramp.start:
-            return not (ramp.increment or ramp.samples)
-        positive = min(ramp.increment, ramp.samples) >= 1 and ramp.start <= self.global_
-        return positive and (self.global_ - ramp.start) % ramp.increment == 0
-
-    def at(self, consumed_samples: int) -> int:
-        """Return the batch size after `consumed_samples`, by the rule of rampup-batch-size."""
-        ramp = self.ramp
-        if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
-            return self.global_
-        stages = (self.global_ - ramp.start) // ramp.increment
-        return min(
-            self.global_, ramp.start + consumed_samples * stages // ramp.samples * ramp.increment
-        )
-
-    def samples_after(self, iterations: int) -> int:
-        """Return the number of samples in this many steps from the beginning.
-
-        Only the steps of the ramp are added one by one.
-        """
-        samples = 0
-        for iteration in range(iterations):
-            size = self.at(samples)
-            if size == self.global_:
-                return samples + (iterations - iteration) * size
-            samples += size
-
-        return samples
-
-    def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps that these samples allow."""
-        consumed = iterations = 0
-        while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
-            consumed = consumed + size
-            iterations = iterations + 1
-
-        if size == self.global_:
-            return iterations + (samples - consumed) // self.global_
-        return iterations
-
-
-@dataclass(frozen=True)
 class Duration:
     """Length of the whole training, over all its segments, in the three usual units."""
 
@@ -406,6 +334,7 @@ class Log:
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
+    alarms: AlarmSettings = field(default=AlarmSettings(), metadata=FLAT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """Names from `TRACKERS` that receive the metrics while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)

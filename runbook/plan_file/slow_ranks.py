@@ -2,7 +2,7 @@
 
 There are two thresholds for two purposes. While a training runs, an alarm may exclude a node, so a
 rank must take `SLOW_RANK_FACTOR` times as long as its stage, in several windows in a row. After the
-run, `runbook.results.stragglers` lists slow ranks: over thousands of steps, a median that is
+run, `runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
 `SLOWER_SHARE` above the others' is not noise, and the node should be checked.
 """
 

@@ -1,6 +1,5 @@
 """Rules for a layout: divisibility of model, engine and devices, and the limits of each engine."""
 
-import math
 from collections.abc import Iterator
 
 from runbook.core.checks import Check, check_of, counted
@@ -18,6 +17,7 @@ from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.planning.cost.step_inputs import memory_of
 from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
+from runbook.planning.precision_rules import precision_rules
 from runbook.planning.rule_codes import PlanCode
 from runbook.planning.sizes import on_rank
 
@@ -42,7 +42,7 @@ def check_layout(choice: Choice) -> list[Check]:
         sharing_rules(choice.shape, choice.layout, choice.program, choice.keys)
     )
     if not choice.smoke:
-        checks += [check_of(result) for result in _precision(choice)]
+        checks += [check_of(result) for result in precision_rules(choice)]
         checks += [check_of(problem) for problem in _tuning(choice)]
         checks += [check_of(problem) for problem in _replay(choice)]
 
@@ -208,72 +208,6 @@ def _head_size(choice: Choice) -> Check:
     )
     trains = is_whole and not has_odd_pair and choice.site.hardware.device == "cpu"
     return check_of(result, choice.phase, otherwise="warn" if trains else "fail")
-
-
-def _precision(choice: Choice) -> Iterator[RuleResult]:
-    """Check a number format's requirements on a CPU, on Transformer Engine and on DeepSpeed."""
-    precision = choice.training.precision
-    if choice.on_cpu:
-        yield RuleResult(
-            code=PlanCode.PRECISION_OF_CPU,
-            holds=precision != "fp16",
-            values={"precision": precision},
-            keys=("training.precision",),
-        )
-
-    transformer_engine_keys = _transformer_engine_keys(choice)
-    if transformer_engine_keys:
-        yield _transformer_engine(choice, transformer_engine_keys)
-    if choice.training.reduce_in_bf16:
-        yield RuleResult(
-            code=PlanCode.SUMS_IN_BF16,
-            holds=precision == "bf16",
-            values={"precision": precision},
-            keys=("training.reduce_in_bf16", "training.precision"),
-        )
-    if choice.program == "deepspeed" and precision == "fp16":
-        yield _loss_scale(choice)
-
-
-def _transformer_engine_keys(choice: Choice) -> list[str]:
-    """Return the keys that request Transformer Engine."""
-    training = choice.training
-    keys = []
-    for key in ("overlap_tensor", "cuda_graphs"):
-        if getattr(training, key):
-            keys.append(f"training.{key}")
-
-    if training.fp8 != "none":
-        keys.append("training.fp8")
-    return keys
-
-
-def _transformer_engine(choice: Choice, keys: list[str]) -> RuleResult:
-    training = choice.training
-    settings = [f"{key}={training.fp8}" if key == "training.fp8" else key for key in keys]
-    number_format_fits = training.fp8 == "none" or training.precision == "bf16"
-    return RuleResult(
-        code=PlanCode.TRANSFORMER_ENGINE,
-        holds=not choice.on_cpu and not choice.deepspeed and number_format_fits,
-        values={
-            "wanted": ", ".join(settings),
-            "precision": training.precision,
-            "device": choice.site.hardware.device,
-        },
-        keys=(*keys, "training.precision", "training.engine"),
-    )
-
-
-def _loss_scale(choice: Choice) -> RuleResult:
-    initial = choice.training.initial_loss_scale
-    smallest_scale = choice.training.min_loss_scale
-    exponent = math.log2(initial)
-    return RuleResult(
-        code=PlanCode.LOSS_SCALE,
-        holds=exponent.is_integer() and float(smallest_scale).is_integer(),
-        values={"initial": initial, "least": smallest_scale, "power_of_two": 2 ** round(exponent)},
-        keys=("training.initial_loss_scale", "training.min_loss_scale", "training.engine"),
-    )
 
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:

@@ -12,6 +12,7 @@ from runbook.core.errors import RecordError, raise_if_failed
 from runbook.params.schema.value_types import parse_names
 from runbook.params.settings import Settings
 from runbook.plan_file import schema
+from runbook.plan_file.alarms import AlarmSettings
 from runbook.plan_file.deepspeed import own_config
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.identity import fingerprint
@@ -437,6 +438,13 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
     )
 
 
+def _alarm_settings(choice: Choice) -> AlarmSettings:
+    """Return the settings of the alarms. The few steps of a smoke test are all looked at."""
+    if choice.smoke:
+        return AlarmSettings()
+    return AlarmSettings(alarms_after=choice.training.alarms_after)
+
+
 def _log(settings: Settings, choice: Choice) -> schema.Log:
     folder = "smoke/" if choice.smoke else ""
     peak = peak_of(choice.site, choice.training.precision) if choice.own_trainer else None
@@ -456,6 +464,7 @@ def _log(settings: Settings, choice: Choice) -> schema.Log:
         peak_tflops=peak or 0.0,
         alarm_webhook=choice.training.alarm_webhook,
         alarm_command=choice.training.alarm_command,
+        alarms=_alarm_settings(choice),
         trackers=() if choice.smoke else parse_names(choice.training.trackers),
         tracker_project=choice.training.tracker_project,
     )

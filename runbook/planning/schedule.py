@@ -7,16 +7,18 @@ from dataclasses import replace
 from runbook.core.checks import Check, check_of
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.schema.run_file import Training
+from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.rules.batch import ramp_rules
-from runbook.plan_file.schema import Batch, Duration, Ramp
+from runbook.plan_file.schema import Duration
 from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
 _OWN_KEYS = (
-    *("nan_policy", "nan_limit", "spike_policy", "alarm_webhook", "alarm_command"),
+    *("nan_policy", "nan_limit", "spike_policy"),
+    *("alarms_after", "alarm_webhook", "alarm_command"),
     *("trackers", "tracker_project"),
     *("keep_every", "async_save", "resume_changed", "replay_interval"),
     *("near_interval", "near_folder"),

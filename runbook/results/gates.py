@@ -155,7 +155,7 @@ def _zero_losses(zero_iterations: Sequence[int], num_losses: int) -> Check:
 
 def _divergence(metrics: History) -> Check:
     """Check that the loss recovers from every spike."""
-    spikes = find_spikes(metrics.losses, metrics.grad_norms)
+    spikes = find_spikes(metrics.losses, metrics.grad_norms, metrics.alarm_settings)
     lasting = []
     for spike in spikes:
         if recovery(spike, metrics.losses) is None:

@@ -7,13 +7,14 @@ import json
 import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from runbook.core.errors import RecordError
 from runbook.core.files import iterate_lines, read_lines
 from runbook.core.table import Row
+from runbook.plan_file.alarms import NO_SETTINGS, AlarmSettings
 from runbook.plan_file.resume_sources import is_near
 from runbook.plan_file.schema import RANK_TIMES
 from runbook.results.messages import ResultMessage
@@ -163,6 +164,8 @@ class History:
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
     """Times of the ranks, in order. Empty with one rank, or if the trainer measured none."""
+    alarm_settings: AlarmSettings = NO_SETTINGS
+    """The settings of the alarms in the training's plan."""
 
     @property
     def num_segments(self) -> int:
@@ -316,8 +319,8 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
             )
 
 
-def read_metrics(path: Path) -> History:
-    """Return the history in a metrics.jsonl.
+def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
+    """Return the history in a metrics.jsonl, with the settings of its plan's alarms.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """
@@ -333,7 +336,7 @@ def read_metrics(path: Path) -> History:
             ResultMessage.NO_WHOLE_RECORD, path=path, unread_lines=history.unread_lines
         )
 
-    return history
+    return replace(history, alarm_settings=alarm_settings)
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:

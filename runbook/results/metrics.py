@@ -9,7 +9,13 @@ from typing import Any, Protocol
 from runbook.core import quantities
 from runbook.core.table import Row, Table, pandas
 from runbook.core.units import GIB, show_duration
-from runbook.plan_file.alarms import Alarm, LossWatch, MetricWatch
+from runbook.plan_file.alarms import (
+    NO_SETTINGS,
+    Alarm,
+    AlarmSettings,
+    LossWatch,
+    MetricWatch,
+)
 from runbook.results.devices_in_use import usual_devices
 from runbook.results.history import (
     Event,
@@ -136,7 +142,7 @@ def summarize(
         last_loss=losses[-1] if losses else None,
         relative_fall=_relative_fall(losses),
         lowest_loss=min(losses, default=None),
-        spikes=find_spikes(history.losses, history.grad_norms),
+        spikes=find_spikes(history.losses, history.grad_norms, history.alarm_settings),
         skipped=sum(step.skipped for step in steps),
         nan=sum(step.nan for step in steps),
         largest_grad_norm=max(history.grad_norms.values(), default=None),
@@ -207,7 +213,9 @@ def _relative_fall(losses: Sequence[float]) -> float | None:
 
 
 def find_spikes(
-    losses: Sequence[tuple[int, float]], grad_norms: Mapping[int, float] = {}
+    losses: Sequence[tuple[int, float]],
+    grad_norms: Mapping[int, float] = {},
+    settings: AlarmSettings = NO_SETTINGS,
 ) -> tuple[Alarm, ...]:
     """Return the spikes of a loss curve, each once.
 
@@ -224,6 +232,8 @@ def find_spikes(
     watch = LossWatch()
     spikes = []
     for iteration, loss in losses:
+        if not settings.looks_at(iteration):
+            continue
         grad_norm = grad_norms.get(iteration, math.nan)
         for alarm in watch.look(iteration, loss, grad_norm):
             if alarm.kind == "spike":
@@ -257,12 +267,16 @@ class EvaluatedLoss(Protocol):
         """Return the loss in nat/token."""
 
 
-def find_alarms(steps: Iterable[object], evaluations: Iterable[EvaluatedLoss] = ()) -> list[Alarm]:
-    """Return the alarms that the trainer's own rules raise.
+def find_alarms(
+    steps: Iterable[object],
+    evaluations: Iterable[EvaluatedLoss] = (),
+    settings: AlarmSettings = NO_SETTINGS,
+) -> list[Alarm]:
+    """Return the alarms, according to the rules that the trainer applies while it runs.
 
     `steps` are steps of our own runs, or records of any log.
     """
-    watch = MetricWatch()
+    watch = MetricWatch(settings)
     alarms: list[Alarm] = []
     for step in steps:
         alarms.extend(watch.look(step))

@@ -384,7 +384,7 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
         restarted = steps.get(iteration)
         add("restart", iteration, restarted.loss if restarted else None, "first step of the job")
 
-    for alarm in find_alarms(history.steps, validation):
+    for alarm in find_alarms(history.steps, validation, history.alarm_settings):
         loss = alarm.value if alarm.metric == "loss" else None
         add(alarm.kind, alarm.since, loss, alarm.evidence)
 

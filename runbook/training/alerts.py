@@ -1,4 +1,4 @@
-"""Alarms that leave the machine: a webhook, or a command that the user has allowed."""
+"""Alarms and events that leave the machine: a webhook, or a command that the user has allowed."""
 
 import contextlib
 import os
@@ -25,6 +25,8 @@ class NotAllowedError(Exception):
 
 
 CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
+SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
+"""Events of events.jsonl that are sent like alarms. Their fields are the values of the text."""
 
 
 class AlertSender:
@@ -61,6 +63,12 @@ class AlertSender:
                 # No more threads can be started; the alarm is in the log anyway
                 with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
+
+    def send_event(self, event: Mapping[str, object]) -> None:
+        """Send an event of events.jsonl if it is one of `SENT_EVENTS`."""
+        message = SENT_EVENTS.get(str(event["event"]))
+        if message is not None:
+            self.send(message.fill(**event), event)
 
     def _send(
         self,

@@ -694,7 +694,7 @@ class Stepper:
         share = DataParallelShare(spec.batch.micro, copies, copy)
         self.clock = engine.clock
         self.reader = BatchReader(spec, share, self.clock)
-        self.watch = MetricWatch()
+        self.watch = MetricWatch(spec.log.alarms)
         self.batches: BatchReader | ReadAhead = self.reader
         # Loss scale after the last step
         self.scale = math.inf
@@ -772,6 +772,7 @@ class Stepper:
             global_batch=global_batch,
             communication_seconds=parts.pop(COMMUNICATION, None),
             parts=parts,
+            numbers=update.numbers,
         )
         return record, outcome.stop_request, bad
 

@@ -48,6 +48,8 @@ class StepRecord:
     # Seconds of the forward and backward passes, and of the optimizer (on a GPU, of the previous
     # step). Empty for a skipped step
     parts: dict[str, float]
+    # Other numbers of the engine, by their names in metrics.jsonl
+    numbers: Mapping[str, float]
 
 
 class TrainingLog:
@@ -90,9 +92,7 @@ class TrainingLog:
                 **fields,
             }
             self._append(self.spec.log.events, record)
-            if event == "failed":
-                text = TrainingMessage.TRAINING_FAILED.fill(message=fields["message"])
-                self.alerts.send(text, record)
+            self.alerts.send_event(record)
 
     def earlier_starts(self) -> int:
         """Return the number of earlier segments of this training, from events.jsonl.
@@ -156,6 +156,7 @@ class TrainingLog:
         spec = self.spec
         tflops = self._tflops(step)
         record = {
+            **step.numbers,
             **vars(step),
             **step.parts,
             "consumed_tokens": step.consumed_samples * spec.model.shape.sequence_length,
@@ -171,8 +172,9 @@ class TrainingLog:
             "time": time.time(),
         }
         del record["parts"]
+        del record["numbers"]
         self._append(spec.log.metrics, record)
-        self._draw(step.iteration, {key: record[key] for key in _DRAWN})
+        self._draw(step.iteration, {key: record[key] for key in (*_DRAWN, *step.numbers)})
         self._trackers.check()
         self._interval.append(step)
         if step.iteration % spec.log.interval == 0:

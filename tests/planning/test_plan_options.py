@@ -9,9 +9,10 @@ from runbook.core.errors import ParamsError, PlanError
 from runbook.frameworks import training_arguments
 from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import load
+from runbook.plan_file.alarms import AlarmSettings
+from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.schema import Batch, Ramp
 from runbook.planning import make_plan
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import StageMemory
@@ -104,6 +105,18 @@ def test_options_beside_the_losses_leave_the_fingerprint():
         "04-training"
     ]
     assert changed["fingerprint"] == specs()["04-training"]["fingerprint"]
+
+
+def test_alarms_begin_where_the_run_file_says_and_in_a_smoke_test_at_once():
+    plain = specs()
+    later = specs(alarms_after=100)
+    assert later["04-training"]["log"] == plain["04-training"]["log"] | {"alarms_after": 100}
+    assert later["04-training"]["fingerprint"] == plain["04-training"]["fingerprint"]
+    assert later["03-smoke-test"]["log"] == plain["03-smoke-test"]["log"]
+    phase = make_plan(
+        build({"training": {"alarms_after": 100, "iterations": 20}}), TWO_CORES
+    ).phases[FULL]
+    assert phase.log.alarms == AlarmSettings(alarms_after=100)
 
 
 def test_replay_leaves_the_fingerprint_and_is_refused_where_it_cannot_be_done():

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from runbook.params import load
-from runbook.plan_file.schema import Batch, Duration, PhasePlan
+from runbook.plan_file.batch import Batch
+from runbook.plan_file.schema import Duration, PhasePlan
 from runbook.planning import Plan, make_plan
 from runbook.results.history import Event, History, RankTimes, parse_metrics
 

@@ -13,7 +13,12 @@ import pytest
 from log_lines import parse_lines
 from suite.messages import containing, says
 
-from runbook.plan_file.alarms import SLOW_FILE_SYSTEM, GrowthWatch, MetricWatch
+from runbook.plan_file.alarms import (
+    SLOW_FILE_SYSTEM,
+    AlarmSettings,
+    GrowthWatch,
+    MetricWatch,
+)
 from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.results.metrics import find_alarms, find_spikes
@@ -163,6 +168,38 @@ def test_a_jump_below_the_median_of_a_falling_curve_is_a_spike_by_its_gradient()
     norms = {row.iteration: row.grad_norm for row in rows}
     assert find_spikes(losses, norms) == (spike,)
     assert find_spikes(losses) == (), "without a gradient it may be a batch of odd text"
+
+
+def test_the_first_steps_raise_no_alarm_about_the_curve_if_the_run_file_says_so():
+    quiet = AlarmSettings(alarms_after=11)
+    rows = [
+        SimpleNamespace(iteration=n, loss=loss, grad_norm=norm)
+        for n, (loss, norm) in enumerate(zip(EARLY_LOSSES, EARLY_NORMS, strict=True), 1)
+    ]
+    losses = [(row.iteration, row.loss) for row in rows]
+    norms = {row.iteration: row.grad_norm for row in rows}
+    assert find_alarms(rows, settings=quiet) == []
+    assert find_spikes(losses, norms, quiet) == ()
+    assert kinds(find_alarms(rows, settings=AlarmSettings(alarms_after=5))) == [
+        ("spike", "loss", 11, 11)
+    ]
+    evaluations = steps([5.0] * 10 + [12.0])
+    assert kinds(find_alarms([], evaluations)) == [("spike", "validation_loss", 11, 11)]
+    assert find_alarms([], evaluations, quiet) == []
+
+
+def test_a_loss_without_a_number_is_reported_in_the_first_steps_too():
+    quiet = AlarmSettings(alarms_after=100)
+    lost = SimpleNamespace(iteration=6, loss=None, nan=1)
+    zero = SimpleNamespace(iteration=7, loss=0.0)
+    alarms = find_alarms([*steps([5.0] * 5), lost, zero], settings=quiet)
+    assert kinds(alarms) == [("NaN", "loss", 6, 6), ("zero loss", "loss", 7, 7)]
+    evaluation = SimpleNamespace(iteration=8, loss=math.nan)
+    known = SimpleNamespace(iteration=101, loss=4.0)
+    later = SimpleNamespace(iteration=102, loss=math.nan)
+    assert kinds(find_alarms([], [evaluation, known, later], quiet)) == [
+        ("NaN", "validation_loss", 102, 102)
+    ]
 
 
 @pytest.mark.parametrize("seed", range(20))

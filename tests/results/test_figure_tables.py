@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from runbook.core import quantities
+from runbook.plan_file.alarms import AlarmSettings
 from runbook.results.figures import run_figures
 from runbook.results.figures import run_figures as figures_beside
 from runbook.results.history import ValidationLoss
@@ -39,6 +42,15 @@ def test_a_spike_and_a_restart_are_marked_in_the_figure(spiky):
     axes = run_figures.loss_figure(spiky).axes[0]
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert {"spike", "restart", ResultMessage.REPLACED_LOSS.fill()} <= set(texts)
+
+
+def test_a_spike_before_the_alarms_begin_is_in_no_table_and_no_figure(spiky):
+    history = dataclasses.replace(spiky, alarm_settings=AlarmSettings(alarms_after=60))
+    assert "spike" not in {row["what"] for row in loss_table(history)}
+    assert summarize(spiky, sequence_length=128).spikes
+    assert not summarize(history, sequence_length=128).spikes
+    axes = run_figures.loss_figure(history).axes[0]
+    assert "spike" not in {text.get_text() for text in axes.get_legend().get_texts()}
 
 
 def test_throughput_of_each_segment(spiky):

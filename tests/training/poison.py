@@ -1,5 +1,6 @@
 """Things put into a forked rank before it trains (see patched.py): a gradient that is no number, fp16 on a CPU."""
 
+import dataclasses
 import functools
 import os
 import shutil
@@ -27,6 +28,20 @@ def gradient():
         return loss
 
     MegatronEngine.compute = poisoned
+
+
+def more_numbers():
+    """The engine reports the gradient norm of its first weight, and a loss of its own."""
+    from runbook.training.engines.megatron_engine import MegatronEngine
+
+    update = MegatronEngine.update
+
+    def with_numbers(self, learning_rate):
+        gradient = next(iter(self.models[0].parameters())).main_grad
+        numbers = {"gradient_norm_of_first": float(gradient.norm()), "loss": -1.0}
+        return dataclasses.replace(update(self, learning_rate), numbers=numbers)
+
+    MegatronEngine.update = with_numbers
 
 
 def fused():

@@ -249,9 +249,16 @@ class TestBadSteps:
             ("skip", "spike"),
             ("rollback", "spike"),
             ("", "nan"),
+            ("skip after the alarms begin", "spike"),
         ):
-            limits = {"spike_policy": policy} if policy else {"nan_policy": "skip"}
-            content = specs.spec(iterations=8, checkpoint={"interval": 4}, limits=limits)
+            limits = {"nan_policy": "skip"} if fault == "nan" else {}
+            log = {}
+            if policy == "skip after the alarms begin":
+                limits = {"spike_policy": "skip"}
+                log = {"alarms_after": 7}
+            elif policy:
+                limits = {"spike_policy": policy}
+            content = specs.spec(iterations=8, checkpoint={"interval": 4}, limits=limits, log=log)
             folder = tmp_path_factory.mktemp("spike")
             (folder / "data").symlink_to(corpus)
             jobs[policy] = zygote.train(
@@ -262,7 +269,14 @@ class TestBadSteps:
             policy: [event["action"] for event in job.events("bad_step")]
             for policy, job in jobs.items()
         }
-        assert actions == {"note": [], "skip": ["skip"], "rollback": ["rollback"], "": ["skip"]}
+        assert actions == {
+            "note": [],
+            "skip": ["skip"],
+            "rollback": ["rollback"],
+            "": ["skip"],
+            "skip after the alarms begin": [],
+        }
+        assert jobs["skip after the alarms begin"].events("alarm") == []
         losses = {policy: [line["loss"] for line in job.metrics] for policy, job in jobs.items()}
         assert losses["skip"][6:] == losses["rollback"][-2:] == losses[""][6:] != losses["note"][6:]
         assert jobs["rollback"].events("rolled_back")[0]["iteration"] == 4

@@ -174,6 +174,7 @@ class TestLogLine:
         memory_bytes=0,
         communication_seconds=None,
         parts={},
+        numbers={},
     )
     now = datetime.datetime(2026, 11, 21, 2, 3, 4, 567)
 

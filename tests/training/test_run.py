@@ -199,6 +199,18 @@ def test_tensorboard_has_the_losses(job):
     assert len(files) == 1 and b"validation_loss" in files[0].read_bytes()
 
 
+def test_other_numbers_of_an_engine_are_written_for_each_step_and_drawn(zygote, run):
+    content = specs.spec(iterations=3)
+    job = zygote.train(run, content, patch="training.poison:more_numbers")
+    norms = [line["gradient_norm_of_first"] for line in job.metrics]
+    assert len(norms) == 3 and len(set(norms)) == 3
+    for norm, line in zip(norms, job.metrics, strict=True):
+        assert 0 < norm <= line["grad_norm"], "a part of the whole norm"
+        assert line["loss"] > 0, "no number takes the place of another"
+    (file,) = (job.folder / "tensorboard").iterdir()
+    assert b"gradient_norm_of_first" in file.read_bytes()
+
+
 def test_without_tensorboard_training_goes_on_and_says_so_once(zygote, run):
     job = zygote.train(run, specs.spec(iterations=2), patch="training.killing:without_tensorboard")
     assert job.code == 0

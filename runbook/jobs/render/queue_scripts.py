@@ -1,5 +1,7 @@
 """The parts of job scripts that depend on the queue: requests, starters, shell expressions.
 
+It also decides how long before its time limit a job is warned (`warn_after`).
+
 A new scheduler is a subclass in its own module, which is named in `runbook/jobs/schedulers.py`.
 """
 

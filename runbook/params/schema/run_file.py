@@ -281,6 +281,10 @@ class Training(Strict):
     """Steps between two checks of the hardware, in which the first micro-batch is computed twice
     and all numbers are compared (own trainer); 0: never.
     """
+    alarms_after: WholeOrZero = 0
+    """First iterations without alarms about loss and gradient norm, such as a noisy warm-up; a NaN
+    or a loss of 0 is always reported. spike_policy does not act in them either.
+    """
     alarm_webhook: SecretReference = ""
     """Reference (env:NAME or file:PATH) to an address to which alarms are posted as JSON; empty:
     none.

@@ -30,7 +30,7 @@ from runbook.records.session import Session
 from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.comparison import compare_runs, read_run
 from runbook.results.figures import formulas, run_figures
-from runbook.results.stragglers import straggler_table
+from runbook.results.slow_ranks import slow_ranks_table
 from runbook.runs import machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import read_plan_file
@@ -118,7 +118,7 @@ def show_throughput(run: PlannedRun) -> View:
 def show_step_parts(run: PlannedRun) -> View:
     """Show the parts of a training step, and whether a rank is slower than the others."""
     training = read_results(run.folder, run.plan, FULL)
-    tables = metrics.step_parts_table(training.history), straggler_table(training.history)
+    tables = metrics.step_parts_table(training.history), slow_ranks_table(training.history)
     return View(
         [(training.step_time_figure(), "Seconds of each step by part."), *map(sourced, tables)]
     )

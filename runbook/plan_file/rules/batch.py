@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.schema import Batch, Layout, Ramp
+from runbook.plan_file.schema import Layout
 
 RAMP_KEYS = ("training.rampup_start", "training.rampup_increment", "training.rampup_samples")
 

@@ -110,7 +110,7 @@ def loss_figure(
                 label=label,
             )
 
-        spikes = find_spikes(points, history.grad_norms)
+        spikes = find_spikes(points, history.grad_norms, history.alarm_settings)
         if spikes:
             spike_points = [(spike.since, spike.value) for spike in spikes]
             axes.plot(

@@ -27,6 +27,7 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs, stated_causes
+from runbook.tools.speed.suspects import LISTED_CAUSES, suspects
 
 _OTHER_FLOPS = 0.07
 """If two figures for the same speed differ by more than this, they count different operations."""
@@ -79,8 +80,7 @@ class Explanation:
         if self.reached and self.expected:
             values["gap"] = max(0.0, self.reached - self.expected)
         values["unit"] = "seconds a step"
-        causes = dict.fromkeys(part.name for part in self.parts if part.name != "unexplained")
-        values["first_causes"] = list(causes)[:3]
+        values["first_causes"] = _causes(self.parts)[:LISTED_CAUSES]
         values["parts"] = [part.as_row() for part in self.parts]
         return values
 
@@ -103,6 +103,12 @@ class Explanation:
         notes += [f"assumed: {assumption}" for assumption in self.assumed]
         notes += [SpeedMessage.NOT_SAID.fill(word=word) for word in self.missing]
         return Table(rows, "Why a step takes longer than expected", notes)
+
+
+def _causes(parts: Sequence[GapPart]) -> list[str]:
+    """Return the distinct causes of parts in their order, without the unexplained one."""
+    causes = dict.fromkeys(part.name for part in parts if part.name != "unexplained")
+    return list(causes)
 
 
 def _seconds_text(seconds: float | None) -> str:
@@ -170,6 +176,7 @@ def explain(
     if not (measured or unpriced) and reached > _FAR_FROM_PLAN * planned:
         unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
+    parts += suspects(text, facts, _causes(parts))
     return Explanation(
         expected,
         reached,
@@ -207,6 +214,7 @@ def _without_model(
     causes = {part.name for part in named}
     named += [part for part in stated_causes(facts) if part.name not in causes]
     parts = fill(reached - (stated or steady), measured, named)
+    parts += suspects(text, facts, _causes(parts))
     return Explanation(
         expected=stated or None,
         reached=reached or None,

@@ -19,6 +19,7 @@ from runbook.tools.speed.phrases import (
     batch_tokens,
     is_stated,
     micro_batch_tokens,
+    own_sentences,
     phrase_facts,
     plain_numbers,
     step_seconds,
@@ -184,6 +185,8 @@ The unit is case-sensitive, because NVLink and storage bandwidths are given in b
 """
 _WITH_SPARSITY = ("A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "L40S")
 """Families whose datasheets also give a peak with sparsity, which is twice the dense peak."""
+_OF_TWO_DEVICES = ("MI250X",)
+"""Families whose datasheets give the peak of a card, which PyTorch counts as two devices."""
 _ROUNDED_PEAK = 1e-3
 _PEAK_FIGURE = (
     rf"(?<![\w.,])(\d{{3,4}}(?:\.\d+)?|\d,\d{{3}})[ -]?(?:model )?(?:T|tera)FLOPs?\b{_NOT_A_RATE}"
@@ -267,14 +270,39 @@ def facts_of_run(choice: Choice) -> Facts:
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     """Return every fact in a text and in a program's printed arguments.
 
-    If a fact has several values, the last one applies. If there are several speeds, the highest
-    counts as expected and the lowest as reached.
+    If a fact has several values, the last one applies; one about our own training wins over that
+    of a published one. If there are several speeds, the highest counts as expected and the lowest
+    as reached.
     """
     # Lines about losses and iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
     options = [f"--{name} {value}" for name, value in printed.items()]
     text = plain_numbers("\n".join([*lines, *options]))
-    facts = _speed_facts(text, lines)
+    facts = _speed_facts(text, lines) | _setup_facts(text)
+    own_text = own_sentences(text)
+    if own_text != text:
+        own_facts = _setup_facts(own_text)
+        facts |= {name: own_facts[name] for name in own_facts if name != "expected.model"}
+        own_speeds = _speed_facts(own_text, own_text.splitlines())
+        facts = _with_expected_speeds(facts, own_speeds)
+    facts["software"] = _software(text, printed)
+    return facts
+
+
+def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
+    """Return the facts with a single speed as the expected one, if only other people reached it."""
+    renamed = Facts()
+    for name, value in facts.items():
+        side, _, unit = name.partition(".")
+        expected = f"expected.{unit}"
+        is_of_others = side == "reached" and expected not in facts and name not in own_speeds
+        renamed[expected if is_of_others else name] = value
+    return renamed
+
+
+def _setup_facts(text: str) -> Facts:
+    """Return the facts about the set-up that a text states, without speeds."""
+    facts = Facts()
     devices = device_count(text)
     if devices:
         facts["n_accel"] = str(devices)
@@ -293,9 +321,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
         facts.setdefault(name, value)
     facts = _batch_of_tokens("micro_batch", micro_batch_tokens(text), facts)
     facts = _accumulated_batch(text, facts)
-    facts = _batch_of_tokens("global_batch", batch_tokens(text), facts)
-    facts["software"] = _software(text, printed)
-    return facts
+    return _batch_of_tokens("global_batch", batch_tokens(text), facts)
 
 
 def _network_facts(text: str, facts: Facts) -> Facts:
@@ -419,37 +445,49 @@ def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
     return facts
 
 
-def sparse_peak(text: str) -> float:
-    """Return a figure in a text that equals the sparse 16-bit peak of a named device, or 0.
+class DoubledPeak(NamedTuple):
+    """A figure in a text that is twice the peak of one of its devices."""
 
-    Dense fp8 training has the same peak.
+    tflops: float
+    reason: str
 
-    >>> sparse_peak("420 of 1979 TFLOP/s on H200"), sparse_peak("1979 TFLOP/s in fp8 on H200")
-    (1979.0, 0.0)
+
+def doubled_peak(text: str) -> DoubledPeak | None:
+    """Return the first figure in a text that equals twice the 16-bit peak of a named device.
+
+    It is the peak with sparsity, or that of a card with two devices. Dense fp8 training has the
+    same peak as sparse 16-bit products, so a text about fp8 has none.
+
+    >>> doubled_peak("420 of 1979 TFLOP/s on H200").tflops
+    1979.0
+    >>> doubled_peak("1979 TFLOP/s in fp8 on H200")
+    >>> doubled_peak("120 of 383 TFLOP/s on MI250X").reason
+    'the peak of a card that counts as two devices'
     """
     if is_stated(_FP8, text):
-        return 0.0
-    sparse_peaks = [2 * peak for peak in _dense_peaks(text)]
+        return None
+    sparse_peaks = [2 * peak for peak in _dense_peaks(text, _WITH_SPARSITY)]
+    card_peaks = [2 * peak for peak in _dense_peaks(text, _OF_TWO_DEVICES)]
     for figure in re.findall(_PEAK_FIGURE, text, re.IGNORECASE):
         tflops = float(_plain_figure(figure))
         if _is_among(tflops, sparse_peaks):
-            return tflops
+            return DoubledPeak(tflops, "the peak with sparsity, which no training uses")
+        if _is_among(tflops, card_peaks):
+            return DoubledPeak(tflops, "the peak of a card that counts as two devices")
 
-    return 0.0
+    return None
 
 
 def _peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks, without and with sparsity, of the devices that a text names."""
-    dense_peaks = _dense_peaks(text)
+    """Return the 16-bit peaks of the devices that a text names, and twice these peaks."""
+    dense_peaks = _dense_peaks(text, _WITH_SPARSITY + _OF_TWO_DEVICES)
     return dense_peaks + [2 * peak for peak in dense_peaks]
 
 
-def _dense_peaks(text: str) -> list[float]:
-    """Return the dense 16-bit peaks of a text's devices whose datasheets give sparse peaks too."""
+def _dense_peaks(text: str, families: Sequence[str]) -> list[float]:
+    """Return the dense 16-bit peaks of a text's devices that belong to one of the families."""
     devices = [find_accelerator(name) for name in re.findall(_DEVICE, text)]
-    return [
-        device.peaks["bf16"] for device in devices if device and device.family in _WITH_SPARSITY
-    ]
+    return [device.peaks["bf16"] for device in devices if device and device.family in families]
 
 
 def _is_among(figure: float, peaks: Sequence[float]) -> bool:

@@ -36,7 +36,11 @@ _LEAST_TO_GROW = 12
 _LEAST_SHARE = 0.002
 """Causes that take less than this share of all steps are left out."""
 _LEAST_ASCENDING = 4
-"""Number of steps that prove growth in an excerpt, if each takes longer than the one before."""
+"""Number of steps that show growth in an excerpt, if each takes longer than the one before."""
+_STRONG_GROWTH = 1.5
+"""Growth that three steps show, if each takes longer than the one before."""
+_LONG_WAIT = 0.1
+"""Seconds from which a printed wait is named although no step time is known."""
 _LEAST_PRINTED = 5
 """Minimum number of lines with a step time, in a text that is not the log of a known program."""
 _PRINTED_TIME = re.compile(
@@ -54,6 +58,11 @@ The second form comes from PyTorch's ImageNet example, which many loops copied. 
 counts as a step time only at the start of a line or in a step's line, because any timer has that
 word.
 """
+_DATA_TIME = re.compile(
+    r"(?i)\bdata[-_ ]?(?:load(?:ing|er)?)?[-_ ]?time\b(?: (?:per|of a|a) (?:batch|step|iteration))?"
+    r"(?: is| was)?[ :=]*(\d+\.\d+)(?: ?(ms)\b)?"
+)
+"""Time for which a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
 _TIMERS = ("step", "iteration", "iter", "batch", "")
 """Names of timers, starting with the one that certainly covers a whole step; "" is just "time"."""
 _LONGEST_STEP = 1e5
@@ -167,7 +176,8 @@ def _printed_waits(text: str) -> list[GapPart]:
         seconds = statistics.median(samples or [0.0])
         if seconds:
             evidence = f"{seconds:.3g} s per step, according to its timers"
-            parts.append(GapPart(cause, seconds, evidence, _REMEDIES[cause]))
+            is_long = seconds >= _LONG_WAIT
+            parts.append(GapPart(cause, seconds, evidence, _REMEDIES[cause], is_printed=is_long))
 
     return parts
 
@@ -182,8 +192,10 @@ def _seconds_before_growth(seconds: list[float]) -> float:
     """
     if len(seconds) < _LEAST_TO_GROW:
         is_ascending = all(later > earlier for earlier, later in pairwise(seconds))
-        has_grown = is_ascending and seconds[-1] > _GROWN * seconds[0]
-        return seconds[0] if has_grown and len(seconds) >= _LEAST_ASCENDING else 0.0
+        growth = seconds[-1] / seconds[0]
+        is_shown = len(seconds) >= _LEAST_ASCENDING and growth > _GROWN
+        is_strong = len(seconds) == _LEAST_ASCENDING - 1 and growth > _STRONG_GROWTH
+        return seconds[0] if is_ascending and (is_shown or is_strong) else 0.0
     third = len(seconds) // 3
     first = statistics.median(seconds[:third])
     middle = statistics.median(seconds[third:-third])
@@ -216,7 +228,10 @@ def _data_waits(text: str) -> list[float]:
         return [float(figure) / 1000 for figure in milliseconds]
     seconds = re.findall(r'"data_wait_seconds": *([\d.e+-]+)', text)
     seconds += re.findall(r"(?i)\btime\s+[\d.]+ \([\d.]+\)\s+data\s+([\d.]+) \(", text)
-    return [float(figure) for figure in seconds]
+    waits = [float(figure) for figure in seconds]
+    for figure, unit in re.findall(_DATA_TIME, text):
+        waits.append(float(figure) / (1000 if unit else 1))
+    return waits
 
 
 def _reductions(text: str) -> list[float]:

@@ -21,6 +21,8 @@ class GapPart:
 
     Printed causes come before those that only a model predicts.
     """
+    is_suspected: bool = False
+    """Whether only the set-up makes the cause likely. Suspects come last, without seconds."""
 
     def as_row(self) -> dict[str, str | float]:
         """Return the values of a part that are shown to people and in --json."""
@@ -38,7 +40,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
 
     Within a group the largest comes first; the unexplained part comes last. Each group gets what
     earlier groups have left of the gap. If a group is larger than that, all its parts shrink by the
-    same factor. Without a gap, only printed causes remain, without seconds.
+    same factor. Without a gap, only printed and suspected causes remain, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()
@@ -48,7 +50,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
         parts += [replace(part, seconds=part.seconds * share) for part in group]
         remaining -= group_seconds * share
 
-    parts.sort(key=lambda part: (not part.is_printed, -part.seconds))
+    parts.sort(key=lambda part: (part.is_suspected, not part.is_printed, -part.seconds))
     unexplained = GapPart(
         "unexplained",
         remaining,
@@ -56,4 +58,9 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
         "profile a step",
     )
     parts.append(unexplained)
-    return [part for part in parts if part.is_printed or part.seconds > _NEGLIGIBLE_SECONDS]
+    return [part for part in parts if _is_listed(part)]
+
+
+def _is_listed(part: GapPart) -> bool:
+    """Return whether a part takes time, or is named or suspected without a known time."""
+    return part.is_printed or part.is_suspected or part.seconds > _NEGLIGIBLE_SECONDS

@@ -87,6 +87,14 @@ _SEPARATED = (
 
 Three or more groups of three digits, as in "100,200,300", are a list, unless zeros end it.
 """
+_SENTENCE_END = re.compile(r"(?<=[.;!?])[ \t]+|\n")
+_OTHERS_TRAINING = (
+    r"\b(?:report(?:s|ed)?|publish(?:es|ed)?|paper|blog|readme|table|leaderboard|benchmark page"
+    r"|they (?:have|had|get|got|reach|use|used|report|train|trained)|colleagues?|somebody|someone"
+    r"|other people)\b"
+)
+"""Words of a sentence about the training of other people."""
+_OWN_TRAINING = r"\b(?:we|our|ours|us|i|my|mine)\b"
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
 _STEP_TIMES = (
@@ -186,6 +194,24 @@ def plain_numbers(text: str) -> str:
         text,
         flags=re.IGNORECASE,
     )
+
+
+def own_sentences(text: str) -> str:
+    """Return a text without the sentences about the trainings of other people.
+
+    >>> own_sentences("We run on 64 H100. NVIDIA reports 60 % on 1024 H100.")
+    'We run on 64 H100.'
+    """
+    sentences = _SENTENCE_END.split(text)
+    own = [sentence for sentence in sentences if not _is_of_others(sentence)]
+    return text if len(own) == len(sentences) else "\n".join(own)
+
+
+def _is_of_others(sentence: str) -> bool:
+    """Return whether a sentence is about the training of other people."""
+    if not re.search(_OTHERS_TRAINING, sentence, re.IGNORECASE):
+        return False
+    return re.search(_OWN_TRAINING, sentence, re.IGNORECASE) is None
 
 
 def _without_thousands(match: re.Match[str]) -> str:

@@ -22,8 +22,14 @@ _MANY_NODES = (
     r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?"
     r"|(?:two|\d+) (?:gpu |compute )?(?:nodes|machines)|more nodes)"
 )
+_SPEED = (
+    r"\d[\d,.]*k? ?(?:(?:tok\w*|samples?|seq\w*|words|images|steps?) ?(?:/|per) ?s\w*|tflop\w*"
+    r"|it/s|wps|tps|% mfu)"
+)
 _SLOWER_ON_MANY_NODES = (
     rf"\b{_SLOWER}\b[^.]{{0,80}}\b{_MANY_NODES}|{_MANY_NODES}[^.]{{0,100}}\b{_SLOWER}\b"
+    rf"|\bonly (?:about |around |~ ?)?{_SPEED}[^.;]{{0,60}}\b{_MANY_NODES}"
+    rf"|{_MANY_NODES}[^.;]{{0,60}}\bonly (?:about |around |~ ?)?{_SPEED}"
 )
 """Phrases that compare one node with many nodes. The network makes the difference between the
 two."""
@@ -59,7 +65,10 @@ _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
 
 
-_SLOW = r"(?:bottleneck\w*|slow\w*|inefficien\w*|limit\w*|dips?|stalls?|stuck|fluctuat\w*|lags?)"
+_SLOW = (
+    r"(?:bottleneck\w*|slow\w*|inefficien\w*|limit\w*|dips?|stalls?|stuck|fluctuat\w*|lags?"
+    r"|spik(?:es?|ed|ing)|(?:cannot|can't|could not) keep up)"
+)
 _DATA_READING = (
     r"(?:data[- _]?load\w*|data ?pipeline|input pipeline|(?:read|load)\w* (?:\w+ ){0,2}"
     r"(?:data|dataset|corpus|shards?|tokens)\b)"
@@ -86,7 +95,17 @@ _ONE_OF_MANY = (
 _SEVERAL_DEVICES = (
     r"\b(?:2|two|4|four|8|eight|multi(?:ple)?)[x -]{0,3}(?:gpus?|cards?|[abhvl]\d{2,3}s?)\b"
 )
-_OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
+_ANOTHER_DEVICE = (
+    r"\b(?:add(?:ing|ed)? (?:(?:a|an|the|one) )?|(?:using|with|on) (?:a|an|the) "
+    r"(?=second|third|fourth|other|another))"
+    r"(?:more |second |third |fourth |other |another )?(?:gpus?|cards?)\b"
+)
+"""Phrases that compare a number of devices with a smaller one."""
+_SOFTWARE = (
+    r"(?:version|release|container|driver|pytorch|torch|cuda|rocm|nccl|deepspeed|megatron\S*|nemo"
+    r"|transformers|transformer engine|apex|v?\d+\.\d+(?:\.\d+)?)\b"
+)
+OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
 """NVIDIA's devices before Volta, which have no tensor cores.
 
 A bare 1080 may be a batch or a number of milliseconds.
@@ -167,6 +186,7 @@ SIGNS = (
         r"\b(high|large|long|dominat\w+)"
         rf"|{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
         r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
+        rf"|{_ANOTHER_DEVICE}[^.;]{{0,60}}\b(?:(slow(?:er|down|s)?)\b|(?:no|not|never) (?:any )?faster)"
         r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b"
         r"(?![^.;\n]{0,60}\b(?:with|have|has|plus|by|through) nvlink\b)",
         0.5,
@@ -193,6 +213,9 @@ SIGNS = (
         r"\b(?:every|each) (?:num_workers?|\d+ workers)"
         rf"|{_DATA_PREPARATION}[^.]{{0,60}}\.?[^.]{{0,40}}"
         r"\b(?:cpu[- ](?:intensive|bound|heavy)|on[- ]the[- ]fly)"
+        rf"|{_DATA_PREPARATION}[^.]{{0,40}}\b(?:in|inside|within|by) (?:the |our |a )?"
+        r"(?:collat\w+|data ?loader|__getitem__|training (?:loop|process)|dataset class)"
+        r"|\b(?:no|not|without|never)\b[^.;]{0,20}\bpre-?tokeni[sz]\w+"
         r"|\b(?:idle|drops?|stuck|waits?|pauses?)\b[^.]{0,20}\bbetween epochs\b"
         r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
         r"|(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
@@ -210,6 +233,11 @@ SIGNS = (
         r"|\bonly (?:has |have |uses? )?(?:one|1|a single)(?: of (?:\w+ ){0,2}\d+)? ?(?:cpu )?cores?\b"
         r"|\b\d+ (?:out )?of (?:the |my |our )?\d+ (?:cpu )?cores (?:are |stay )?idle"
         r"|\bshare (?:the )?(?:cpu )?cores?\b|\bcpus?[-_ ]per[-_ ]task[= ]1\b"
+        r"|\bomp_num_threads\b(?: is| was)? (?:not set|unset)|\b(?:not|never) (?:set|export)s? omp_num_threads"
+        r"|\b(?:every|each|all) (?:\w+ )?process\w*\b[^.;]{0,60}"
+        r"\bthreads? (?:for|per|on) (?:every|each|all) (?:\d+ )?(?:cpu )?cores?\b"
+        r"|\boversubscri\w+[^.;]{0,20}\b(?:cpus?|cores?|threads?)\b"
+        r"|\b(?:cpus?|cores?|threads?)\b[^.;]{0,20}\boversubscri\w+|\bthread contention\b"
         rf"|{_HOST_SYNC}[^.]{{0,60}}\b{_EVERY_STEP}|\b{_EVERY_STEP}[^.]{{0,60}}{_HOST_SYNC}",
         0.5,
         "give each rank its own cores (cpus-per-task, no inherited affinity); "
@@ -230,6 +258,7 @@ SIGNS = (
     CausePattern(
         "offload",
         rf"{_CPU_OFFLOAD}(?!{_SWITCHED_OFF})"
+        rf"|\b(?:deepspeed)?cpu_?adam(?:w|\.step)?\b(?![ .]*\[|\.{{2,}})(?!{_SWITCHED_OFF})"
         rf"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b(?!{_SWITCHED_OFF})[^.;]{{0,40}}"
         r"\b(?:nvme|ssd|host memory)\b",
         0.8,
@@ -241,7 +270,8 @@ SIGNS = (
         r"(?:\b(?:no|without|lacks?|missing) )(?:nvlink|nvswitch)\b"
         r"(?! (?:problems?|errors?|issues?|faults?|failures?|warnings?|replays?)\b)"
         r"|\bpcie (?:instead of|rather than) nvlink|\bpcie (?:cards?|only|gpus)\b"
-        r"|\b(?:links?|connected|connection)\b[^.]{0,30}\bpcie\b|\b(?:over|via|through) pcie\b",
+        r"|\b(?:links?|connected|connection)\b[^.]{0,30}\bpcie\b|\b(?:over|via|through) pcie\b"
+        r"|\b(?:gpus?|cards?|[abhv]\d{2,3}s?) (?:with|w/) pcie\b(?![^.;\n]{0,60}\bnvlink\b)",
         0.5,
         "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
     ),
@@ -266,7 +296,8 @@ SIGNS = (
         "memory",
         r"\bcudamalloc\b|\bcudafree\b|\balloc(?:ation)?[_ ]retries\b"
         r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
-        r"|\bempty_cache\b[^.]{0,30}\b(?:every|each)\b",
+        r"|\bempty_cache\b[^.]{0,30}\b(?:every|each|between|after)\b"
+        r"|\b(?:after|between|in) (?:every|each|all) [^.]{0,30}\bempty_cache\b",
         0.3,
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
         "DeepSpeed's warning of allocator cache flushes, PyTorch's memory notes",
@@ -275,6 +306,8 @@ SIGNS = (
         "padding",
         r"\b(?:is|are|(?<!instead )of) (?:(?!(?:no|not|without|never)\b)\w+ )?padding\b(?! free)"
         r"|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
+        r"|\b(?:rows?|samples?|sequences?|examples?|texts?|documents?|inputs?) (?:\w+ ){0,2}"
+        r"padded to (?:full|\d)"
         r"|padding=[\"']?max_length|\bpad_to_max_length\b(?![\"']?[=: ]+false)",
         0.6,
         "pack documents into full sequences, or pad to the longest of a batch",
@@ -285,7 +318,10 @@ SIGNS = (
         r"\bmixed[- ]precision\b[^.]{0,30}\b(?:false|off|disabled)\b"
         r"|\b(?:fp16|bf16|half|mixed)(?:[- ]precision)?\b[^.;]{0,80}\b(?:(?:not|isn't|no) "
         r"(?:any )?faster(?! than (?:bf16|bfloat16|fp16|float16|fp8)\b)|slower than (?:fp32|float32))"
-        rf"|\b(?:fp16|bf16|half[- ]precision)\b{_UNTIL_NEWER_DEVICE}{{0,120}}{_OLD_DEVICES}"
+        rf"|\b(?:bf16|bfloat16)\b{_UNTIL_NEWER_DEVICE}{{0,80}}\b(?:(?:much|dramatically|\w+ times|\dx) "
+        r"(?:slower|lower)|(?:1/\d|a (?:half|third|quarter)|half) (?:of )?the speed)[^.;]{0,20} "
+        r"(?:fp|float)(?:16|32)\b"
+        rf"|\b(?:fp16|bf16|half[- ]precision)\b{_UNTIL_NEWER_DEVICE}{{0,120}}{OLD_DEVICES}"
         rf"|\bbf16\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bv100"
         rf"|\bv100s?\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bbf16\b(?! on (?:\d+ )?(?:gb|[abh])\d00)",
         0.6,
@@ -296,7 +332,9 @@ SIGNS = (
         "kernels",
         r"\bfused?[ _-]?(?:kernels?|layer_?norm|adam\w*|rms_?norm)\b[^.]{0,30}"
         r"\b(?:unavailable|not (?:installed|available|found)|missing)"
-        r"|\bwithout --cuda_ext\b|\bfalling back to (?:python|eager|pytorch)\b",
+        r"|\bwithout --cuda_ext\b|\bfalling back to (?:python|eager|pytorch)\b"
+        r"|\b(?:suboptimal|sub-optimal|inefficient|unoptimi[sz]ed|unfused|non-fused) "
+        r"(?:[\w-]+ ){0,3}kernels?\b",
         0.4,
         "install the fused kernels (Apex, Transformer Engine, flash-attn)",
         "Apex's own warnings",
@@ -318,12 +356,22 @@ SIGNS = (
     ),
     CausePattern(
         "token dispatch",
-        r"\b(?:moe|mixture of experts|activat(?:ed|ion) param\w*)\b[^;]{0,80}\b(slow\w*)",
+        r"\b(?:moe|mixture of experts|activat(?:ed|ion) param\w*)\b[^;]{0,80}\b(slow\w*)"
+        r"|\b(?:dispatch\w*|all[- ]?(?:to|2)[- ]?all\w*|permut(?:e|ation)s?|rout(?:er|ing))\b[^.;]{0,40}"
+        r"\b(?:(?:majority|most|half) of (?:the |a )?(?:time|step)|dominat\w+|bottleneck|\d{2} ?%)",
         0.4,
         "fused experts (grouped matrix products), experts over more ranks, all-to-all dispatch",
         "DeepSeek-MoE issue 5",
     ),
     CausePattern("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),
+    CausePattern(
+        "flash attention",
+        r"\bflash[- _]?att\w*[^.;]{0,60}\b(?:only|just) (?:about )?\d[\d.-]* ?% faster"
+        r"|\bflash[- _]?att\w*[^.;]{0,60}\b(?:no|not|isn't) (?:any |much )?(?:faster|noticeabl\w+)",
+        0.4,
+        "see in a profile which attention kernel runs, and whether the framework calls it",
+        "Pai-Megatron-Patch issue 323",
+    ),
     CausePattern(
         "saves",
         rf"every \d+ (?:steps|iterations)[^.]{{0,60}}\b{_WAITS}\b[^.]{{0,60}}\b{_SAVING}\b"
@@ -348,6 +396,18 @@ SIGNS = (
         0.3,
         "evaluate less often, or on fewer batches",
         "huggingface/blog issue 1649",
+    ),
+    CausePattern(
+        "garbage collection",
+        r"\bgen(?:eration)? ?2: [1-9]\d*(?:\.\d+)? ?ms\b|\bgc\.collect\b[^.;]{0,40}"
+        r"\b(?:every|each|per|after every) (?:single )?(?:step|iteration|batch|sample|epoch|micro)"
+        r"|\b(?:every|each) (?:single )?(?:step|iteration|batch|sample)\b[^.;]{0,30}\bgc\.collect\b"
+        r"|\bgc(?:\.collect\(\)|\(\))?(?: calls?)? [^.;]{0,30}"
+        r"\b(?:pauses?|stalls?|spikes?|slow\w*|wasted|overzealous\w*)",
+        0.2,
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
+        "see whether saves or evaluations fall on these steps",
+        "nanochat pull request 477, Megatron-Energon pull request 66",
     ),
     CausePattern(
         "garbage collection",
@@ -382,6 +442,9 @@ SIGNS = (
     CausePattern(
         GROWING,
         r"slower and slower|longer and longer"
+        r"|(?:step|iteration)[- ]times? (?:\w+ly )?(?:keeps? )?increas\w+ "
+        r"(?:linearly|steadily|gradually|over time|(?:every|each) (?:step|iteration|epoch))"
+        r"(?! (?:with|in) (?:the )?(?:num|seq|batch|model|lay|nodes|gpus|context))"
         r"|(?:step|iteration) times? (?:\w+ly )?(?:keeps? )?(?:grow|creep|climb)\w*"
         r"|gradually[^.]{0,30}(slow)"
         r"|slows? down (?:gradually|over time|during training)",
@@ -399,6 +462,16 @@ SIGNS = (
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
         "pytorch-lightning issue 581, gpt-neox issue 1248",
+    ),
+    CausePattern(
+        "software version",
+        rf"\b(?:after|since) (?:\w+ ){{0,3}}?(?:upgrad\w+|(?:updat|downgrad|switch)\w+[^.;]{{0,20}}{_SOFTWARE})"
+        rf"|\b(?:newer|new|latest) {_SOFTWARE}[^.;]{{0,60}}\b(slow\w*)"
+        r"|\bregress(?:ed|ions?|es)?\b[^.;]{0,60}\b(?:speed|throughput|slow\w*|step time)"
+        r"|\b(?:speed|throughput|step time)\b[^.;]{0,20}\bregress",
+        0.5,
+        "time the same step with the version before, and report the difference",
+        "TheRock issue 7696",
     ),
     CausePattern(
         "stragglers",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from runbook.tools.speed.facts import Facts, sparse_peak
+from runbook.tools.speed.facts import Facts, doubled_peak
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
 from runbook.tools.speed.sign_rows import GROWING, SIGNS
@@ -26,6 +26,17 @@ _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?
 """Words which show that a figure is someone else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
 """Phrases that divide by the peak of another number format."""
+_PEAK_OF_DEVICE = (
+    r"\b(?:peak|promised|hard-?coded|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
+    r"(gb\d00|[abhv]\d{2,3})\b"
+    r"|\b(gb\d00|[abhv]\d{2,3})(?:'s)? (?:bf16 |16-bit |tensor core )?peak\b"
+)
+"""Phrases that name the device whose peak an MFU is divided by."""
+_ANY_DEVICE = (
+    r"\b(?:[abhv]\d{2,3}s?|gb\d00|t4|l4|l40s?|mi\d{3}x?|p100|k80|rtx ?\w+|quadro(?: rtx)? ?\w*"
+    r"|titan ?\w*|[1-5]0[6-9]0(?: ?ti)?)\b"
+)
+"""Names of devices."""
 _MFU = r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
 """Matches shares of the peak of 100 % or more."""
 
@@ -94,13 +105,13 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
         )
 
     yield from _other_counts(sentences, reached)
-    peak = sparse_peak(text)
+    peak = doubled_peak(text)
     if peak:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            f"{peak:g} TFLOP/s is the peak with sparsity, which no training uses",
-            f"compare with {peak / 2:g} TFLOP/s",
+            f"{peak.tflops:g} TFLOP/s is {peak.reason}",
+            f"compare with {peak.tflops / 2:g} TFLOP/s",
             is_printed=True,
         )
 
@@ -169,6 +180,16 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
             is_printed=True,
         )
 
+    stranger = _peak_of_another_device(text)
+    if stranger:
+        yield GapPart(
+            "FLOPs convention",
+            0.5 * reached,
+            f"the MFU is divided by the peak of {stranger.upper()}, which is another device",
+            "divide by the 16-bit peak of this device, without sparsity",
+            is_printed=True,
+        )
+
     shares = [float(before or after) for before, after in re.findall(_MFU, text)]
     above_peak = [share for share in shares if share > 100]
     if above_peak:
@@ -179,3 +200,20 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )
+
+
+def _peak_of_another_device(text: str) -> str:
+    """Return the device whose peak a text's MFU is divided by, if the text has another device, or ''.
+
+    >>> _peak_of_another_device("mfu 11% on 8 4090: the peak is that of the h100")
+    'h100'
+    >>> _peak_of_another_device("mfu 41% of the peak of the h100, on 8 h100")
+    ''
+    """
+    if not re.search(r"\bmfu\b|flops utili[sz]ation", text):
+        return ""
+    for match in re.finditer(_PEAK_OF_DEVICE, text):
+        divisor = match[1] or match[2]
+        if any(divisor not in device for device in re.findall(_ANY_DEVICE, text)):
+            return divisor
+    return ""

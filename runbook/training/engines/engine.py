@@ -18,7 +18,7 @@ import copy
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -160,6 +160,11 @@ class OptimizerUpdate:
     # Whether the step was left out because a gradient overflowed (fp16)
     skipped: bool
     loss_scale: float
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Other numbers of the step that an engine computes, by their names in metrics.jsonl.
+
+    Those of the last rank are written, also for TensorBoard and the trackers.
+    """
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from runbook.plan_file import limits
+from runbook.plan_file.batch import Batch
 from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Collective, RehearsedRank, Work
-from runbook.plan_file.schema import Batch, PhasePlan
+from runbook.plan_file.schema import PhasePlan
 from runbook.training import cpu, process_groups
 from runbook.training.host_copies import HostCopies
 from runbook.training.rehearsal import gpu_stand_in

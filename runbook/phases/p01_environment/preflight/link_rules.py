@@ -1,4 +1,4 @@
-"""Rules for the third stage: TCP connections between nodes."""
+"""Rules for the third stage: connections, latency, bandwidth and clocks between nodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

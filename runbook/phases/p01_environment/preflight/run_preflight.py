@@ -49,7 +49,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
-from runbook.phases.p01_environment.preflight.launcher_words import first_end, queue_end
+from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,

@@ -17,7 +17,7 @@ STRAGGLER_RULE = (
 )
 
 
-def straggler_table(history: History, *, count: int = 8) -> Table:
+def slow_ranks_table(history: History, *, count: int = 8) -> Table:
     """Return the ranks, slowest first.
 
     If there is nothing to compare, return no rows and a note with the reason. Only steps with the

@@ -10,7 +10,7 @@ from runbook.core import quantities
 from runbook.results.history import ValidationLoss, read_metrics
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import parts_of, step_parts_table
-from runbook.results.stragglers import straggler_table
+from runbook.results.slow_ranks import slow_ranks_table
 from runbook.results.wall_time import stalls_table
 
 
@@ -21,16 +21,16 @@ def test_the_slow_rank_is_named_and_an_even_run_has_none(make):
     )
     found = {
         row["rank"]: (row["straggler"], row[quantities.TIMES_SLOWEST])
-        for row in straggler_table(slow)
+        for row in slow_ranks_table(slow)
     }
     assert found == {0: ("no", 0.0), 1: ("no", 0.0), 2: ("yes", 100.0), 3: ("no", 0.0)}
-    table = straggler_table(slow)
+    table = slow_ranks_table(slow)
     assert (table.rows[0]["rank"], table.rows[0]["straggler"]) == (2, "yes")
     assert table.rows[0][quantities.OVER_MEDIAN_RANK] == pytest.approx(
         100 * (1.51 / 1.02 - 1), abs=1.0
     )
     even = make.history([make.step(n, rank_seconds=[1.0, 1.05]) for n in range(1, 41)])
-    assert all(row["straggler"] == "no" for row in straggler_table(even))
+    assert all(row["straggler"] == "no" for row in slow_ranks_table(even))
 
 
 @pytest.mark.parametrize(("seconds", "verdict"), [(1.09, "no"), (1.11, "yes")])
@@ -38,14 +38,14 @@ def test_a_straggler_is_a_tenth_above_the_median_rank(make, seconds, verdict):
     history = make.history(
         [make.step(n, rank_seconds=[1.0, 1.0, 1.0, seconds]) for n in range(1, 41)]
     )
-    verdicts = {row["rank"]: row["straggler"] for row in straggler_table(history)}
+    verdicts = {row["rank"]: row["straggler"] for row in slow_ranks_table(history)}
     assert verdicts == {0: "no", 1: "no", 2: "no", 3: verdict}
 
 
 def test_one_rank_and_old_files_have_no_stragglers(make, history):
-    assert straggler_table(history).notes == (ResultMessage.NO_RANK_TIMES.fill(),)
+    assert slow_ranks_table(history).notes == (ResultMessage.NO_RANK_TIMES.fill(),)
     assert (
-        straggler_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows
+        slow_ranks_table(make.history([make.step(n, rank_seconds=[1.0]) for n in range(1, 9)])).rows
         == ()
     )
 
@@ -53,7 +53,7 @@ def test_one_rank_and_old_files_have_no_stragglers(make, history):
 def test_ranks_are_those_of_the_last_world(make):
     records = [make.step(n, rank_seconds=[1.0] * 4) for n in range(1, 21)]
     records += [make.step(n, segment=1, rank_seconds=[1.0, 3.0]) for n in range(21, 41)]
-    assert sorted(row["rank"] for row in straggler_table(make.history(records))) == [0, 1]
+    assert sorted(row["rank"] for row in slow_ranks_table(make.history(records))) == [0, 1]
 
 
 def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
@@ -70,8 +70,8 @@ def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
     )
     history = read_metrics(tmp_path / "metrics.jsonl")
     assert [one.iteration for one in history.rank_times] == list(range(2, 41, 2))
-    assert straggler_table(history).rows[0]["rank"] == 2
-    assert straggler_table(history).rows[0][quantities.TIMES_SLOWEST] == 100
+    assert slow_ranks_table(history).rows[0]["rank"] == 2
+    assert slow_ranks_table(history).rows[0][quantities.TIMES_SLOWEST] == 100
 
 
 def test_parts_add_up_to_the_step(make):

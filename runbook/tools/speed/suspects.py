@@ -1,0 +1,144 @@
+"""Causes that a slow training's set-up makes likely, although no word of its text names them.
+
+A suspect has no price and comes last. It is listed only if the text says that the training is slow,
+and if fewer causes were found than an answer lists.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from runbook.planning.cost.accelerators import find_accelerator
+from runbook.tools.speed.facts import Facts
+from runbook.tools.speed.parts import GapPart
+from runbook.tools.speed.phrases import is_stated
+from runbook.tools.speed.sign_rows import OLD_DEVICES
+
+LISTED_CAUSES = 3
+"""Number of causes that an answer lists first."""
+_COMPLAINT = (
+    r"\b(?:slow(?:er|ly|ness|s)?|low(?:er)?(?! (?:cpu|precision|rank|loss))|bottleneck\w*|bad"
+    r"|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)|long(?:er)? than"
+    r"|(?:too|so|very) long|only (?:about |around |get |reach |~)*\d|less than expected"
+    r"|(?:is|was) (?:expected|reasonable)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
+    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|utili[sz]ed)"
+    r"|lag(?:s|ging)?|waits?|waiting|stall\w*|inefficien\w+|underutili[sz]\w+)\b"
+)
+"""Words with which people say that a training is slow."""
+_SEVERAL_NODES = (
+    r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
+    r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
+    r"|\b(?:across|between) (?:\w+ )?(?:nodes|machines|hosts)\b"
+)
+_WITHOUT_FAST_LINKS = r"\b(?:t4|l4|l40s?|a10g?|a16|a30|a40|a[456]000|rtx|quadro|titan|[1-5]0[6-9]0(?: ?ti)?|p100|pcie)\b"
+"""Devices that are usually connected by PCIe alone."""
+_SEVERAL_DEVICES = (
+    r"\b(?:[2-9]|\d{2,}|two|four|eight|multi(?:ple)?)(?: ?[x×*]| ?-)? ?(?:nvidia |tesla |geforce )?"
+    r"(?:gpus?|cards?|t4|[al]\d{1,4}[gs]?|[1-5]0[6-9]0|rtx|quadro|titan|p100)"
+    r"|\bnproc[_-]per[_-]node[= ]+(?:[2-9]|\d{2,})|\b(?:ddp|fsdp|zero)\b"
+)
+_EXPERTS = (
+    r"\b(?:d?moe|mixture[- ]of[- ]experts|mixtral|num_experts|expert[- ]parallel\w*"
+    r"|deepseek[- ]?v[23]|\d+b-a\d+b)\b"
+)
+_LOAD = r"(?<!flops )(?<!flop )\b(?:utili[sz]ation|utils?|usage|load)\b(?! ?\(?mfu)"
+_UNSTEADY = r"(?:idle|low|spik\w+|oscillat\w+|fluctuat\w+|unstable|drops?|up and down)"
+_IDLE_DEVICE = (
+    rf"{_LOAD}[^.;]{{0,60}}\b(?:{_UNSTEADY}\b|[1-6]?\d ?%)"
+    rf"|\b(?:gpus?|cards?|devices?)\b[^.;]{{0,30}}\b(?:idle|at (?:only |about )?[1-6]?\d ?%)"
+    rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
+)
+"""Words of a device that waits: half of a model's FLOPs is no such load."""
+_SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
+
+
+@dataclass(frozen=True)
+class _Suspect:
+    """A cause, and the words of a set-up that make it likely."""
+
+    cause: str
+    patterns: tuple[str, ...]
+    """Patterns for a text in lower case, all of which a text must have."""
+    evidence: str
+    remedy: str
+
+
+_SUSPECTS = (
+    _Suspect(
+        "precision",
+        (OLD_DEVICES,),
+        "devices without tensor cores",
+        "compare with the 32-bit peak of this device",
+    ),
+    _Suspect(
+        "network",
+        (_SEVERAL_NODES,),
+        "it runs on several nodes",
+        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+    ),
+    _Suspect(
+        "data wait",
+        (_IDLE_DEVICE,),
+        "devices are idle or their load goes up and down",
+        "time a run on random tokens, without the loader; use more workers",
+    ),
+    _Suspect(
+        "token dispatch",
+        (_EXPERTS,),
+        "a mixture of experts",
+        "time the dispatch in a profile; fused experts (grouped matrix products)",
+    ),
+    _Suspect(
+        "communication",
+        (_WITHOUT_FAST_LINKS, _SEVERAL_DEVICES),
+        "several devices without NVLink",
+        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+    ),
+    _Suspect(
+        "communication",
+        (_SHARDED,),
+        "each layer's weights are gathered before it runs",
+        "shard within a node only, or keep weights whole (ZeRO 1)",
+    ),
+    _Suspect(
+        "host",
+        (_IDLE_DEVICE,),
+        "devices are idle or their load goes up and down",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+    ),
+)
+"""Suspects, starting with the one that threads most often accept in such a set-up."""
+
+
+def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
+    """Yield causes that the set-up makes likely, until with the `named` ones there are enough."""
+    plain = text.lower()
+    if not is_stated(_COMPLAINT, plain):
+        return
+    causes = set(named)
+    for suspect in _SUSPECTS:
+        if len(causes) >= LISTED_CAUSES:
+            return
+        if suspect.cause not in causes and _fits(suspect, plain, facts):
+            causes.add(suspect.cause)
+            yield GapPart(
+                suspect.cause,
+                0.0,
+                f"suspected: {suspect.evidence}",
+                suspect.remedy,
+                is_suspected=True,
+            )
+
+
+def _fits(suspect: _Suspect, plain: str, facts: Facts) -> bool:
+    """Return whether a text or its facts describe the set-up of a suspect."""
+    if suspect.cause == "network" and _spans_nodes(facts):
+        return True
+    return all(is_stated(pattern, plain) for pattern in suspect.patterns)
+
+
+def _spans_nodes(facts: Facts) -> bool:
+    """Return whether the known devices do not fit into one node."""
+    device = find_accelerator(facts.get("accelerator", ""))
+    if device is None:
+        return False
+    return float(facts.get("n_accel") or 1) > device.devices_per_node

@@ -1,0 +1,203 @@
+"""Causes that a slow training's set-up makes likely, and figures of other people's trainings."""
+
+from __future__ import annotations
+
+import pytest
+from log_lines import parse_lines
+
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
+from runbook.tools.speed.explain import explain
+from runbook.tools.speed.facts import read_facts
+from runbook.tools.speed.measured import measured_parts
+from runbook.tools.speed.parts import GapPart
+from runbook.tools.speed.signs import signs
+from runbook.tools.speed.suspects import LISTED_CAUSES, suspects
+
+
+def _named(text: str) -> list[str]:
+    """Return the names of the causes that a text's words name."""
+    return [part.name for part in signs(text, reached=1.0)]
+
+
+def _suspected(text: str, *named: str) -> list[str]:
+    """Return the names of the causes that a text's set-up makes likely."""
+    return [part.name for part in suspects(text, {}, named)]
+
+
+@pytest.fixture(scope="module")
+def models():
+    catalogue = read_models(project_root())
+    return {name: catalogue.get(name) for name in catalogue.names}
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("8 GPUs with PCIe", "communication"),
+        ("adding a second GPU makes it slower", "communication"),
+        ("on 1 node 9 tokens/s, but only 7 tokens/s with 2 nodes", "network"),
+        ("iteration time increases linearly", "growing steps"),
+        ("the step time keeps increasing every epoch", "growing steps"),
+        ("the dispatch takes 40 % of a step", "token dispatch"),
+        ("DeepSpeedCPUAdam takes 10 s", "offload"),
+        ("the text is tokenized in the collate function", "data wait"),
+        ("there is no pretokenized dataset", "data wait"),
+        ("data_load_time has spikes", "data wait"),
+        ("torch.cuda.empty_cache() between batches", "memory"),
+        ("bf16 is 4 times slower than fp32", "precision"),
+        ("bfloat16 runs at half the speed of fp16", "precision"),
+        ("it selects a suboptimal attention kernel", "kernels"),
+        ("after the upgrade to ROCm 10 it takes longer", "software version"),
+        ("a performance regression: throughput fell by 9 %", "software version"),
+        ("OMP_NUM_THREADS is not set", "host"),
+        ("every process creates a thread for each core", "host"),
+        ("CPU threads are oversubscribed", "host"),
+        ("[GC rank3] gen2: 713.5ms collected", "garbage collection"),
+        ("gc.collect() in every iteration", "garbage collection"),
+        ("flash-attn is only 2-3% faster", "flash attention"),
+        ("each sample is padded to 16k", "padding"),
+        ("147 of 383 TFLOP/s on an MI250X", "FLOPs convention"),
+        ("mfu 8 % on RTX 8000, divided by the peak of the A100", "FLOPs convention"),
+    ],
+)
+def test_a_cause_in_other_words_is_named(text, cause):
+    assert _named(text) == [cause]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "8 GPUs with PCIe hosts and NVLink",
+        "adding a second GPU makes it faster",
+        "only 8 GPUs on 2 nodes",
+        "only 4 samples per GPU on 2 nodes",
+        "iteration time increases linearly with the number of layers",
+        "the router sends most tokens to four experts",
+        "the dispatch takes 0 s",
+        "cpu_adam ............... [NO] ....... [OKAY]",
+        "DeepSpeedCPUAdam: false",
+        "a pretokenized dataset",
+        "we preprocess nothing",
+        "bf16 is as fast as fp16",
+        "it selects a fused kernel",
+        "we updated the dataset",
+        "a newer version exists",
+        "no performance regression in throughput",
+        "OMP_NUM_THREADS=1",
+        "one thread per core",
+        "[GC] Initial GC collection took 0.00 seconds",
+        "gc.collect every 1000 steps",
+        "flash-attn is 40 % faster",
+        "the vocabulary is padded to 50304",
+        "MI250X: 147 of 191.5 TFLOP/s",
+        "mfu 41 % of the peak of the H100, on 8 H100",
+    ],
+)
+def test_words_of_a_healthy_training_name_no_cause(text):
+    assert _named(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        ("it is slow on 4 nodes", ["network"]),
+        ("NNODES=2, throughput is low", ["network"]),
+        ("GPU utilization oscillates between 60 and 100 %", ["data wait", "host"]),
+        ("mixtral is slow", ["token dispatch"]),
+        ("two RTX 4090 are slow", ["communication"]),
+        ("FSDP is slow", ["communication"]),
+        ("slow on a P100", ["precision"]),
+    ],
+)
+def test_a_slow_training_has_the_suspects_of_its_set_up(text, causes):
+    assert _suspected(text) == causes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "8 H100 on 4 nodes with FSDP",
+        "it is not slow on 4 nodes",
+        "the step is slow on one H100",
+        "a low model flops utilization (MFU) on one H100",
+    ],
+)
+def test_without_a_complaint_or_a_weak_spot_nothing_is_suspected(text):
+    assert _suspected(text) == []
+
+
+def test_suspects_fill_an_answer_and_no_more():
+    text = "mixtral with FSDP is slow on 4 nodes of RTX 4090, GPUs are idle"
+    assert len(_suspected(text)) == LISTED_CAUSES
+    assert _suspected(text, "network", "data wait") == ["token dispatch"]
+    assert _suspected(text, "saves", "padding", "host") == []
+
+
+def test_a_suspect_comes_after_causes_with_evidence(models):
+    text = "It is slow. llama 7B on 16 A100, 400 tokens/s, num_workers: 0"
+    explained = explain(text, parse_lines([]), read_facts(text, {}), models)
+    assert explained.parts[0].name == "data wait"
+    suspected = [part for part in explained.parts if part.is_suspected]
+    assert suspected
+    assert list(explained.parts[-len(suspected) :]) == suspected
+    assert all(part.seconds == 0 for part in suspected)
+
+
+def test_devices_beyond_a_node_are_several_nodes():
+    """16 devices of a kind with 8 a node need two nodes, although no word says it."""
+    facts = {"accelerator": "A100", "n_accel": "16"}
+    assert [part.name for part in suspects("it is slow", facts, ())] == ["network"]
+    assert [*suspects("it is slow", facts | {"n_accel": "8"}, ())] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "value"),
+    [
+        ("We run on 64 H100. NVIDIA reports 50 % MFU on 1024 H100", "n_accel", "64"),
+        ("We train with TP 8 and PP 8. The table has TP 4 and PP 2", "tp", "8"),
+        ("We run on 64 H100. NVIDIA reports 50 % MFU", "expected.mfu", "50"),
+        ("The paper reports 180 TFLOP/s. We get 120 TFLOP/s", "reached.tflops", "120"),
+        ("The paper used 16 A100", "n_accel", "16"),
+        ("We report 50 % MFU on 64 H100", "reached.mfu", "50"),
+        ("We train 7B. The blog has 13B", "expected.model", "13B"),
+    ],
+)
+def test_figures_of_other_people_are_not_ours(text, name, value):
+    assert read_facts(text, {})[name] == value
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("data_time per batch is 0.217 s", 0.217),
+        ("data load time: 250.0 ms", 0.25),
+        ("Time 2.412 (2.911) Data 2.003 (2.411)", 2.003),
+    ],
+)
+def test_a_long_wait_for_data_is_named_without_a_step_time(text, seconds):
+    _, parts = measured_parts(text, parse_lines([]), {})
+    assert parts == [
+        GapPart(
+            "data wait",
+            pytest.approx(seconds),
+            parts[0].evidence,
+            parts[0].remedy,
+            is_printed=True,
+        )
+    ]
+
+
+def test_a_short_wait_for_data_is_not_named_by_itself():
+    _, parts = measured_parts("data_time: 0.004", parse_lines([]), {})
+    assert [part.is_printed for part in parts] == [False]
+
+
+@pytest.mark.parametrize(("last", "grows"), [(202.4, True), (95.0, False)])
+def test_three_steps_show_strong_growth(last, grows):
+    lines = [
+        f" iteration {n:8}/     600 | elapsed time per iteration (ms): {seconds * 1000} | lm loss: 2.1 |"
+        for n, seconds in ((10, 84.6), (15, 90.5), (20, last))
+    ]
+    _, parts = measured_parts("\n".join(lines), parse_lines(lines), {})
+    assert ("growing steps" in {part.name for part in parts}) == grows
