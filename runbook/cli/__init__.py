@@ -1,4 +1,4 @@
-"""The command line.
+"""The commands of the command line.
 
 `runbook NAME` is in `cli/NAME.py`, which is imported when the command is called.
 """

@@ -32,7 +32,7 @@ class Problem:
         """Return the problem in one or two sentences.
 
         >>> Problem("training.seed", "params/x.yaml:4", ParamsMessage.ONE_VALUE.of(), 0).text()
-        'training.seed = 0 (params/x.yaml:4): takes one value, not a list or a mapping.'
+        'training.seed = 0 (params/x.yaml:4): accepts one value, not a list or a mapping.'
         """
         value_text = "" if self.value is ... else f" = {show(self.value)}"
         return visible(mask(f"{self.key}{value_text} ({self.where}): {self.rule}"))

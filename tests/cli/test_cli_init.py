@@ -382,7 +382,7 @@ def test_files_that_are_there_are_kept_and_said_so(runbook, programs, project, e
 def test_options_of_a_site_need_its_name_and_a_name_is_one_word(runbook, programs, everything):
     before = everything()
     for words, told in (
-        (("--device", "H100"), "name it by --site"),
+        (("--device", "H100"), "with --site"),
         (("--site", "../x"), "--site ../x: a name may have letters"),
     ):
         said = runbook("init", ".", *words)

@@ -40,7 +40,7 @@ BAD_FILES = {
     "not text": ("\x00\x01", "params/bad.yaml"),
     "another name": (
         "run: other\nmodel: tiny\ntraining: {iterations: 3}\n",
-        "must be bad, the file's own name",
+        ParamsMessage.NOT_THE_FILES_NAME.fill(name="bad"),
     ),
     "an unknown key": (
         "run: bad\nmodel: tiny\ntraining: {iterations: 3, itertions: 4}\n",

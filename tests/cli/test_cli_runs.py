@@ -124,9 +124,7 @@ def test_status_finds_the_run_of_a_job(runbook, made):
     )
     said = runbook("status", "--find", "local-ffff")
     assert said.code == 1
-    assert said.err.startswith(
-        "Error: No run here submitted a job local-ffff; runbook status lists the runs"
-    )
+    assert says(said.err, RunMessage.UNKNOWN_JOB_ID, job_id="local-ffff")
 
 
 def test_status_without_a_run_says_how_to_begin(runbook):

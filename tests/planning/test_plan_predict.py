@@ -161,7 +161,7 @@ def test_the_documents_name_the_errors_of_sources_left_out(
     many_nodes = groups["a100_step_times.csv, many nodes, its source"]
     assert benchmark.mean_of_times(many_nodes) <= 0.10
     median, ninth = (f"{figure:.1%}".replace("%", " %") for figure in figures)
-    assert f"left out of the fit: median error {median}, 90th percentile {ninth};" in readme
+    assert f"left out of the fit: median error {median}, 90th percentile {ninth}." in readme
 
 
 def test_intervals_are_those_of_sources_left_out_and_hold_what_they_promise(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from suite.messages import says
 
 from runbook.core import quantities
 from runbook.plan_file.alarms import AlarmSettings
+from runbook.plan_file.messages import AlarmMessage
 from runbook.results.figures import run_figures
 from runbook.results.figures import run_figures as figures_beside
 from runbook.results.history import ValidationLoss
@@ -30,8 +32,14 @@ def test_each_number_of_the_loss_is_found_again_in_its_file(spiky):
         5.001,
     )
     assert (rows["spike"]["iteration"], rows["spike"]["source"]) == (60, "metrics.jsonl:60")
-    assert rows["spike"]["remark"].startswith(
-        "loss 12: it jumped; the 40 before have the median 5.001"
+    assert says(
+        rows["spike"]["remark"],
+        AlarmMessage.AFTER_RECORDS,
+        metric="loss",
+        value=12,
+        finding=AlarmMessage.JUMPED.fill(),
+        num_before=40,
+        usual=5.001,
     )
     assert (rows["restart"]["iteration"], rows["restart"]["source"]) == (71, "metrics.jsonl:81")
     assert (rows["last"]["iteration"], rows["last"]["source"]) == (120, "metrics.jsonl:130")
