@@ -58,6 +58,13 @@ def models():
         ("flash-attn is only 2-3% faster", "flash attention"),
         ("each sample is padded to 16k", "padding"),
         ("147 of 383 TFLOP/s on an MI250X", "FLOPs convention"),
+        ("checkpoint saving takes 2.9 hours", "saves"),
+        ("extremely slow checkpoint saving", "saves"),
+        ("one GPU is always slower than the others", "stragglers"),
+        ("bitsandbytes was compiled without GPU support", "no device"),
+        ("it falls back to the CPU", "no device"),
+        ("lustre sees frequent file-open operations", "data wait"),
+        ("mfu 11 % on 8 4090, a figure tailored to H100", "FLOPs convention"),
         ("mfu 8 % on RTX 8000, divided by the peak of the A100", "FLOPs convention"),
     ],
 )
@@ -70,6 +77,11 @@ def test_a_cause_in_other_words_is_named(text, cause):
     [
         "8 GPUs with PCIe hosts and NVLink",
         "adding a second GPU makes it faster",
+        "checkpoint saving takes 0 hours",
+        "a GPU that is not slower than the others",
+        "CUDA is available",
+        "it never falls back to the CPU",
+        "files on lustre are opened once",
         "only 8 GPUs on 2 nodes",
         "only 4 samples per GPU on 2 nodes",
         "iteration time increases linearly with the number of layers",
@@ -121,6 +133,7 @@ def test_a_slow_training_has_the_suspects_of_its_set_up(text, causes):
         "it is not slow on 4 nodes",
         "the step is slow on one H100",
         "a low model flops utilization (MFU) on one H100",
+        "slow on one H100, its memory utilization is low",
     ],
 )
 def test_without_a_complaint_or_a_weak_spot_nothing_is_suspected(text):

@@ -220,6 +220,10 @@ SIGNS = (
         r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
         r"|(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
         rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)"
+        r"|\b(?:frequent|many|millions of|repeated) (?:file[- ]?)?(?:open|seek|stat|metadata)\w*[^.;]{0,60}"
+        r"\b(?:lustre|gpfs|nfs|file ?systems?)\b"
+        r"|\b(?:lustre|gpfs|nfs|file ?systems?)\b[^.;]{0,60}\b(?:frequent|many|repeated) "
+        r"(?:file[- ]?)?(?:open|seek|stat|metadata)"
         r"|\b(?:data|dataset|corpus|shards|tokens)\b(?:(?!\b(?:nvme|ssd|local|home)\b)[^.;]){0,60}"
         r"\b(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b",
         0.5,
@@ -274,6 +278,15 @@ SIGNS = (
         r"|\b(?:gpus?|cards?|[abhv]\d{2,3}s?) (?:with|w/) pcie\b(?![^.;\n]{0,60}\bnvlink\b)",
         0.5,
         "keep tensor parallelism within pairs with NVLink, or use pipeline and data parallelism",
+    ),
+    CausePattern(
+        "no device",
+        r"\bcompiled without (?:gpu|cuda)\b|\b(?:torch|pytorch) not compiled with cuda\b"
+        r"|\bcuda is not available\b|\bcpu_amp\b|\b(?:no|zero) (?:cuda )?(?:gpus?|devices) "
+        r"(?:are |were )?(?:available|found|detected|visible)|\b(?:falls?|falling|fell) back to (?:the )?cpu\b",
+        0.9,
+        "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
+        "LLaMA-Factory issue 6773",
     ),
     CausePattern(
         "kernels",
@@ -382,6 +395,14 @@ SIGNS = (
     ),
     CausePattern(
         "saves",
+        rf"\b(slow) (?:\w+ ){{0,2}}?{_SAVING}\b|\b{_SAVING}\b[^.;]{{0,30}}\b{_WAITS} (?:about |around |~ ?)?"
+        r"(?!0)\d+(?:\.\d+)? ?(?:h|hours?)\b",
+        0.3,
+        "save less often, or in the background",
+        "verl issue 2860",
+    ),
+    CausePattern(
+        "saves",
         rf"\btime\b[^.]{{0,20}}\bto {_SAVING}\b[^.]{{0,40}}\b(?:long|slow|high)"
         rf"|\b{_SAVING}\b[^.]{{0,40}}\b(?:(?:is|are|very|so|too|quite) )(slow|long)\b",
         0.3,
@@ -434,7 +455,8 @@ SIGNS = (
         rf"|{_ONE_OF_MANY}\b[^.]{{0,40}}\b(?:slow\w*|lower clocks?|hot|hotter)"
         r"|\b(?:normal\w*|fast|fine)\b[^.]{0,30}\b[\d-]+ (?:cards|gpus|nodes)\b[^.]{0,40}"
         r"\b(slow\w*)[^.]{0,30}\b\d+ (?:cards|gpus|nodes)\b"
-        r"|\b(?:some|certain|a few) (?:of the )?(?:nodes|gpus|ranks|machines)\b[^.]{0,40}\b(slow\w*)",
+        r"|\b(?:some|certain|a few) (?:of the )?(?:nodes|gpus|ranks|machines)\b[^.]{0,40}\b(slow\w*)"
+        r"|\b(?:a|one|the same) (?:gpu|card|node|rank)\b[^.;]{0,30}\b(slower) than (?:all )?(?:the )?others?\b",
         0.5,
         "look at clocks, temperatures and errors of each device; leave the slow node out",
         "nvidia-smi -q -d PERFORMANCE",

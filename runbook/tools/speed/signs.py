@@ -27,7 +27,7 @@ _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
 """Phrases that divide by the peak of another number format."""
 _PEAK_OF_DEVICE = (
-    r"\b(?:peak|promised|hard-?coded|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
+    r"\b(?:peak|promised|hard-?coded|tailored|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
     r"(gb\d00|[abhv]\d{2,3})\b"
     r"|\b(gb\d00|[abhv]\d{2,3})(?:'s)? (?:bf16 |16-bit |tensor core )?peak\b"
 )

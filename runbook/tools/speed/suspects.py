@@ -40,7 +40,7 @@ _EXPERTS = (
     r"\b(?:d?moe|mixture[- ]of[- ]experts|mixtral|num_experts|expert[- ]parallel\w*"
     r"|deepseek[- ]?v[23]|\d+b-a\d+b)\b"
 )
-_LOAD = r"(?<!flops )(?<!flop )\b(?:utili[sz]ation|utils?|usage|load)\b(?! ?\(?mfu)"
+_LOAD = r"(?<!flops )(?<!flop )(?<!memory )(?<!swap )(?<!disk )\b(?:utili[sz]ation|utils?|usage|load)\b(?! ?\(?mfu)"
 _UNSTEADY = r"(?:idle|low|spik\w+|oscillat\w+|fluctuat\w+|unstable|drops?|up and down)"
 _IDLE_DEVICE = (
     rf"{_LOAD}[^.;]{{0,60}}\b(?:{_UNSTEADY}\b|[1-6]?\d ?%)"
