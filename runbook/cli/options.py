@@ -55,7 +55,7 @@ WAIT = click.option(
     default=10.0,
     show_default=True,
     metavar="MINUTES",
-    help="Take the job out of the queue if it has not started after this time.",
+    help="Cancel the job if it has not started after this time.",
 )
 AT_LEAST_1 = click.IntRange(min=1)
 RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (default: runs/).")
