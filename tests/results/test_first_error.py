@@ -1,4 +1,4 @@
-"""An error that no rule recognizes is shown; only an exception takes the place of remedies."""
+"""An error that no rule recognizes is shown; only a certain one takes the place of remedies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from suite.messages import says
 from runbook.cli import main
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder
-from runbook.results.failures.first_error import SIGNS
+from runbook.results.failures.first_error import LINES_TO_EFFECT, SIGNS
 from runbook.tools.logs.messages import SummaryMessage
 
 UNKNOWN = "[rank3]: frobnicator: error: the flux is inverted"
@@ -36,14 +36,26 @@ def finder_of(*lines):
 
 @pytest.mark.parametrize("error", [UNKNOWN, CUDNN, WARN, HINT])
 @pytest.mark.parametrize("effect", [TIMEOUT, CLOSED, SIGNALLED])
-def test_an_unknown_error_stands_beside_its_effects_and_only_an_exception_explains_them(
-    error, effect
-):
+def test_an_unknown_error_stands_beside_its_effects_and_a_certain_one_explains_them(error, effect):
     finder = finder_of("starting", error, effect)
     first_error = finder.first_error()
     assert first_error.line == 2
     assert first_error.followed_by == (finder.cause().name,)
-    assert first_error.explains_effects == (error == CUDNN)
+    is_lost_peer = effect in (TIMEOUT, CLOSED)
+    assert first_error.explains_effects == (error == CUDNN or is_lost_peer)
+
+
+@pytest.mark.parametrize("error", [UNKNOWN, WARN, HINT])
+def test_an_error_long_before_a_lost_peer_does_not_explain_it(error):
+    near = finder_of(error, *["step"] * (LINES_TO_EFFECT - 1), CLOSED).first_error()
+    far = finder_of(error, *["step"] * LINES_TO_EFFECT, CLOSED).first_error()
+    assert (near.explains_effects, far.explains_effects) == (True, False)
+
+
+def test_an_error_hides_no_other_way_to_end():
+    error = finder_of(UNKNOWN, CLOSED, SIGNALLED).first_error()
+    assert error is not None
+    assert not error.explains_effects
 
 
 @pytest.mark.parametrize(
@@ -103,6 +115,22 @@ def test_without_a_failure_only_a_certain_error_is_named():
     assert finder_of(HINT).first_error() is None
 
 
+def test_a_library_that_finds_a_fault_in_itself_is_no_lost_connection():
+    fault = "RuntimeError: store.size() == 2 INTERNAL ASSERT FAILED at c10d/TCPStore.cpp:9"
+    assert finder_of(fault, CLOSED).first_error().line == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "F0717 16:08:46.411695   76098 array.h:414] Check failed: n < sizes",
+        "0%| 0/10 [00:00<?, ?it/s]F0717 16:08:46.411695   76098 array.h:414] Check failed: n < sizes",
+    ],
+)
+def test_the_level_of_a_c_logger_marks_an_error(line):
+    assert finder_of(line).first_error().line == 1
+
+
 def test_a_step_afterwards_shows_that_the_error_was_survived():
     finder = finder_of(UNKNOWN)
     finder.note_progress(1)
@@ -115,17 +143,13 @@ def test_every_line_that_counts_has_a_sign(line):
 
 
 def test_the_command_points_to_it_beside_the_remedy(tmp_path, monkeypatch, capsys):
-    text, page = outputs_of(f"starting\n{UNKNOWN}\n{TIMEOUT}\n", tmp_path, monkeypatch, capsys)
-    assert says(
-        text,
-        SummaryMessage.FIRST_ERROR,
-        line=2,
-        place=", rank 3",
-        evidence="frobnicator: error: the flux is inverted",
-    )
-    assert kinds.TIMEOUT.remedy in text
-    assert page["cause"]["name"] == kinds.TIMEOUT.name
-    assert page["first_error"]["followed_by"] == [kinds.TIMEOUT.name]
+    of_rank_3 = f"[rank3]: {HINT}"
+    content = f"starting\n{of_rank_3}\n{SIGNALLED}\n"
+    text, page = outputs_of(content, tmp_path, monkeypatch, capsys)
+    assert says(text, SummaryMessage.FIRST_ERROR, line=2, place=", rank 3", evidence=HINT)
+    assert kinds.PROGRAM_ENDED.remedy in text
+    assert page["cause"]["name"] == kinds.PROGRAM_ENDED.name
+    assert page["first_error"]["followed_by"] == [kinds.PROGRAM_ENDED.name]
 
 
 def test_the_command_shows_an_exception_instead_of_the_remedy(tmp_path, monkeypatch, capsys):

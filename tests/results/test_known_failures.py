@@ -206,7 +206,7 @@ def test_a_rule_without_source_or_example_does_not_build():
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
 def test_the_first_look_lets_every_pattern_through(rule):
     """Each way to match a pattern holds a word for which lines are looked at more closely."""
-    for pattern in rule.patterns:
+    for pattern in (*rule.patterns, *rule.error_patterns):
         for literals in literals_of(regex_parser.parse(pattern)):
             assert any(word in literal for literal in literals for word in SIGNAL_WORDS), (
                 pattern,
@@ -453,6 +453,173 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     assert [(failure.name, failure.line) for failure in log.failures] == (
         [(kinds.NAN.name, line)] if line else []
     )
+
+
+# What programs print at their start without an error, and the kind that the same words name in one.
+ANNOUNCED = (
+    ("FlashAttention2 is not installed", kinds.MODULE),
+    ("Please install flash-attn for faster training", kinds.MODULE),
+    ("CUDA_VISIBLE_DEVICES not set, taking all 4 GPUs", kinds.VISIBILITY),
+    ("no GPUs found on the login node", kinds.VISIBILITY),
+    ("setting CUDA_DEVICE_MAX_CONNECTIONS to 1 for overlap", kinds.CONFIGURATION),
+    ("batches must divide the number of ranks", kinds.CONFIGURATION),
+    ("loss scale 65536, minimum 1, initial power 16", kinds.LOSS_SCALE),
+    ("no checkpoint found in /scratch/run", kinds.CHECKPOINT_FIT),
+    ("missing keys in the state: []", kinds.CHECKPOINT_FIT),
+    ("the dataset cache is missing and is built now", kinds.DATA),
+    ("verifying that no weights are truncated", kinds.CHECKPOINT_DAMAGE),
+    ("each folder is tested, a folder that is not writable stops the job", kinds.STORAGE),
+    ("max locked memory       (kbytes, -l) unlimited", kinds.LIMITS),
+    ("raise ulimit -n if shards are many", kinds.LIMITS),
+    ("NCCL timed out handling: abort", kinds.TIMEOUT),
+    ("process group default: timeout 600 s", kinds.TIMEOUT),
+    ("looking for the fabric's interface", kinds.INTERFACE),
+    ("VNI 1024 is not shared", kinds.FABRIC),
+    ("rate limit: 100 requests per minute", kinds.HUB),
+    ("the launcher was not found on login nodes", kinds.LAUNCHER),
+    ("inode limit of the folder: 1000000", kinds.DISK),
+    ("NVLink error counters: [1, 2]", kinds.NODE),
+    ("Found CUDA >= 12.1, FP8 is possible", kinds.GPU_STACK),
+)
+
+
+@pytest.mark.parametrize(("text", "kind"), ANNOUNCED, ids=lambda value: str(value)[:30])
+def test_an_announcement_names_a_failure_only_in_an_error(text, kind):
+    assert find_failures([text]) == []
+    (failure,) = find_failures([f"ERROR: {text}"])
+    assert failure.name == kind.name
+
+
+# Programs that lack something and say what they do without it, or that nothing failed.
+CONTINUES = (
+    "flash_attn is not installed. Using PyTorch native attention implementation.",
+    "the indices cache is not saved: Permission denied; they are kept in memory instead",
+    "checkpoint in /data/ckpt not found, starting from scratch",
+    "Connection to the tracker refused, will retry in 10 s",
+    "CUDA out of memory while probing batch size 64, skipping this size",
+    "No NaNs detected in the gradients",
+    "quota exceeded: no",
+    "GPU 0: uncorrectable ECC errors detected: 0",
+    "n1:9:9 [0] tuning.cc:187 NCCL WARN CollNet fails to initialize, ignoring NCCL_ALGO=COLLNET",
+    "[n1:9] PMIX ERROR: ERROR in file ../gds/ds12/gds_ds12_lock_pthread.c at line 169",
+)
+
+
+@pytest.mark.parametrize("line", CONTINUES)
+def test_a_program_that_goes_on_names_no_failure(line):
+    assert find_failures([line]) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory, and no smaller size instead",
+        "RuntimeError: CUDA out of memory, skipping was not possible",
+    ],
+)
+def test_an_exception_with_such_words_is_a_failure(line):
+    (failure,) = find_failures([line])
+    assert failure.name == kinds.DEVICE_MEMORY.name
+
+
+HUB = kinds.HUB.name
+UNREACHED = (
+    (["urllib.error.URLError: <urlopen error [Errno -2] Name or service not known>"], HUB),
+    (["curl: (6) Could not resolve host: huggingface.co"], HUB),
+    (
+        ["fatal: unable to access 'https://github.com/x/y/': Could not resolve host: github.com"],
+        HUB,
+    ),
+    (["WARN: Cause: Unable to execute HTTP request: No route to host (Host unreachable)"], HUB),
+    (
+        [
+            '  File "/lib/python3.11/http/client.py", line 1037, in send',
+            "OSError: No route to host",
+        ],
+        HUB,
+    ),
+    (["ValueError: host not found: Name or service not known"], kinds.RENDEZVOUS.name),
+    (["RuntimeError: [c10d] connect to n1:29500: Connection refused"], kinds.RENDEZVOUS.name),
+    (["OSError: [Errno 110] Connection timed out: '/gpfs/data/x.idx'"], kinds.STORAGE.name),
+    (["OSError: [Errno 121] Remote I/O error: '/lustre/x.bin'"], kinds.STORAGE.name),
+)
+
+
+@pytest.mark.parametrize(("lines", "name"), UNREACHED, ids=lambda value: str(value)[:40])
+def test_who_was_not_reached_decides(lines, name):
+    assert [failure.name for failure in find_failures(lines)] == [name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "redis.exceptions.ConnectionError: Error 111 connecting to n1:6379. Connection refused.",
+        "psycopg2.OperationalError: could not connect to server: Connection refused",
+        "mlflow.exceptions.MlflowException: API request to http://mlflow:5000: Connection refused",
+    ],
+)
+def test_another_programs_server_names_no_remedy(line):
+    assert find_failures([line]) == []
+
+
+def test_a_connection_whose_ends_are_unknown_hides_no_cause():
+    refused = "ConnectionRefusedError: [Errno 111] Connection refused"
+    cause = find_cause(find_failures([refused, OOM]))
+    assert cause is not None
+    assert cause.name == kinds.DEVICE_MEMORY.name
+    (alone,) = find_failures([refused])
+    assert (alone.name, alone.also) == (kinds.RENDEZVOUS.name, kinds.HUB.name)
+
+
+RIGHT_KIND = (
+    ("AssertionError: CublasLt version 12.1.3.x or higher required for FP8", kinds.GPU_STACK),
+    ("RuntimeError: nvrtc: error: invalid value for --gpu-architecture (-arch)", kinds.GPU_STACK),
+    ("OSError: [Errno 16] Device or resource busy: '.nfs0000b3f'", kinds.STORAGE),
+    ("Error: MKL_THREADING_LAYER=INTEL is incompatible with libgomp-7c85b1e2.so.1", kinds.ABI),
+    ("OMP: Error #15: Initializing libiomp5.so, but found libomp.so", kinds.ABI),
+    (
+        "slurmstepd: error: *** STEP 5.0 ON n1 CANCELLED AT 2026-04-29T23:36:37 DUE TO TASK FAILURE ***",
+        kinds.PEER_DIED,
+    ),
+    ("submitit WARNING - Caught signal SIGHUP on n1: this job is preempted.", kinds.PREEMPTED),
+    (
+        "job cannot run in partition DEFAULT (idle procs do not meet requirements)",
+        kinds.REFUSED_JOB,
+    ),
+    ("slurmstepd: error: Unable to establish control machine address", kinds.UNREACHED),
+    ('slurmstepd: error: Unable to resolve "10.0.0.1": Resolver internal error', kinds.UNREACHED),
+)
+
+
+@pytest.mark.parametrize(("line", "kind"), RIGHT_KIND, ids=lambda value: str(value)[:40])
+def test_a_line_like_another_kinds_is_named_rightly(line, kind):
+    (failure,) = find_failures([line])
+    assert failure.name == kind.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: not enough values to unpack (expected 3, got 2)",
+        "ValueError: invalid literal for int() with base 10: 'None'",
+        "pbs_mom: Resource temporarily unavailable (11) in pbs_mom, pbs_mom: another mom running",
+    ],
+)
+def test_words_of_another_error_name_no_failure(line):
+    assert find_failures([line]) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "forward() got an unexpected keyword argument 'inference_context'",
+        "mask() missing 1 required positional argument: 'dtype'",
+    ],
+)
+def test_a_call_that_does_not_fit_is_the_programs_error(message):
+    frames = ["Traceback (most recent call last):", '  File "train.py", line 9, in main', "    f()"]
+    (failure,) = find_failures([*frames, f"TypeError: {message}"])
+    assert (failure.name, failure.decision) == (PROGRAM.name, NextStep.FIX_FIRST)
 
 
 # Error stacks of MPI: the head names the call, a line below the reason (threads as in the rules).

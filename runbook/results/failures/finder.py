@@ -5,7 +5,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.results.failures.first_error import SIGNS, FirstError, FirstErrorFinder
+from runbook.results.failures.error_lines import continues, denies_failure
+from runbook.results.failures.first_error import (
+    LINES_TO_EFFECT,
+    SIGNS,
+    FirstError,
+    FirstErrorFinder,
+)
 from runbook.results.failures.harmless import is_beside_the_point, is_harmless, is_information
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
@@ -52,7 +58,9 @@ _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
 """Failures that a rank reports because it waited for another rank."""
-EFFECTS = WAITING | {PEER_DIED.name, KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
+LOST_PEERS = WAITING | {PEER_DIED.name}
+"""Failures whose remedy is to look for the rank that failed first."""
+EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from another rank's error."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
@@ -174,7 +182,12 @@ class FailureFinder:
             if all(_may_follow(failure, error) for failure in failures):
                 precedes_all = all(_follows(failure, error) for failure in failures)
                 names = tuple(failure.name for failure in failures)
-                return replace(error, followed_by=names, precedes_all=precedes_all)
+                return replace(
+                    error,
+                    followed_by=names,
+                    precedes_all=precedes_all,
+                    is_near_lost_peers=_is_near_lost_peers(failures, error),
+                )
 
         return None
 
@@ -219,6 +232,8 @@ class FailureFinder:
         """Return the first rule that matches."""
         shape = _CHANGING_NUMBERS.sub("0", text)
         if shape in self._harmless_shapes or is_harmless(text):
+            return None
+        if continues(text) or denies_failure(text):
             return None
         only_in_warnings = is_information(text)
         depends_on_context = False
@@ -328,6 +343,13 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
     return error.is_exception and is_of_other_rank and is_effect and failure.is_specific
+
+
+def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
+    """Return whether a log names only lost or waiting ranks, the first shortly after an error."""
+    if not all(failure.name in LOST_PEERS for failure in failures):
+        return False
+    return any(failure.line - error.line <= LINES_TO_EFFECT for failure in failures)
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:

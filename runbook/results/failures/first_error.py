@@ -1,8 +1,10 @@
 """The first line that looks like an error and that no rule recognizes.
 
 Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
-that error, its line is shown next to the remedy for a timeout. Only an exception replaces such a
-remedy, because programs print other lines that look like errors even when nothing is wrong.
+that error, its line is shown next to the remedy for a timeout. An exception replaces such a remedy.
+A line with the words of an error is also printed when nothing is wrong, so it replaces only the
+remedies for lost and waiting ranks that follow shortly: these say no more than to look for the rank
+that failed first.
 
 A log may contain the output of one rank after that of another, so a lost connection may come before
 the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.
@@ -12,6 +14,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from runbook.results.failures.error_lines import EXCEPTION, MARKED
 from runbook.results.failures.log_line import LogLine
 
 SIGNS = (
@@ -35,27 +38,15 @@ SIGNS = (
     "unable",
 )
 """Every line that may be an error contains one of these, in lower case."""
-_EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
-    # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
-    r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
-    r"|^C\+\+ exception with description "
-)
-"""An exception at the start of a line, with a message or without one."""
-_ERROR = re.compile(
-    r"\bNCCL WARN\b"
-    # The level of a logger, or the word with which compilers and launchers begin their messages
-    r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
-    r"|\b[Ff]atal error\b"
-)
 _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
 """Words of an error, which programs also print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
-    r"NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
-    r"|DistNetwork|[Gg]loo|socket"
+    # A library that finds a fault in itself tells more than a lost connection.
+    r"^(?!.*INTERNAL ASSERT).*(?:NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
+    r"|DistNetwork|[Gg]loo|socket)"
 )
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
@@ -79,13 +70,18 @@ class FirstError:
     """Names of the failures that are usually effects of an error."""
     precedes_all: bool = True
     """Whether its line precedes all of these failures."""
+    is_near_lost_peers: bool = False
+    """Whether only lost or waiting ranks follow, the first within `LINES_TO_EFFECT` lines."""
 
     @property
     def explains_effects(self) -> bool:
         """Return whether the remedies for the failures that followed would not help."""
-        return self.is_exception and self.precedes_all and bool(self.followed_by)
+        is_reason = self.is_exception or self.is_near_lost_peers
+        return is_reason and self.precedes_all and bool(self.followed_by)
 
 
+LINES_TO_EFFECT = 50
+"""A program that prints more lines than this after an error survived it, unless it is an exception."""
 MAX_PROCESSES = 10_000
 """Maximum number of processes with an exception. Further lines are ignored until the next step."""
 
@@ -115,9 +111,9 @@ class FirstErrorFinder:
             return
         evidence = text.strip()[:MAX_EVIDENCE]
         seen = FirstError(number, evidence, log_line.rank, log_line.host)
-        if _EXCEPTION.search(text):
+        if EXCEPTION.search(text):
             self._exceptions[process] = replace(seen, is_exception=True)
-        elif process not in self._errors and _ERROR.search(text):
+        elif process not in self._errors and MARKED.search(text):
             self._errors[process] = seen
         elif process not in self._hints and _HINT.search(text):
             self._hints[process] = seen

@@ -22,6 +22,8 @@ _PREFIXES = (
     re.compile(r"^(?P<host>[a-zA-Z][\w.-]*\d[\w.-]*) (?P<rank>\d{1,6}): "),
     # Ray: "(RayWorkerWrapper pid=1978, ip=10.0.0.8) ..."
     re.compile(r"^\((?:[\w:. ()]+ )?pid=\d+(?:, ip=(?P<host>[\d.]+))?\)\s?"),
+    # SkyPilot: "(worker6, rank=6, pid=8930, ip=10.42.3.242) ..."
+    re.compile(r"^\([\w-]+, rank=(?P<rank>\d+), pid=\d+(?:, ip=(?P<host>[\d.]+))?\)\s?"),
     # pdsh and DeepSpeed's launcher: "node7: ..."
     re.compile(r"^(?P<host>[a-zA-Z][a-zA-Z-]*\d[\w-]*): (?=\S)"),
 )
@@ -50,6 +52,8 @@ def split_prefix(line: str) -> LogLine:
     LogLine(text='AssertionError: no', rank=15, host='')
     >>> split_prefix("c000001: FileNotFoundError: x.npy")
     LogLine(text='FileNotFoundError: x.npy', rank=None, host='c000001')
+    >>> split_prefix("(head, rank=2, pid=4773) AssertionError")
+    LogLine(text='AssertionError', rank=2, host='')
     """
     text = line
     rank: int | None = None

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from runbook.plan_file.text_enum import StrEnum
+from runbook.results.failures.error_lines import reports_error
 from runbook.results.messages import ResultMessage
 
 
@@ -71,10 +72,15 @@ class Rule:
     """
 
     kind: FailureKind
-    patterns: tuple[str, ...]
+    patterns: tuple[str, ...] = ()
     """Regular expressions.
 
     One of them must match the line after its prefixes are removed.
+    """
+    error_patterns: tuple[str, ...] = ()
+    """Regular expressions that count only in a line that reports an error.
+
+    Programs print the same words when they announce what they will do.
     """
     example: str
     """A line that the rule recognizes, as a program printed it."""
@@ -98,7 +104,12 @@ class Rule:
     """How to distinguish the two kinds."""
     in_warnings: bool = False
     """Whether the rule also applies to lines marked as information or warnings."""
-    expression: re.Pattern[str] = field(
+    expression: re.Pattern[str] | None = field(
+        init=False,
+        repr=False,
+        compare=False,
+    )
+    error_expression: re.Pattern[str] | None = field(
         init=False,
         repr=False,
         compare=False,
@@ -117,11 +128,14 @@ class Rule:
     def __post_init__(self) -> None:
         """Compile the patterns, and reject a rule that cannot be checked."""
         if not self.example or not self.source:
-            message = ResultMessage.RULE_NOT_CHECKABLE.fill(pattern=repr(self.patterns[0]))
+            message = ResultMessage.RULE_NOT_CHECKABLE.fill(pattern=repr(self.first_pattern))
             raise ValueError(message)
         if bool(self.also) != bool(self.check):
-            raise ValueError(f"the rule of {self.patterns[0]!r} needs a check for its second kind")
-        object.__setattr__(self, "expression", re.compile("|".join(self.patterns)))
+            raise ValueError(
+                f"the rule of {self.first_pattern!r} needs a check for its second kind"
+            )
+        object.__setattr__(self, "expression", _any_of(self.patterns))
+        object.__setattr__(self, "error_expression", _any_of(self.error_patterns))
         object.__setattr__(self, "exception", re.compile(self.unless) if self.unless else None)
         object.__setattr__(self, "context", re.compile(self.after) if self.after else None)
 
@@ -129,10 +143,28 @@ class Rule:
         """Return whether a line shows this failure, without regard to its context."""
         if self.exception is not None and self.exception.search(text):
             return False
-        match = self.expression.search(text)
-        while match is not None and is_inside_word(text, match.start()):
-            match = self.expression.search(text, match.start() + 1)
-        return match is not None
+        if self.expression is not None and _begins_word(self.expression, text):
+            return True
+        if self.error_expression is None or not reports_error(text):
+            return False
+        return _begins_word(self.error_expression, text)
+
+    @property
+    def first_pattern(self) -> str:
+        """Return the pattern by which messages name the rule."""
+        return (*self.patterns, *self.error_patterns, "")[0]
+
+
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str] | None:
+    return re.compile("|".join(patterns)) if patterns else None
+
+
+def _begins_word(expression: re.Pattern[str], text: str) -> bool:
+    """Return whether an expression matches from the beginning of a word."""
+    match = expression.search(text)
+    while match is not None and is_inside_word(text, match.start()):
+        match = expression.search(text, match.start() + 1)
+    return match is not None
 
 
 def is_inside_word(text: str, position: int) -> bool:

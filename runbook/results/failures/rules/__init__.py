@@ -1,6 +1,6 @@
 """All rules, specific ones before general ones, because the first match decides."""
 
-from runbook.results.failures.rules.data import COMMAND_RULES, DATA_RULES
+from runbook.results.failures.rules.data import COMMAND_RULES, DATA_RULES, FILE_SYSTEM_RULES
 from runbook.results.failures.rules.devices import DEVICE_RULES
 from runbook.results.failures.rules.endings import ENDING_RULES
 from runbook.results.failures.rules.fallbacks import FALLBACK_RULES
@@ -12,6 +12,7 @@ from runbook.results.failures.rules.software import SOFTWARE_RULES
 
 RULES = (
     *COMMAND_RULES,
+    *FILE_SYSTEM_RULES,
     *MEMORY_RULES,
     *DEVICE_RULES,
     *SOFTWARE_RULES,

@@ -19,6 +19,19 @@ COMMAND_RULES = (
 They precede all other rules, which would match the name of the file.
 """
 
+FILE_SYSTEM_RULES = (
+    # Python appends the name of the file, so it is a file system that refused, and no connection.
+    Rule(
+        kind=STORAGE,
+        patterns=(r"\[Errno (?:5|103|107|108|110|111|112|113|121)\] [^:]*: b?['\"]\S*/",),
+        example="OSError: [Errno 107] Transport endpoint is not connected: '/mnt/data/x.bin'",
+        counterexample="OSError: [Errno 107] Transport endpoint is not connected",
+        source="Python, the message of an OSError with a file name",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+)
+"""Errors of a file. They precede the rules for networks, whose words they share."""
+
 DATA_RULES = (
     Rule(
         kind=CHECKPOINT_DAMAGE,
@@ -37,16 +50,18 @@ DATA_RULES = (
             r"BadZipFile",
             r"not a zip ?file",
             r"corrupt(?:ed)? (?:checkpoint|file|weights|zip)",
-            r"(?:checkpoint|weights?|safetensors).{0,60}(?:corrupt|truncated|incomplete)",
             r"checksum .{0,40}(?:mismatch|does not match|differs)",
             r"hash mismatch",
             r"invalid hash value",
             r"EOFError: Ran out of input",
             r"CRC.?(?:32)? (?:check )?(?:fail|mismatch|error)",
-            r"file is not a database",
             r"Unexpected end of (?:file|data|ZIP)",
-            r"invalid magic number",
             r"cannot read .{0,40}central directory",
+        ),
+        error_patterns=(
+            r"(?:checkpoint|weights?|safetensors).{0,60}(?:corrupt|truncated|incomplete)",
+            r"file is not a database",
+            r"invalid magic number",
             r"not enough bytes",
         ),
         unless=r"index|\.idx|[Pp]arquet|dataset|npy",
@@ -65,8 +80,6 @@ DATA_RULES = (
             r"Error\(s\) in loading state_dict",
             r"(?:Missing|Unexpected) key\(s\) in state_dict",
             r"used a DP world size",
-            r"world size .{0,60}checkpoint",
-            r"checkpoint.{0,80}world size",
             r"Automatic adjustment of ZeRO",
             r"ZeRORuntimeException",
             r"Checkpoint(?:ing)?Exception",
@@ -75,14 +88,12 @@ DATA_RULES = (
             r"Unsupported (?:global|operand|class)",
             r"_pickle\.UnpicklingError: Weights",
             r"add_safe_globals",
-            r"(?:missing|unexpected) keys?.{0,40}(?:state|checkpoint|load)",
             (
                 r"KeyError: '?(?:model|optimizer|module|state_dict|lr_scheduler"
                 r"|opt_param_scheduler|rng_state|checkpoint_version|args"
                 r"|pytorch-lightning_version)'?"
             ),
             r"does not match (?:the )?(?:checkpoint|saved|loaded)",
-            r"shape .{0,60}(?:in|from) (?:the )?checkpoint",
             (
                 r"checkpoint .{0,80}(?:not compatible|incompatible|different|does not|do not match"
                 r"|shape|was (?:saved|trained|written) with)"
@@ -96,9 +107,15 @@ DATA_RULES = (
             r"(?:tensor|pipeline)[ _-](?:model[ _-])?parallel.{0,60}(?:checkpoint|from args)",
             r"value from checkpoint .{0,60}not equal",
             r"is not equal to the input argument value",
+            r"Missing key in checkpoint",
+        ),
+        error_patterns=(
+            r"world size .{0,60}checkpoint",
+            r"checkpoint.{0,80}world size",
+            r"(?:missing|unexpected) keys?.{0,40}(?:state|checkpoint|load)",
+            r"shape .{0,60}(?:in|from) (?:the )?checkpoint",
             r"Unexpected keys? in",
             r"not found in (?:the )?checkpoint",
-            r"Missing key in checkpoint",
         ),
         example=(
             "Global shape mismatch for loaded ((1024, 768)) and expected ((512, 768)) tensor for "
@@ -170,9 +187,7 @@ DATA_RULES = (
             r"Operation not permitted",
             r"Host is down",
             r"trying to write in your cache folder",
-            r"(?:[Dd]irectory|[Ff]older|[Ff]ile|[Pp]ath|[Cc]ache|[Dd]isk|[Mm]ount)\b.{0,80}not writable",
             r"is not a writable",
-            r"not have (?:write )?permission",
             r"NFS.{0,40}(?:not responding|timed out|error)",
             r"[Ll]ustre.{0,60}(?:error|evict|not responding)",
             r"LustreError",
@@ -191,6 +206,10 @@ DATA_RULES = (
             r"No locks available",
             r"\[Errno 37\]",
             r"file signature not found",
+        ),
+        error_patterns=(
+            r"(?:[Dd]irectory|[Ff]older|[Ff]ile|[Pp]ath|[Cc]ache|[Dd]isk|[Mm]ount)\b.{0,80}not writable",
+            r"not have (?:write )?permission",
         ),
         unless=r"publickey|please try again|pyxis|enroot|docker|ImportError|\buc[pt]_\w+|UCX|pml_|mtl_",
         example="OSError: [Errno 30] Read-only file system",
@@ -256,9 +275,6 @@ DATA_RULES = (
             r"could not parse ModelProto",
             r"model_proto->ParseFrom",
             r"cannot reshape array of size",
-            r"[Tt]oken.{0,40}out of (?:range|vocab)",
-            r"[Ee]mpty (?:dataset|corpus|data)",
-            r"[Dd]ata ?set.{0,60}(?:not found|is empty|missing|corrupt|does not exist)",
             r"num_samples should be a positive",
             (
                 r"(?:train|valid|test).{0,20}(?:data|files?).{0,30}(?:not found|missing|does not "
@@ -272,17 +288,22 @@ DATA_RULES = (
             r"zlib.error",
             r"zstd.{0,30}(?:error|corrupt|incomplete)",
             r"[Uu]nable to open (?:data|dataset)",
+            r"last epoch number of samples exceeded",
+            r"pyarrow\.lib\.\w+",
+            r"Invalid flatbuffers message",
+            r"invalid (?:magic|index file)",
+        ),
+        error_patterns=(
+            r"[Tt]oken.{0,40}out of (?:range|vocab)",
+            r"[Ee]mpty (?:dataset|corpus|data)",
+            r"[Dd]ata ?set.{0,60}(?:not found|is empty|missing|corrupt|does not exist)",
             r"vocab(?:ulary)? (?:file|size).{0,40}(?:not|does|mismatch)",
             r"Not enough (?:samples|tokens|documents)",
             r"not enough data",
-            r"last epoch number of samples exceeded",
             r"number of (?:samples|documents).{0,60}(?:mismatch|not)",
             r"[Dd]ata (?:prefix|path|file).{0,60}(?:not|does not)",
-            r"pyarrow\.lib\.\w+",
-            r"Invalid flatbuffers message",
             r"webdataset.{0,60}(?:error|fail)",
             r"shard .{0,40}(?:missing|corrupt|truncated)",
-            r"invalid (?:magic|index file)",
         ),
         unless=r"config\.json|tokenizer_config|checkpoint|\.triton",
         example=(
@@ -299,6 +320,8 @@ DATA_RULES = (
                 r"nted_iteration|mp_rank_|iter_\d{7}|global_step\d+|\.distcp|zero_pp_rank"
                 r"|checkpoint-\d+)"
             ),
+        ),
+        error_patterns=(
             r"Unable to find (?:latest|checkpoint)",
             r"no checkpoint (?:was )?found",
             r"checkpoint .{0,60}(?:not found|does not exist)",

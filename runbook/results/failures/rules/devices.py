@@ -33,8 +33,6 @@ DEVICE_RULES = (
             r"ECC_UNCORRECTABLE",
             r"cudaErrorECCUncorrectable",
             r"row.?remap.{0,30}fail",
-            r"DBE\b.{0,20}error",
-            r"NVLink.{0,40}error",
             r"nvlink.{0,30}(?:fatal|down)",
             r"ERROR_GPU",
             r"Unable to determine the device handle for (?:GPU|gpu)",
@@ -49,6 +47,10 @@ DEVICE_RULES = (
             r"CUDA_ERROR_CONTAINED|cudaErrorContained",
             r"over nvlink or a hardware error",
             r"\bRAS\b.{0,30}(?:uncorrectable|poison)",
+        ),
+        error_patterns=(
+            r"DBE\b.{0,20}error",
+            r"NVLink.{0,40}error",
         ),
         example="RuntimeError: CUDA error: uncorrectable ECC error encountered",
         source="jade-hpc-gpu/jade-hpc-gpu.github.io#194",
@@ -71,6 +73,16 @@ DEVICE_RULES = (
         ),
         example="salloc: error: Node failure on worker-1",
         source="nebius/soperator#854",
+    ),
+    # Ray lost a node. Its daemon may also have crashed.
+    Rule(
+        kind=NODE,
+        patterns=(r"has been marked dead because the detector",),
+        example="WARNING worker.py:1462 -- The node with node id: 8f20 and ip: 10.128.0.103 has been marked dead "
+        "because the detector has missed too many heartbeats from it.",
+        source="ray-project/ray#22349",
+        level=Level.SYMPTOM,
+        in_warnings=True,
     ),
     Rule(
         kind=NODE,
@@ -131,18 +143,20 @@ DEVICE_RULES = (
             r"Invalid device id",
             r"hsa_init.{0,30}(?:fail|error)",
             r"device < num_gpus",
-            r"num_gpus.{0,20}\b0\b.{0,30}available",
             r"ProcessGroupNCCL is only supported with GPUs, no GPUs found",
-            r"no GPUs? found",
-            r"CUDA_VISIBLE_DEVICES.{0,40}(?:invalid|empty|not set)",
             r"Attempting to deserialize object on (?:a )?CUDA device",
             r"Attempting to deserialize object on CUDA device \d+ but",
             r"gres/gpu count (?:reported )?lower",
-            r"requested \d+ GPUs?,? but only",
             r"[Yy]ou requested (?:gpu|GPU)s?: \[",
             r"is_available\(\) is False",
-            r"No GPU\(s\)",
             r"Can't find any GPU",
+        ),
+        error_patterns=(
+            r"num_gpus.{0,20}\b0\b.{0,30}available",
+            r"no GPUs? found",
+            r"CUDA_VISIBLE_DEVICES.{0,40}(?:invalid|empty|not set)",
+            r"requested \d+ GPUs?,? but only",
+            r"No GPU\(s\)",
             r"local rank .{0,30}(?:exceeds|larger than).{0,30}GPU",
         ),
         example="RuntimeError: No CUDA GPUs are available",
@@ -193,6 +207,24 @@ DEVICE_RULES = (
         example="CUDA error: no kernel image is available for execution on the device",
         source="hustvl/Vim#42",
         in_warnings=True,
+    ),
+    # A library asks for another version of CUDA, or for a newer GPU.
+    Rule(
+        kind=GPU_STACK,
+        patterns=(
+            r"invalid value for --gpu-arch",
+            r"setup doesn't support bf16/gpu",
+        ),
+        error_patterns=(
+            (
+                r"(?:CUDA|[Cc]u(?:DNN|BLAS|blas|dnn)\w*|ROCm|[Dd]river)\b.{0,40}"
+                r"(?:>= ?\d|or (?:higher|newer|later)\b)"
+            ),
+            r"[Rr]equires? (?:at least )?(?:CUDA|cuDNN|ROCm|Ampere|Ada|Hopper|Blackwell|sm_?\d)\b",
+        ),
+        example="AssertionError: CublasLt version 12.1.3.x or higher required for FP8 execution on Ada.",
+        counterexample="Found CUDA >= 12.1, FP8 execution is possible",
+        source="NVIDIA/TransformerEngine#2538",
     ),
     Rule(
         kind=GPU_STACK,
@@ -316,6 +348,17 @@ DEVICE_RULES = (
         counterexample="IndexError: list index out of range",
         source="PyTorch, a message of aten/src/ATen/native/Embedding.cpp",
         decision=NextStep.FIX_FIRST,
+    ),
+    # PyTorch's destructors cannot raise, so they print a warning.
+    Rule(
+        kind=KERNEL,
+        patterns=(
+            r"CUDA warning: (?:an illegal memory access|unspecified launch failure|device-side assert)",
+        ),
+        example="[W CUDAGuardImpl.h:46] Warning: CUDA warning: an illegal memory access was encountered "
+        "(function destroyEvent)",
+        source="PyTorch, a message of c10/cuda/impl/CUDAGuardImpl.h",
+        in_warnings=True,
     ),
     Rule(
         kind=KERNEL,

@@ -84,6 +84,7 @@ ENDING_RULES = (
             r"Killing subprocess",
             r"failed \(exitcode",
             r"tasks? [\d,-]+: (?:Terminated|Exited|Killed|Aborted)",
+            r"CANCELLED AT \S+ DUE TO TASK FAILURE",
             r"mpirun noticed that process rank",
             r"Primary job +terminated normally",
             r"MPI_ABORT was invoked",

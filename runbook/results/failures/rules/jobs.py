@@ -24,6 +24,15 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 _OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
 """What a file-system quota counts, or whose quota it is. Programs have quotas of their own."""
 
+_UNREACHED = (
+    r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
+    r"|No route to host|Network is unreachable|Connection (?:refused|timed out)|[Cc]annot connect to host)"
+)
+"""What a program says of a host that it does not reach."""
+_WEB_ADDRESS = (
+    r"(?:https?://|s3://|gs://|HTTPS?Connection|HTTP request|urlopen error|[\w.-]+\.\w+:443\b)"
+)
+
 JOB_RULES = (
     # ENOSPC from the kernel: the node's limit of namespaces is reached or zero, but no disk is
     # full.
@@ -46,7 +55,6 @@ JOB_RULES = (
             rf"{_OF_DISKS}\b.{{0,40}} exceed(?:s|ed|ing) (?:\w+ ){{0,4}}quota",
             r"EDQUOT",
             r"ENOSPC",
-            r"inode.{0,30}(?:exhausted|quota|limit)",
             r"[Nn]ot enough (?:free )?(?:disk )?space",
             r"file (?:size|count) limit exceeded",
             r"[Ff]ile too large",
@@ -61,6 +69,7 @@ JOB_RULES = (
             r"filesystem full",
             r"[Nn]o space available",
         ),
+        error_patterns=(r"inode.{0,30}(?:exhausted|quota|limit)",),
         example="OSError: [Errno 122] Disk quota exceeded",
         source="ayaanzhaque/instruct-nerf2nerf#86",
         in_warnings=True,
@@ -79,7 +88,7 @@ JOB_RULES = (
         patterns=(
             r"DUE TO PREEMPTION",
             r"\bPREEMPTED\b",
-            r"[Jj]ob (?:was |has been )?preempted",
+            r"[Jj]ob (?:is |was |has been )?preempted",
             r"being preempted",
             r"DUE TO JOB REQUEUE",
             r"job requeued",
@@ -91,6 +100,7 @@ JOB_RULES = (
             "PREEMPTION ***"
         ),
         source="Slurm, a message of slurmstepd",
+        in_warnings=True,
     ),
     Rule(
         kind=TIME_LIMIT,
@@ -121,6 +131,8 @@ JOB_RULES = (
             r"unable to run job, (?:MOM rejected|send to MOM)",
             # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
+            r"Unable to establish control machine address",
+            r"slurmstepd: error: Unable to resolve ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
                 r"(?:[Tt]ask launch for .{0,60}failed on node \S+|Application launch failed): "
@@ -181,7 +193,6 @@ JOB_RULES = (
             r"invalid (?:partition|qos|account) specified",
             r"Unauthorized Request",
             r"Submission rejected",
-            r"job submit limit",
             r"bsub: .{0,60}(?:error|rejected|not)",
             r"Node count specification invalid",
             r"Invalid (?:qos|feature|generic resource) specification",
@@ -191,6 +202,7 @@ JOB_RULES = (
             r"Job credential (?:revoked|expired)",
             r"Requested partition configuration not available",
             r"nodes are busy$",
+            r"[Jj]ob cannot run in partition",
             r"[Nn]odes required for job are DOWN",
             r"PartitionTimeLimit",
             r"PartitionNodeLimit",
@@ -198,6 +210,7 @@ JOB_RULES = (
             r"AssocMax\w+",
             r"AssocGrp\w+",
         ),
+        error_patterns=(r"job submit limit",),
         unless=r"retrying",
         example=(
             "srun: error: Unable to allocate resources: Requested time limit is invalid (missing "
@@ -209,13 +222,13 @@ JOB_RULES = (
     Rule(
         kind=REFUSED_JOB,
         patterns=(
-            r"job submit limit",
             r"Job violates accounting/QOS policy",
             r"would exceed .{0,60}(?:limit|per-user)",
             r"Resource temporarily unavailable.{0,20}sbatch",
             r"slurm_receive_msg",
             r"Socket timed out on send/recv",
         ),
+        error_patterns=(r"job submit limit",),
         unless=r"slurm_receive_msgs: ",
         example=(
             "Output: 'sbatch: error: Batch job submission failed: Job violates accounting/QOS "
@@ -376,7 +389,6 @@ JOB_RULES = (
             r"specified plugin name for mpi",
             r"PM[Ix2]+_Init",
             r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
-            r"PMI .{0,30}(?:fail|not|error)",
             r"\b(?:pmix|orte)_\w+ failed",
             r"requested component was not found, or was unable to be opened",
             r"PMIX[ _]ERROR",
@@ -420,15 +432,18 @@ JOB_RULES = (
             r"pals_\w+.{0,60}fail",
             r"apshepherd",
             r"cannot (?:bind|launch) .{0,40}(?:rank|task)s?",
-            r"open-?mpi .{0,60}(?:not|fail)",
             r"Unable to start (?:a daemon|one or more)",
             r"unable to reliably start",
             r"tree_?spawn",
-            r"nproc_per_node .{0,40}(?:invalid|not)",
             r"torchrun: (?:error|command not found)",
             r"mpiexec: command not found",
             r"srun: command not found",
             r"deepspeed: command not found",
+        ),
+        error_patterns=(
+            r"PMI .{0,30}(?:fail|not|error)",
+            r"open-?mpi .{0,60}(?:not|fail)",
+            r"nproc_per_node .{0,40}(?:invalid|not)",
             r"launcher .{0,30}not (?:found|installed)",
         ),
         unless=r"sent help message|mpi4py.{0,30}No module",
@@ -527,17 +542,13 @@ JOB_RULES = (
                 r"HTTPSConnectionPool\(host='(?:huggingface|cdn-lfs|hf|api\.wandb|s3|openaipublic"
                 r"|raw\.github|pypi|download)"
             ),
-            r"wandb.{0,80}(?:error|Network|failed)",
             r"(?:ProxyError|SSLError)\b",
             r"ConnectionError: .{0,60}(?:Couldn't reach|HTTPS)",
             r"EntryNotFoundError",
             r"RevisionNotFoundError",
             r"Access to model .{0,80}is restricted",
-            r"Invalid (?:user|username|token)",
             r"Repository Not Found",
             r"Name or service not known.{0,60}(?:huggingface|hf|github)",
-            r"Unauthorized",
-            r"api[_ -]key .{0,40}(?:not|invalid)",
             r"hf_hub_download.{0,80}fail",
             r"Can't load (?:the )?(?:tokenizer|configuration|config|model|feature extractor) for",
             r"does not appear to have a file named",
@@ -545,20 +556,52 @@ JOB_RULES = (
             r"doesn't exist on the Hub",
             r"modelscope.{0,60}(?:not exist|fail)",
         ),
+        error_patterns=(
+            r"wandb.{0,80}(?:error|Network|failed)",
+            r"Invalid (?:user|username|token)",
+            r"Unauthorized",
+            r"api[_ -]key .{0,40}(?:not|invalid)",
+        ),
         example=(
             "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
             "couldn't find it in the cached files"
         ),
         source="hustvl/Matte-Anything#15",
     ),
+    # A request to the web that fails on its way. A server of the site has no domain in its name.
+    Rule(
+        kind=HUB,
+        patterns=(
+            rf"{_WEB_ADDRESS}.{{0,300}}{_UNREACHED}",
+            rf"{_UNREACHED}.{{0,300}}{_WEB_ADDRESS}",
+            rf"^(?:curl|wget|git|pip|conda)\b.{{0,200}}{_UNREACHED}",
+        ),
+        unless=r"https?://[\w-]+[:/]|localhost|127\.0\.0\.1|pypi|wandb",
+        example="Cause: com.amazonaws.SdkClientException: Unable to execute HTTP request: No route to host",
+        counterexample="API request to http://mlflow:5000 failed with exception Connection refused",
+        source="AlexsLemonade/scpca-nf#204",
+    ),
+    Rule(
+        kind=HUB,
+        patterns=(_UNREACHED,),
+        after=(
+            r"urllib/request\.py|urllib3/|requests/(?:adapters|sessions)\.py|http/client\.py"
+            r"|huggingface_hub/|[Dd]ownloading:? .{0,20}https?://"
+        ),
+        unless=r"c10d|TCPStore|gloo|host not found|localhost|127\.0\.0\.1",
+        example_before='  File "/usr/lib/python3.11/urllib/request.py", line 1348, in do_open',
+        example="OSError: [Errno -3] Temporary failure in name resolution",
+        counterexample="ValueError: host not found: Name or service not known",
+        source="jade-hpc-gpu/jade-hpc-gpu.github.io#184",
+    ),
     Rule(
         kind=HUB,
         patterns=(
             r"429 Client Error",
-            r"rate.?limit(?:ed)?",
             r"Too Many Requests",
             r"50[234] (?:Server Error|Bad Gateway|Gateway)",
         ),
+        error_patterns=(r"rate.?limit(?:ed)?",),
         example="429 Client Error: Too Many Requests",
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,

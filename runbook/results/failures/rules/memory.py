@@ -86,13 +86,15 @@ MEMORY_RULES = (
                 r"ibv_(?:create_cq|reg_mr\w*|create_qp|alloc_pd|reg_dmabuf_mr)\w*.{0,40}(?:Cannot "
                 r"allocate memory|ENOMEM|errno 12)"
             ),
-            r"RLIMIT_MEMLOCK",
-            r"[Mm]emlock.{0,40}(?:limit|too)",
             r"register(?:ed)? memory.{0,60}locked memory",
-            r"locked.memory limit",
-            r"max locked memory",
             r"mlock\w* failed",
             r"[Uu]nable to (?:lock|register) memory",
+        ),
+        error_patterns=(
+            r"RLIMIT_MEMLOCK",
+            r"[Mm]emlock.{0,40}(?:limit|too)",
+            r"locked.memory limit",
+            r"max locked memory",
         ),
         example=(
             "misc/ibvwrap.cc:190 NCCL WARN Call to ibv_create_cq failed with error Cannot "
@@ -140,8 +142,10 @@ MEMORY_RULES = (
             r"\[Errno (?:23|24)\]",
             r"EMFILE",
             r"received 0 items of ancdata",
-            r"ulimit -n",
             r"[Ff]ile table overflow",
+        ),
+        error_patterns=(
+            r"ulimit -n",
             r"max_map_count",
         ),
         example=(
@@ -158,12 +162,12 @@ MEMORY_RULES = (
             r"can't start new thread",
             r"fork: (?:retry: )?(?:Resource temporarily|No child processes)",
             r"BlockingIOError: \[Errno 11\]",
-            r"Resource temporarily unavailable",
+            r"(?:thread|fork|clone|spawn|[Cc]an't create|Errno 11\]).{0,60}Resource temporarily unavailable",
             r"libgomp: Thread creation failed",
             r"OMP: Error #34",
             r"(?:[Ff]ailed|[Uu]nable) to (?:create|start) (?:an? )?(?:\w+ )?threads?\b",
-            r"inotify (?:watch|instance)",
         ),
+        error_patterns=(r"inotify (?:watch|instance)",),
         unless=r"retrying|lock|srun: .*[Ss]tep creation",
         example="OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable",
         source="willsheffler/worms#2",

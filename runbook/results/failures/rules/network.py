@@ -3,6 +3,7 @@
 from runbook.results.failures.kinds import (
     COLLECTIVES_DIFFER,
     FABRIC,
+    HUB,
     INTERFACE,
     PEER_DIED,
     PORT,
@@ -11,6 +12,16 @@ from runbook.results.failures.kinds import (
     TIMEOUT,
 )
 from runbook.results.failures.rule import Level, Rule
+
+_OF_OTHER_TRANSPORTS = (
+    r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
+    r"|Bytes)?\b.*failed|pypi"
+)
+"""Connections for which the store of a process group is not to blame."""
+_OF_OTHER_SERVERS = (
+    r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
+)
+"""Servers of other programs, such as a database or a tracker."""
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -98,14 +109,7 @@ NETWORK_RULES = (
             r"DistStoreError",
             r"client socket has failed to connect",
             r"failed to connect to (?:any|all) (?:of the )?addresses",
-            r"getaddrinfo",
-            r"gai error",
-            r"Name or service not known",
-            r"Temporary failure in name resolution",
-            r"Could not resolve host",
             r"hostname .{0,60}(?:cannot|can't|could not|not) be? ?resolved",
-            r"No route to host",
-            r"Network is unreachable",
             r"connect\(\) timed out",
             r"timed out .{0,40}(?:TCPStore|rendezvous|init_process_group)",
             r"(?:TCPStore|rendezvous).{0,60}timed? ?out",
@@ -114,24 +118,46 @@ NETWORK_RULES = (
             r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected",
             r"connectFullMesh failed.{0,100}timed? ?out",
             r"ProcessGroup\w+ .{0,40}rendezvous",
-            r"connection to .{0,60}:\d+ .{0,20}(?:refused|timed out)",
-            r"Connection refused",
-            r"Connection timed out",
-            r"ConnectionRefusedError",
             r"The node has been closed",
             r"Rendezvous .{0,30}failed",
             r"etcd\.(?:\w+\.)*Etcd\w+",
         ),
-        unless=(
-            r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
-            r"|Bytes)?\b.*failed|pypi"
-        ),
+        unless=_OF_OTHER_TRANSPORTS,
         example=(
             "torch.distributed.DistBackendError: [4] is setting up NCCL communicator and "
             "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
             "store->get('0') got error: Socket Timeout"
         ),
         source="hiyouga/LlamaFactory#3698",
+        in_warnings=True,
+    ),
+    # A connection failed, but the line does not say whose. Another rank, or a server outside of the
+    # job.
+    Rule(
+        kind=RENDEZVOUS,
+        patterns=(
+            r"getaddrinfo",
+            r"gai error",
+            r"Name or service not known",
+            r"Temporary failure in name resolution",
+            r"Could not resolve host",
+            r"No route to host",
+            r"Network is unreachable",
+            r"connection to .{0,60}:\d+ .{0,20}(?:refused|timed out)",
+            r"Connection refused",
+            r"Connection timed out",
+            r"ConnectionRefusedError",
+        ),
+        unless=rf"{_OF_OTHER_TRANSPORTS}|{_OF_OTHER_SERVERS}",
+        example="ValueError: host not found: Temporary failure in name resolution",
+        counterexample="redis.exceptions.ConnectionError: Error 111 connecting to n1:6379. Connection refused.",
+        source="kubeflow/pytorch-operator#125",
+        level=Level.SYMPTOM,
+        also=HUB,
+        check=(
+            "The lines above name the address. If it is no node of the job, the compute node may not "
+            "reach the internet."
+        ),
         in_warnings=True,
     ),
     Rule(
@@ -146,7 +172,6 @@ NETWORK_RULES = (
             r"ifa != nullptr",
             r"Unable to resolve hostname to a \(local\) address",
             r"no socket interface found",
-            r"NCCL_SOCKET_IFNAME .{0,60}(?:not found|no|invalid)",
             r"[Nn]o such device.{0,30}(?:interface|ifname)",
             r"find_ofi_provider",
             r"optimal provider",
@@ -156,20 +181,23 @@ NETWORK_RULES = (
             r"NET/OFI.{0,80}(?:[Nn]o |not found|Unable|couldn't|Couldn't find)",
             r"[Ff]ailed to initialize (?:any )?NET plugin",
             r"Failed to initialize NET plugin",
-            r"[Cc]ould not find .{0,30}(?:interface|HCA|NIC)",
-            r"NCCL_IB_HCA .{0,40}(?:not|no)",
-            r"looking for .{0,30}interface",
             r"failed to find an interface",
-            r"interface .{0,40}(?:does not exist|not found|is down)",
             r"makeDeviceForInterface",
             r"makeDeviceForHostname",
             r"gloo/transport/tcp/device\.cc",
             r"aws-ofi-nccl.{0,60}(?:not found|fail)",
             r"No network interface",
+            r"ifname .{0,60}not found",
+        ),
+        error_patterns=(
+            r"NCCL_SOCKET_IFNAME .{0,60}(?:not found|no|invalid)",
+            r"[Cc]ould not find .{0,30}(?:interface|HCA|NIC)",
+            r"NCCL_IB_HCA .{0,40}(?:not|no)",
+            r"looking for .{0,30}interface",
+            r"interface .{0,40}(?:does not exist|not found|is down)",
             r"unrecognized (?:network|provider)",
             r"FI_PROVIDER.{0,40}(?:not|unknown)",
             r"unknown network (?:name|interface)",
-            r"ifname .{0,60}not found",
         ),
         example="node1:99:99 [0] bootstrap.cc:45 NCCL WARN Bootstrap : no socket interface found",
         source="NVIDIA/nccl#1837",
@@ -230,10 +258,10 @@ NETWORK_RULES = (
             # An event such as "client reregistration" comes from the subnet manager and is not an
             # error.
             r"NET/IB ?: .{0,60}(?:error|fail|fatal)",
-            r"VNI\b.{0,60}(?:fail|not)",
             r"rgroup",
             r"RC: -\d+, ERROR",
         ),
+        error_patterns=(r"VNI\b.{0,60}(?:fail|not)",),
         unless=r"Memory allocation|Cannot allocate memory|libibverbs: Warning",
         example=(
             "NCCL WARN NET/IB : Got completion from peer 10.216.210.236<54862> with status=12 "
@@ -264,13 +292,11 @@ NETWORK_RULES = (
         patterns=(
             r"[Ww]atchdog caught collective operation timeout",
             r"Timed out waiting \d+ms for (?:recv|send)",
-            r"NCCL.{0,40}timed? ?out",
             r"Heartbeat monitor timed out",
             r"no heartbeat of its watchdog",
             r"collective operation timeout",
             r"ran for \d+ milliseconds before timing out",
             r"Some NCCL operations have failed or timed out",
-            r"\[Rank \d+\].{0,80}[Tt]imeout",
             r"monitoredBarrier",
             r"Rank \d+ (?:successfully reached|failed to pass) monitoredBarrier",
             r"last enqueued (?:NCCL )?work",
@@ -278,10 +304,14 @@ NETWORK_RULES = (
             r"gloo.{0,120}[Tt]imed? ?out",
             r"Application timeout caused pair closure",
             r"DistBackendError.{0,120}[Tt]imeout",
-            r"Watchdog .{0,80}(?:timeout|timed out)",
             # HCCL, the communication library of Ascend's devices
             r"(?:[Gg]etting socket|[Ww]ait execution of the Notify register) times out",
             r"[Tt]imeout at NCCL work",
+        ),
+        error_patterns=(
+            r"NCCL.{0,40}timed? ?out",
+            r"\[Rank \d+\].{0,80}[Tt]imeout",
+            r"Watchdog .{0,80}(?:timeout|timed out)",
             r"collective .{0,60}(?:hang|stuck|timed out)",
             r"barrier .{0,40}timed out",
             r"Timeout\(ms\)=",

@@ -10,9 +10,11 @@ PROGRAM_RULES = (
             r"loss scale already at minimum",
             r"[Mm]inimum loss scale (?:reached|exceeded)",
             r"overflows at the smallest loss scale",
+            r"FloatingPointError.{0,60}scale",
+        ),
+        error_patterns=(
             r"loss scale .{0,30}(?:below|minimum)",
             r"Cannot (?:decrease|reduce) .{0,20}scale",
-            r"FloatingPointError.{0,60}scale",
         ),
         example=(
             "Exception: Current loss scale already at minimum - cannot decrease scale anymore. "
@@ -88,12 +90,8 @@ PROGRAM_RULES = (
         kind=CONFIGURATION,
         patterns=(
             r"Check batch related parameters",
-            r"(?:be|not) (?:evenly )?(?:divisible|(?:an? )?(?:integer )?multiple of)\b",
-            r"must divide",
             r"still have inflight params",
-            r"not divisible",
             r"unrecognized arguments?",
-            r"(?:invalid|unknown|unrecognized) (?:choice|option|argument|value|key|field)",
             r"the following arguments are required",
             r"expected (?:one|at least one) argument",
             (
@@ -108,7 +106,6 @@ PROGRAM_RULES = (
             ),
             r"DeepSpeedConfigError",
             r"pydantic\S*ValidationError",
-            r"validation errors? for \w+",
             r"Default process group has not been initialized",
             r"ConfigAttributeError",
             r"ConfigKeyError",
@@ -116,10 +113,6 @@ PROGRAM_RULES = (
             r"ValidationError",
             r"hydra\.errors",
             r"Could not override",
-            r"Key '\S+' (?:is )?not in",
-            r"omegaconf",
-            r"got an unexpected keyword argument",
-            r"missing \d+ required (?:positional|keyword)",
             r"Error: No such option",
             r"Got unexpected extra argument",
             r"error: argument",
@@ -129,6 +122,18 @@ PROGRAM_RULES = (
                 r"(?:tensor|pipeline|expert|context|data)[ _-](?:model[ "
                 r"_-])?parallel.{0,80}(?:must|should|cannot|not|greater|exceed)"
             ),
+            r"yaml\.(?:scanner|parser|constructor)\.\w+",
+            r"NotImplementedError",
+            r"ValueError: .{0,120}(?:must|should|expected|invalid|not supported|unknown|requires)",
+        ),
+        error_patterns=(
+            r"(?:be|not) (?:evenly )?(?:divisible|(?:an? )?(?:integer )?multiple of)\b",
+            r"must divide",
+            r"not divisible",
+            r"(?:invalid|unknown|unrecognized) (?:choice|option|argument|value|key|field)",
+            r"validation errors? for \w+",
+            r"Key '\S+' (?:is )?not in",
+            r"omegaconf",
             r"world[_ ]size .{0,60}(?:not|must|divisible|!=|is less)",
             r"sequence parallel.{0,60}(?:requires?|must|cannot|without)",
             r"global[_ ]batch.{0,60}(?:must|not|should|divisible)",
@@ -136,18 +141,14 @@ PROGRAM_RULES = (
             r"requires? .{0,30}(?:to be|CUDA_DEVICE_MAX_CONNECTIONS)",
             r"CUDA_DEVICE_MAX_CONNECTIONS",
             r"(?:hidden|ffn|kv|num)_\w+ .{0,60}(?:must|divisible)",
-            r"yaml\.(?:scanner|parser|constructor)\.\w+",
-            r"TypeError: .{0,60}__init__\(\)",
             r"unsupported (?:optimizer|option|dtype|activation|combination)",
             r"(?:zero|ZeRO).{0,40}(?:stage|not).{0,40}(?:support|compatible|work)",
-            r"NotImplementedError",
-            r"ValueError: .{0,120}(?:must|should|expected|invalid|not supported|unknown|requires)",
         ),
         unless=(
             r"NCCL WARN|nvidia-container|mpiexec|pyxis"
             r"|state_dict|checkpoint|NVIDIA driver|CUDA(?!_DEVICE_MAX_CONN)|view size"
             r"|size and stride|Index file|Torch not compiled|isnan|NaN"
-            r"|world_size=\d+, worker_count"
+            r"|world_size=\d+, worker_count|values to unpack|invalid literal"
         ),
         example="AssertionError: num_layers should be divisible by pipeline_model_parallel_size",
         counterexample="There may be multiple versions installed: error",

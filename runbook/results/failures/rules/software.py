@@ -60,7 +60,7 @@ SOFTWARE_RULES = (
     Rule(
         kind=COMPILE_CACHE,
         patterns=(
-            r"OSError: \[Errno 16\] Device or resource busy",
+            r"OSError: \[Errno 16\] Device or resource busy(?!: '\.nfs)",
             r"build failed\. Log: .{0,300}Stale file handle",
             r"fatal error: .{0,200}Stale file handle",
         ),
@@ -76,6 +76,8 @@ SOFTWARE_RULES = (
         kind=STORAGE,
         patterns=(
             r"Stale (?:NFS )?file handle",
+            # A file that is deleted while a process has it open
+            r"Device or resource busy: '(?:\S*/)?\.nfs\w+'",
             r"\[Errno 116\]",
             r"ESTALE",
         ),
@@ -248,6 +250,9 @@ SOFTWARE_RULES = (
             r"cannot allocate memory in static TLS block",
             r"PyTorch has CUDA Version=.{0,60}torchvision has",
             r"operator torchvision::nms does not exist",
+            # Two libraries for threads in one process
+            r"MKL_THREADING_LAYER=\w+ is incompatible",
+            r"OMP: Error #15",
         ),
         example=(
             "ImportError: /opt/conda/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x"
@@ -265,13 +270,15 @@ SOFTWARE_RULES = (
             r"PackageNotFoundError",
             r"DistributionNotFound",
             r"VersionConflict",
+            r"ImportError: .{0,80}(?:requires|needs|not installed|version)",
+            r"has no attribute '?__version__",
+            r"module '\S+' has no attribute",
+        ),
+        error_patterns=(
             r"is required but not installed",
             r"(?:please|Please) (?:pip )?install",
             r"requires the .{0,40} (?:library|package)",
             r"which is not installed",
-            r"ImportError: .{0,80}(?:requires|needs|not installed|version)",
-            r"has no attribute '?__version__",
-            r"module '\S+' has no attribute",
             r"is not installed",
             r"but found .{0,20}==",
             r"apex (?:is )?(?:not|required)",

@@ -1,0 +1,74 @@
+"""Decides whether a line reports an error, or tells what a program will do instead.
+
+Programs use the words of a failure also when they announce something: an optional package that is
+not installed, a setting, or what they do without a file. Such words count only in a line that
+reports an error.
+"""
+
+import re
+
+EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
+    # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
+    r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
+    r"|^C\+\+ exception with description "
+)
+"""An exception at the start of a line, with a message or without one."""
+MARKED = re.compile(
+    r"\bNCCL WARN\b"
+    # The level of a logger, or the word that compilers and launchers begin their messages with
+    r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
+    r"|\b[Ff]atal error\b"
+    # The level of TensorFlow's, Abseil's and PyTorch's loggers
+    r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
+)
+"""A line that its program marks as an error."""
+_RAISED = re.compile(r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()")
+"""The name of an exception anywhere in a line. Loggers and other ranks print text before it."""
+_CONTINUES = re.compile(
+    # What the program does without the thing that it lacks
+    r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
+    r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b|\bskipping\b"
+    r"|\b(?:will|going to) (?:retry|try again|be retried)\b|\bretrying\b"
+    r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
+    r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
+)
+"""What a program does without the thing that its line reports as missing."""
+_ADVISES = re.compile(r"\bNCCL WARN\b")
+"""NCCL marks warnings, after which it may go on, and errors in the same way."""
+_DENIES = re.compile(
+    r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
+    r"|\b(?:exceeded|failed|failures|errors?|lost|full|diverged|detected)\b\"?\s?[:=]\s?(?:0|no|none|None|false|False)\b"
+)
+"""A line that says that there is no failure."""
+
+
+def reports_error(text: str) -> bool:
+    """Return whether a line reports an error: by its mark, or by the name of an exception.
+
+    >>> reports_error("ImportError: flash_attn is not installed")
+    True
+    >>> reports_error("flash_attn is not installed")
+    False
+    """
+    return bool(MARKED.search(text) or _RAISED.search(text))
+
+
+def continues(text: str) -> bool:
+    """Return whether a line that reports no error says that its program goes on.
+
+    >>> continues("Apex is not installed. Falling back to Torch Norm")
+    True
+    >>> continues("slurmstepd: error: couldn't chdir to /a: going to /tmp instead")
+    False
+    """
+    return bool(_CONTINUES.search(text)) and not reports_error(_ADVISES.sub("", text))
+
+
+def denies_failure(text: str) -> bool:
+    """Return whether a line says that nothing failed.
+
+    >>> denies_failure("No NaNs detected in the gradients")
+    True
+    """
+    return bool(_DENIES.search(text)) and not reports_error(text)
