@@ -120,7 +120,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
         (
             "#PBS -l select=3",
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("3 nodes are more than queue debug gives a job, 2")
+                text=containing("3 nodes are more than queue debug allows per job (2)")
             ),
         ),
         (
@@ -306,7 +306,7 @@ def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):
     with refuses(
         JobError,
         JobMessage.JOB_REFUSED,
-        last_words="qsub ended with exit code 187 and said: qsub: Unknown resource: system",
+        last_words="qsub ended with exit code 187. Its output: qsub: Unknown resource: system",
     ):
         pbs.submit(folder)
 

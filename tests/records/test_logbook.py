@@ -48,9 +48,9 @@ EVENTS = [
             "since": 29050,
             "value": 8.7,
             "usual": 2.8,
-            "evidence": "loss 8.7: it jumped; the 40 before have the median 2.8 and the spread 0.01",
+            "evidence": "loss 8.7: it jumped; the 40 records before have median 2.8 and spread 0.01",
         },
-        "Spike at iteration 29050: loss 8.7: it jumped; the 40 before have the median 2.8 and the spread 0.01",
+        "Spike at iteration 29050: loss 8.7: it jumped; the 40 records before have median 2.8 and spread 0.01",
     ),
     (
         {

@@ -100,7 +100,7 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
             ("partition=short", "nodes=2"),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
                 text=containing(
-                    "2 nodes are more than partition short gives a job, 1", "MaxNodes=1"
+                    "2 nodes are more than partition short allows per job (1)", "MaxNodes=1"
                 )
             ),
         ),

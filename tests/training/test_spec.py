@@ -107,7 +107,7 @@ def changed(section, key, value, **options):
         (
             specs.spec(engine="deepspeed", zero_stage=2, pipeline=2),
             2,
-            "parallel.zero_stage=2 with parallel.pipeline=2: ZeRO 2 and 3 share gradients, which a pipeline adds up",
+            "parallel.zero_stage=2 with parallel.pipeline=2: ZeRO 2 and 3 partition gradients, but a pipeline accumulates",
         ),
         (
             specs.spec(engine="deepspeed", pipeline=2, virtual_pipeline=2),
@@ -211,7 +211,7 @@ def changed(section, key, value, **options):
         (
             specs.spec(tensor=2, parallel={"sequence": True}, model={"sequence_length": 31}),
             2,
-            "parallel.sequence=true with parallel.tensor=2, 31 tokens: sequence parallelism cuts",
+            "parallel.sequence=true with parallel.tensor=2, 31 tokens: sequence parallelism splits",
         ),
         (
             specs.spec(tensor=2, parallel={"sequence": True}, engine="deepspeed"),
@@ -221,8 +221,8 @@ def changed(section, key, value, **options):
         (
             changed("parallel", "zero_stage", 3),
             1,
-            "parallel.zero_stage=3 with training.engine=megatron-core: Megatron's distributed optimizer shares "
-            "optimizer states only, which is stage 1. Set parallel.zero_stage to 1, or training.engine to deepspeed.",
+            "parallel.zero_stage=3 with training.engine=megatron-core: Megatron's distributed optimizer partitions "
+            "only optimizer states, which is stage 1. Set parallel.zero_stage to 1, or training.engine to deepspeed.",
         ),
         (
             specs.spec(engine="deepspeed", zero_stage=0, precision="fp16"),
