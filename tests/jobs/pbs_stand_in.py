@@ -20,6 +20,7 @@ from pathlib import Path
 HOME = Path(os.environ["PBS_STAND_IN"])
 SERVER = "stand-in"
 CHUNK = ("ncpus", "mem", "mpiprocs", "ompthreads", "ngpus", "host")
+ATTRIBUTES = ("group_list", "tolerate_node_failures", "umask")
 NO_HISTORY = "PBS is not configured to maintain job history"
 FINISHED, FAILED, TERMINATED = "92", "93", "91"  # substates
 QUEUES = {"debug": {"walltime": 3600, "nodect": 2}, "prod": {"walltime": 86400, "nodect": 496}}
@@ -74,6 +75,9 @@ def qsub(words: list[str]) -> None:
     for word in asked.get("select", "").split(":")[1:]:
         if (name := word.partition("=")[0]) not in CHUNK:
             say_and_end(187, f"qsub: Unknown resource: {name}")
+    for word in filter(None, asked.get("W", "").split(",")):
+        if word.partition("=")[0] not in ATTRIBUTES:
+            say_and_end(154, "qsub: Error (15002) submitting job")
     if asked.get("A") == "nobody":
         say_and_end(1, "qsub: Request rejected.  Reason: account nobody is not allowed to submit")
     number = len(list(HOME.glob("*.json"))) + 1700

@@ -19,6 +19,7 @@ from runbook.jobs.job_folder import JobFolder, JobState
 from runbook.jobs.messages import JobLine
 from runbook.jobs.pbs import Pbs
 from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.render import training_job
 from runbook.jobs.render.training_job import render_job, write_job
 from runbook.planning import make_plan
 
@@ -37,6 +38,15 @@ case $(wc -l <starts) in
   1) kill -KILL $$ ;;
   2) exit 75 ;;
 esac
+"""
+WAITING_MPIEXEC = """#!/usr/bin/env bash
+# MPICH's mpiexec when it has lost its second node: rank 0 fails, and the other rank is waited for without an end.
+PMI_RANK=0 MPI_LOCALRANKID=0 bash "${@: -1}" || exec sleep infinity
+"""
+FAILS_ONCE = f"""#!/usr/bin/env bash
+if [[ $2 == runbook.next_job ]]; then exec {sys.executable} "$@"; fi
+echo start >>starts
+if (($(wc -l <starts) == 1)); then kill -KILL $$; fi
 """
 WORDS = (
     "training.framework=runbook",
@@ -110,3 +120,21 @@ def test_a_killed_and_a_stopped_job_are_followed_and_a_finished_one_is_not(pbs, 
     assert [end["decision"] for end in ends] == ["go on", "go on", "done"]
     log = folder.err.read_text()
     assert not says(log, JobLine.LEAVES_AT_ONCE), "the fourth was deleted while it waited"
+
+
+def test_mpiexec_that_waits_for_a_lost_node_is_ended_soon_after_the_first_rank(
+    pbs, tmp_path, monkeypatch, request
+):
+    monkeypatch.setattr(training_job, "UNENDED_SECONDS", 1)
+    folder = request.getfixturevalue("folder")
+    (tmp_path / "trainer").write_text(FAILS_ONCE)
+    program = tmp_path / "stand-in" / "mpiexec"
+    program.write_text(WAITING_MPIEXEC)
+    program.chmod(0o755)
+    pbs.submit(folder)
+    pbs.queue_followers(folder, 1)
+    assert processes.wait_until(lambda: pbs.state(folder).final, 60), pbs.state(folder)
+    assert pbs.state(folder).state is JobState.DONE, folder.err.read_text()
+    events = (folder.run_folder / "events.jsonl").read_text().splitlines()
+    ends = [event for event in map(json.loads, events) if event["event"] == "ended"]
+    assert [end["exit_code"] for end in ends] == [1, 0]

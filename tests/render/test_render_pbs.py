@@ -11,7 +11,7 @@ from suite.scripts import directives_of
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.render.pbs_scripts import PbsScripts
+from runbook.jobs.render.pbs_scripts import TOLERANCE, PbsScripts
 from runbook.params.settings import Settings
 
 PHASE = "04-training"
@@ -100,3 +100,21 @@ def test_a_sites_words_of_one_letter_are_letters_of_qsub():
     assert asked["-l filesystems"] == "home"
     # The job's own files stay where they are read.
     assert requests(plain(directives={"o": "elsewhere"}))["-o"] == "out"
+
+
+@pytest.mark.parametrize("word", ["jobs.training.spares=1", "jobs.training.min_nodes=4"])
+def test_a_job_that_can_train_on_other_nodes_is_kept_when_it_loses_one(word):
+    assert requests(plain(word, "training.framework=runbook"))["-W"] == f"{TOLERANCE}=all"
+    assert "-W" not in requests(plain("training.framework=runbook"))
+
+
+@pytest.mark.parametrize(
+    ("of_the_site", "asked"),
+    [
+        ("group_list=users", f"group_list=users,{TOLERANCE}=all"),
+        (f"{TOLERANCE}=job_start", f"{TOLERANCE}=job_start"),
+    ],
+)
+def test_a_site_adds_attributes_and_decides_on_lost_nodes_itself(of_the_site, asked):
+    settings = plain("jobs.training.spares=1", directives={"W": of_the_site})
+    assert requests(settings)["-W"] == asked

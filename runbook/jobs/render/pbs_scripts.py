@@ -20,6 +20,13 @@ from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
 
+TOLERANCE = "tolerate_node_failures"
+"""Attribute of a job that PBS keeps when it loses one of its nodes, except for the first.
+
+Without it, PBS kills the job five minutes after the loss (`$max_poll_downtime`), or when the node
+is back.
+"""
+
 
 class PbsScripts(QueueScripts):
     """Requests, starters and shell expressions for a PBS job."""
@@ -146,7 +153,11 @@ def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
         "J": array_range(job),
     }
     from_job = {letter: value for letter, value in from_job.items() if value}
-    return {**defaults, **from_site, **from_job}
+    letters = {**defaults, **from_site, **from_job}
+    attributes = letters.get("W", "")
+    if (job.spares or job.min_nodes) and TOLERANCE not in attributes:
+        letters["W"] = ",".join(filter(None, [attributes, f"{TOLERANCE}=all"]))
+    return letters
 
 
 def _pbs_letter_line(letter: str, value: str) -> str:

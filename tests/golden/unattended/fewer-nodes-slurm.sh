@@ -36,7 +36,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason signal rank-0 rank-signal stop hostfile timed_out decision started; do
+  for name in heartbeat exit_code reason signal rank-0 rank-ended rank-signal stop hostfile timed_out decision started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -150,7 +150,7 @@ begin_attempt() {
   attempt=0
   failed_at=0 err_read=$(($(stat -c %s "$job/err" 2>/dev/null || echo 0) + 1))
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-signal decision unended; do # what the attempt before left
+  for name in rank-0 rank-ended rank-signal decision unended; do # what the attempt before left
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))

@@ -32,7 +32,7 @@ again() {
   read -r _ word <"$job/started" || true
   if [[ $word != "$1" ]]; then return; fi
   while [[ -e $job/started.$number ]]; do number=$((number + 1)); done
-  for name in heartbeat exit_code reason signal rank-0 rank-signal stop hostfile timed_out decision started; do
+  for name in heartbeat exit_code reason signal rank-0 rank-ended rank-signal stop hostfile timed_out decision started; do
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.$number"; fi
   done
 }
@@ -170,6 +170,7 @@ mpiexec \
 step=$!
 
 code="" was_asked="" deadline=0 next_beat=0
+first_code="" end_signal=TERM
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
 while [[ -z $code ]]; do
   read_clock
@@ -184,8 +185,18 @@ while [[ -z $code ]]; do
     was_asked=yes deadline=$((now + 240))
     : >"$job/stop" # each rank sees it and tells its program
   fi
+  if [[ -z $first_code && -s $job/rank-ended ]]; then # mpiexec waits for the ranks of a lost node without an end
+    read -r first_code port <"$job/rank-ended"
+    case $first_code in 0 | 75) others=240 ;; *) others=30 ;; esac
+    if [[ $port != "$MASTER_PORT" ]]; then # of an attempt before
+      rm -f "$job/rank-ended"
+      first_code=""
+    elif ((deadline == 0 || now + others < deadline)); then
+      deadline=$((now + others)) end_signal=KILL # after TERM, it blames the wrong node in the log
+    fi
+  fi
   if ((deadline && now >= deadline)); then
-    kill -TERM "$step" 2>/dev/null || true # the starter ends its ranks, saved or not
+    kill "-$end_signal" "$step" 2>/dev/null || true # the starter ends its ranks, saved or not
     deadline=0
   fi
   if ! kill -0 "$step" 2>/dev/null; then
@@ -214,7 +225,7 @@ case $rank in
   none)
     job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code"
     # Nobody asked for the end, so the signal came from outside.
-    if [[ -z $asked ]] && ((code > 128)); then job_signal=$((code - 128)); fi
+    if [[ -z $asked && $end_signal != KILL ]] && ((code > 128)); then job_signal=$((code - 128)); fi
     ;;
   *) job_result=1 job_reason="rank 0 ended with exit code $rank$by" ;;
 esac

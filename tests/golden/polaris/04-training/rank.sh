@@ -119,6 +119,8 @@ while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the pr
 done
 if [[ -n $watcher ]]; then kill -KILL "$watcher" 2>/dev/null || true; fi
 if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
+# The first rank that ends: mpiexec itself waits for the ranks of a lost node without an end.
+(set -o noclobber && echo "$code $MASTER_PORT" >"$RUNBOOK_JOB_FOLDER/rank-ended") 2>/dev/null || true
 case $code in
   # A signal that a program does not send itself when another rank fails (ILL, BUS, FPE, KILL, SEGV): the first rank that
   # one ended is kept for the job, since starters do not say which it was.
