@@ -23,8 +23,8 @@ from runbook.params.schema.site import Site
 TOLERANCE = "tolerate_node_failures"
 """Attribute of a job that PBS keeps when it loses one of its nodes, except for the first.
 
-Without it, PBS kills the job five minutes after the loss (`$max_poll_downtime`), or when the node
-is back.
+Without it, PBS kills the job once it has not heard from that node for five minutes
+(`$max_poll_downtime`).
 """
 
 
