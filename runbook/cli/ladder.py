@@ -90,7 +90,12 @@ def ladder(
     def say(text: str) -> None:
         click.echo(text, err=as_json)
 
-    state = find_ladder(request) if only_plan else climb_ladder(request, say)
+    if only_plan:
+        state = find_ladder(request)
+    else:
+        from runbook.phases.ladder.rung_training import rung_trainer
+
+        state = climb_ladder(request, rung_trainer, say)
     if as_json:
         click.echo(json.dumps(state.as_dict(), indent=1))
     else:

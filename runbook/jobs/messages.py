@@ -35,6 +35,7 @@ class JobMessage(Message):
         "jobs.image_copy={folder}: {image} is not a file that can be copied to nodes. Leave "
         "jobs.image_copy empty, or set jobs.image to a .sqsh or .sif file."
     )
+    IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
     JOB_REFUSED = "{name} refused the job of {folder}; nothing was submitted. {last_words}"
     LAUNCHER_NEEDS_SSH = (
         "jobs requests {nodes} nodes, but the deepspeed launcher needs ssh without a password "
@@ -180,6 +181,9 @@ class JobMessage(Message):
     SUBMITTED_ELSEWHERE = "the job was being submitted on {host}. Look there"
     SUBMITTED_SCRIPT_GONE = (
         "--job {job_id}: PBS was given {path}, which does not exist. Give adopt the script itself."
+    )
+    TRAINER_NOT_IMPORTED = (
+        "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
     )
 
 

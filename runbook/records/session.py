@@ -232,6 +232,15 @@ class Session:
         self._is_frozen = False
         return self._write()
 
+    def fail(self, error: Exception) -> PhaseRecord:
+        """Write the record of a phase that an error has stopped outside a notebook.
+
+        In a notebook, the hook after its cell does this.
+        """
+        self._failures[""] = _state_and_reason(error)
+        self._failed = utc_now()
+        return self._write()
+
     def _record_so_far(self) -> PhaseRecord:
         state = self._opened.state
         reason = self._opened.reason

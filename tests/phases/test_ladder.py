@@ -302,13 +302,12 @@ class SimulatedRungs:
         self.interrupted_at = ""
         monkeypatch.setattr(climbing, "time", self)
         monkeypatch.setattr(budgets, "time", self)
-        monkeypatch.setattr(climbing, "_train", self.train)
         monkeypatch.setattr(climbing, "read_rung", self.read)
 
     def monotonic(self) -> float:
         return self.now
 
-    def train(self, ladder, planned, *, first, say) -> None:
+    def train(self, ladder, planned, say) -> None:
         if planned.name in self.done:
             return
         seconds = self.pace * seconds_of((planned,))
@@ -326,7 +325,9 @@ class SimulatedRungs:
         settings, _ = load_plan("local", SMALL_BATCH)
         budget = LadderBudget(seconds, ladder.spent_seconds, self.now)
         lines: list[str] = []
-        trained, finished = climb(ladder, family, settings, budget, folder, lines.append)
+        trained, finished = climb(
+            ladder, family, settings, budget, folder, self.train, lines.append
+        )
         return trained, finished, lines
 
 

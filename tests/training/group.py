@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from runbook.tools.drills.fork_server import RankRequest
-from runbook.tools.drills.warm_trainer import WarmTrainer
+from runbook.jobs.fork_server import RankRequest
+from runbook.jobs.warm_trainer import WarmTrainer
 
 from . import specs
 

@@ -51,10 +51,12 @@ def training_step(
     training: PlannedTraining,
     session: Session,
     before_submit: BeforeSubmit | None = None,
+    python: str = "",
 ) -> JobStep:
     """Return a phase's training as a step for jobs, with its actions.
 
-    `before_submit` is called once it is certain that a job will be submitted.
+    `before_submit` is called once it is certain that a job will be submitted. `python` starts the
+    ranks; if it is empty, the site's own does.
     """
     step = train_step(training.run, training.phase)
 
@@ -72,21 +74,24 @@ def training_step(
         gate=partial(readiness.require_ready, training, session),
         why_continued=partial(continuation.why_continued, training, step),
         prepare_folder=prepare_folder,
-        render=partial(render_training, training),
+        render=partial(render_training, training, python),
         record_event=training.append_event,
         chain=training.job.chain,
     )
 
 
-def render_training(training: PlannedTraining) -> RenderedJob:
-    """Return the files of the phase's next job, which excludes nodes that are known to be bad."""
+def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
+    """Return the files of the phase's next job, which excludes nodes that are known to be bad.
+
+    `python` starts the ranks on a local site; if it is empty, the site's own does.
+    """
     job = training.job
     nodes_wanted = job.nodes + job.spares
     settings, exclusion = without_bad_nodes(training.settings, nodes_wanted)
     if exclusion.as_text():
         show_text(exclusion.as_text())
-    python = settings.site.python or sys.executable
-    rendered = render_job(settings, training.run.plan, training.phase, python=python)
+    program = python or settings.site.python or sys.executable
+    rendered = render_job(settings, training.run.plan, training.phase, python=program)
     if not uses_copy(settings):
         return rendered
     manifest, _ = ensure_packed(settings, show_text)

@@ -105,28 +105,23 @@ def fit_rungs_left(
     compute (as with the extra ones of six to eight rungs), or if batches would be too coarse.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
-    rest = ladder.rungs[num_trained:]
-    times = [planned.seconds for planned in rest if planned.seconds is not None]
-    if not trained or not rest or len(times) < len(rest) or not _is_line(trained[-1], rest):
+    untrained = ladder.rungs[num_trained:]
+    if not trained or not _can_change(trained[-1], untrained):
         return ladder
 
     last = trained[-1]
-    planned_flops = ladder.planned_flops or rest[-1].rung.flops
-    now = (rest[-1].rung.flops / last.flops) ** (1 / len(rest))
-    highest = min((planned_flops / last.flops) ** (1 / len(rest)), COMPUTE_BETWEEN_RUNGS)
-    if _predicted(rest, last, max(now, highest), pace) <= seconds_left:
-        factor = max(now, highest)
-    else:
-        factor = _largest_factor(rest, last, max(now, highest), AIM * seconds_left, pace)
+    planned_flops = ladder.planned_flops or untrained[-1].rung.flops
+    now = _factor_to(last, untrained[-1].rung.flops, len(untrained))
+    planned_factor = _factor_to(last, planned_flops, len(untrained))
+    highest = max(now, min(planned_factor, COMPUTE_BETWEEN_RUNGS))
+    factor = _affordable_factor(untrained, last, highest, seconds_left, pace)
     if abs(factor / now - 1) < WORTH_CHANGING:
         return ladder
-
-    changed = []
-    rungs = rungs_above(family, trained, len(rest), factor)
+    rungs = rungs_above(family, trained, len(untrained), factor)
     if rungs is None:
         return ladder
-    for planned, rung in zip(rest, rungs, strict=True):
-        changed.append(_with_rung(planned, rung))
+    pairs = zip(untrained, rungs, strict=True)
+    changed = [_with_rung(planned, rung) for planned, rung in pairs]
     return replace(
         ladder,
         rungs=(*ladder.rungs[:num_trained], *changed),
@@ -135,10 +130,37 @@ def fit_rungs_left(
     )
 
 
-def _is_line(last: LadderRung, rest: Sequence[PlannedRung]) -> bool:
-    """Return whether each rung costs clearly more than the previous one."""
+def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
+    """Return whether untrained rungs have planned times, and continue the line of the last rung."""
+    if not untrained:
+        return False
+    has_times = all(planned.seconds is not None for planned in untrained)
+    return has_times and _is_line(last, untrained)
+
+
+def _factor_to(last: LadderRung, flops: float, count: int) -> float:
+    """Return the factor of compute between rungs with which `count` more of them reach `flops`."""
+    factor: float = (flops / last.flops) ** (1 / count)
+    return factor
+
+
+def _affordable_factor(
+    untrained: Sequence[PlannedRung],
+    last: LadderRung,
+    highest: float,
+    seconds_left: float,
+    pace: float,
+) -> float:
+    """Return the highest factor between rungs if it ends in time, or else the largest that does."""
+    if _predicted(untrained, last, highest, pace) <= seconds_left:
+        return highest
+    return _largest_factor(untrained, last, highest, AIM * seconds_left, pace)
+
+
+def _is_line(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
+    """Whether each rung costs clearly more than the one below, so that none has another shape."""
     below = last.flops
-    for planned in rest:
+    for planned in untrained:
         if planned.rung.flops < below * (1 + LEAST_BETWEEN_RUNGS) / 2:
             return False
         below = planned.rung.flops
@@ -146,18 +168,18 @@ def _is_line(last: LadderRung, rest: Sequence[PlannedRung]) -> bool:
 
 
 def _largest_factor(
-    rest: Sequence[PlannedRung],
+    untrained: Sequence[PlannedRung],
     last: LadderRung,
     highest: float,
     seconds: float,
     pace: float,
 ) -> float:
-    """Return the largest factor between rungs with which the rest ends within these seconds."""
+    """Return the largest factor between rungs with which untrained rungs take at most these seconds."""
     low = min(LEAST_BETWEEN_RUNGS, highest)
     high = highest
     for _ in range(ROUNDS):
         middle = (low + high) / 2
-        if _predicted(rest, last, middle, pace) <= seconds:
+        if _predicted(untrained, last, middle, pace) <= seconds:
             low = middle
         else:
             high = middle
@@ -165,14 +187,14 @@ def _largest_factor(
 
 
 def _predicted(
-    rest: Sequence[PlannedRung],
+    untrained: Sequence[PlannedRung],
     last: LadderRung,
     factor: float,
     pace: float,
 ) -> float:
-    """Return the seconds of the remaining rungs at this pace, with this factor between rungs."""
+    """Return the seconds of untrained rungs at this pace, with this factor between rungs."""
     planned_seconds = 0.0
-    for step, planned in enumerate(rest, start=1):
+    for step, planned in enumerate(untrained, start=1):
         ratio = last.flops * factor**step / planned.rung.flops
         planned_seconds += (planned.seconds or 0.0) * ratio + planned.start_seconds
     return planned_seconds * pace

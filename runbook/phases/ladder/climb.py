@@ -16,14 +16,15 @@ from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, write_ladder
 from runbook.phases.ladder.rungs import Family
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import TOKENIZE, train_name
-from runbook.phases.runner import RunRequest, run_phases
-from runbook.plan_file.phase_names import DATA, FULL, PLAN
+from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import read_plan
 from runbook.results.history import read_validation
 from runbook.runs.run_folder import runs_folder
-from runbook.runs.step import read_mark
+from runbook.runs.step import Reading, read_mark, step_status
 
 Say = Callable[[str], None]
+TrainRung = Callable[[Ladder, PlannedRung, Say], None]
+"""Trains what is left of a rung. It raises `RunbookError` if the rung fails."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ def climb(
     settings: Settings,
     budget: LadderBudget,
     folder: Path,
+    train: TrainRung,
     say: Say,
 ) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
@@ -61,18 +63,20 @@ def climb(
             f"{planned.name}: {planned.rung.parameters:,} parameters, {planned.rung.tokens:,} "
             f"tokens"
         )
-        share_tokens(settings, ladder, rung_path)
         was_done = read_rung(rung_path, planned) is not None
-        # If an earlier call was killed within a rung, its time is not known.
-        is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
-        started = time.monotonic()
-        try:
-            _train(ladder, planned, first=position == 0, say=say)
-        finally:
-            if not was_done:
-                seconds = time.monotonic() - started
-                ladder = _with_time(ladder, position, seconds if is_time_known else None)
-                ladder = write_ladder(replace(ladder, spent_seconds=budget.spent), folder)
+        if was_done and read_mark(rung_path, FULL) is not None:
+            _refuse_changed(rung_path)
+        else:
+            # The time of a call that was killed within a rung is not known.
+            is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
+            started = time.monotonic()
+            try:
+                train(ladder, planned, say)
+            finally:
+                if not was_done:
+                    seconds = time.monotonic() - started
+                    ladder = _with_time(ladder, position, seconds if is_time_known else None)
+                    ladder = write_ladder(replace(ladder, spent_seconds=budget.spent), folder)
 
         done = read_rung(rung_path, planned)
         if done is None:
@@ -161,37 +165,16 @@ def _report_time_left(
         say(PhaseMessage.LADDER_OVER_BUDGET.fill(time=over))
 
 
-def _train(
-    ladder: Ladder,
-    planned: PlannedRung,
-    *,
-    first: bool,
-    say: Say,
-) -> None:
-    """Execute the phases of a rung that are not done yet.
-
-    Only the first rung checks the environment.
-    """
-    set_words = (*ladder.set_words, *planned.rung.words())
-    phases = [(PLAN, DATA), (FULL, FULL)]
-    if not first:
-        phases = [(PLAN, PLAN), (DATA, DATA), (FULL, FULL)]
-    for from_phase, to_phase in phases:
-        request = RunRequest(
-            ladder.run,
-            set_words,
-            planned.name,
-            from_phase,
-            to_phase,
+def _refuse_changed(rung_path: Path) -> None:
+    """Raise `RunbookError` if the losses of a finished rung were changed or lost."""
+    status = step_status(rung_path, train_name(FULL), reading=Reading.LINE_FILES)
+    if status.lost_an_output:
+        raise RunbookError(
+            PhaseMessage.RUNG_STOPPED,
+            folder_name=rung_path.name,
+            to_phase=FULL,
+            message=status.as_text(),
         )
-        outcome, folder = run_phases(request, say)
-        if outcome.exit_code:
-            raise RunbookError(
-                PhaseMessage.RUNG_STOPPED,
-                folder_name=folder.name,
-                to_phase=to_phase,
-                message=outcome.message,
-            )
 
 
 def rung_folder(ladder: Ladder, settings: Settings, planned: PlannedRung) -> Path:

@@ -157,6 +157,7 @@ class LadderRung:
             "save_interval": 0,
             "recompute": "none",
             "rehearse_stop": 0,
+            "sample_prompt": "",
             "smoke.waived_by": "runbook-ladder",
         }
         layout = {

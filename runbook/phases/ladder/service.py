@@ -6,7 +6,8 @@ They plan a ladder, train it, forecast the run and store the results.
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from runbook.core.table import Table
 from runbook.core.units import show_device_hours
 from runbook.params import Settings
 from runbook.phases.ladder.budget import LadderBudget
-from runbook.phases.ladder.climb import FinishedRung, Say, climb, read_finished
+from runbook.phases.ladder.climb import FinishedRung, Say, TrainRung, climb, read_finished
 from runbook.phases.ladder.forecast_record import RunForecast
 from runbook.phases.ladder.ladder_plan import (
     Ladder,
@@ -171,7 +172,11 @@ def _refuse_named_folder(run: str) -> None:
         raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
 
 
-def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
+RungTrainers = Callable[[Settings, Path], AbstractContextManager[TrainRung]]
+"""Gives the function that trains the rungs of a run whose ladder is in this folder."""
+
+
+def climb_ladder(request: LadderRequest, trainers: RungTrainers, say: Say) -> LadderState:
     """Train the remaining rungs, forecast the run, and save table, figure and forecast."""
     started = time.monotonic()
     state = find_ladder(request)
@@ -190,7 +195,8 @@ def climb_ladder(request: LadderRequest, say: Say) -> LadderState:
             started=started,
         )
         family = _family_of_ladder(ladder)
-        ladder, finished = climb(ladder, family, settings, budget, state.folder, say)
+        with trainers(settings, state.folder) as train:
+            ladder, finished = climb(ladder, family, settings, budget, state.folder, train, say)
         forecast = _forecast(ladder, finished, settings, plan)
         done = LadderState(ladder, state.folder, tuple(finished), forecast)
         _write_results(done, settings)

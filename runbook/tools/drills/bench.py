@@ -29,6 +29,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import wait_until
 from runbook.jobs import get_scheduler
 from runbook.jobs.job_folder import JobFolder, JobStatus, latest_job_folder, read_started
+from runbook.jobs.warm_trainer import WarmTrainer, still_runs
 from runbook.phases.job_control import job_step, live_view
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.job_control.job_step import JobStep
@@ -41,10 +42,8 @@ from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slot
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
-from runbook.tools.drills import fork_server
 from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.messages import DrillMessage
-from runbook.tools.drills.warm_trainer import WarmTrainer, still_runs
 
 MARK = "RUNBOOK_DRILL"
 """Variable in the environment of every process that a drill starts."""
@@ -119,12 +118,7 @@ class Bench:
 
     def _warm_up(self) -> None:
         """Start the warm trainer, and replace python with a script that requests ranks from it."""
-        stand_in = shlex.join(
-            [sys.executable, "-IS", fork_server.__file__, str(self.warm.socket_path)]
-        )
-        python = self.root / "python"
-        python.write_text(f'#!/bin/sh\nexec {stand_in} "$@"\n')
-        python.chmod(0o755)
+        self.warm.write_python(self.root / "python")
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:

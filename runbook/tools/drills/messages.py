@@ -14,7 +14,6 @@ class DrillMessage(Message):
     ENDED_AS_THEY_SHOULD = "{passed} of {all} ended as they should"
     FIGURE = "{name} {value:.3g} {unit} ({band})"
     FEWER_NODES_NEVER = "never fewer nodes"
-    IMPORT_TOO_SLOW = "the trainer was not imported within {warm_seconds:.0f} s"
     NOT_A_FAULT = (
         "{variable}: {text!r} is not a fault; the kinds are {kinds}, and their keys are {keys}. "
         "Unset {variable} to train without faults"
@@ -35,8 +34,5 @@ class DrillMessage(Message):
     SAVES_BY_DALY = "a save every {interval} (Daly)"
     SECOND_ATTEMPTS = ", {number} at the second attempt"
     STEP_AT_SAMPLE = "step {step} ended at sample {samples}"
-    TRAINER_NOT_IMPORTED = (
-        "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"
-    )
     UNUSUAL_BAND = "usually {low:g} to {high:g}, so this is unusual"
     USUAL_BAND = "usually {low:g} to {high:g}"

@@ -19,6 +19,7 @@ from runbook.core.files import read_lines
 from runbook.core.locks import hold
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
+from runbook.jobs.warm_trainer import still_runs
 from runbook.next_job.messages import NextJobMessage
 from runbook.phases.job_control import job_step
 from runbook.phases.messages import PhaseMessage
@@ -26,7 +27,6 @@ from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.phase_names import FULL
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.faults import ON_PURPOSE
-from runbook.tools.drills.warm_trainer import still_runs
 
 SAVE_INTERVAL = 4
 

@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from runbook.core.processes import wait_until
+from runbook.jobs.warm_trainer import still_runs
 from runbook.planning.cost.fault_simulation import (
     SOFTWARE,
     Account,
@@ -32,7 +33,6 @@ from runbook.results.history import Step, read_events, read_metrics
 from runbook.results.wall_time import WallTime, account_wall_time
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.messages import DrillMessage
-from runbook.tools.drills.warm_trainer import still_runs
 
 KILLS = 50
 STEPS = 1000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import sys
 from pathlib import Path
@@ -12,8 +13,11 @@ import psutil
 
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.core.files import write_text
 from runbook.core.processes import wait_until
-from runbook.tools.drills.messages import DrillMessage
+from runbook.jobs import fork_server
+from runbook.jobs.fork_server import KEEP_RANKS
+from runbook.jobs.messages import JobMessage
 
 WARM_SECONDS = 240.0
 
@@ -21,11 +25,13 @@ WARM_SECONDS = 240.0
 class WarmTrainer:
     """A server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    The server ends when this process ends, for any reason.
+    The server ends when this process ends, for any reason. With `keeps_ranks`, its ranks end first,
+    by themselves.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps_ranks: bool = False) -> None:
         self.folder = folder
+        self.keeps_ranks = keeps_ranks
         self.socket_path = folder / "warm"
         self.pid = 0
         self._owner = socket.socket(socket.AF_UNIX)
@@ -35,13 +41,15 @@ class WarmTrainer:
 
         The server also imports these modules, which may be in the folder `cwd`.
         """
-        package = str(Path(__file__).parents[1])
+        package = str(Path(__file__).parents[2])
+        options = [KEEP_RANKS] if self.keeps_ranks else []
         error = self.folder / "warm.err"
         self.pid = shell.start_detached(
             [
                 sys.executable,
                 "-m",
-                "runbook.tools.drills.fork_server",
+                "runbook.jobs.fork_server",
+                *options,
                 str(self.socket_path),
                 *modules,
             ],
@@ -56,24 +64,41 @@ class WarmTrainer:
         if not wait_until(
             lambda: self.socket_path.exists() or not psutil.pid_exists(self.pid), WARM_SECONDS
         ):
-            raise ProgramError(DrillMessage.IMPORT_TOO_SLOW, warm_seconds=WARM_SECONDS)
+            raise ProgramError(JobMessage.IMPORT_TOO_SLOW, warm_seconds=WARM_SECONDS)
 
         if not self.socket_path.exists():
             last_lines = shell.last_lines(error.read_text(errors="replace"))
-            raise ProgramError(DrillMessage.TRAINER_NOT_IMPORTED, last_lines=last_lines)
+            raise ProgramError(JobMessage.TRAINER_NOT_IMPORTED, last_lines=last_lines)
 
         self._owner.connect(str(self.socket_path))
 
     def close(self) -> None:
         """Close our connection, so that the server ends all ranks and itself.
 
-        Kill the server if it does not end.
+        Kill it if it does not end. A server that keeps its ranks ends with the last of them.
         """
         self._owner.close()
+        if self.keeps_ranks:
+            return
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self.pid)
             if self.pid and not wait_until(lambda: not still_runs(process), 5):
                 process.kill()
+
+    def write_python(self, path: Path) -> None:
+        """Write a script that replaces a rank's python, and requests the rank from this server.
+
+        Once the server no longer listens, it starts the rank by this process's own python.
+        """
+        stand_in = [sys.executable, "-IS", fork_server.__file__, str(self.socket_path)]
+        lines = [
+            "#!/bin/sh",
+            f"if [ -S {shlex.quote(str(self.socket_path))} ]; then",
+            f'  exec {shlex.join(stand_in)} "$@"',
+            "fi",
+            f'exec {shlex.quote(sys.executable)} "$@"',
+        ]
+        write_text(path, "\n".join(lines) + "\n", mode=0o777)
 
 
 def still_runs(process: psutil.Process) -> bool:

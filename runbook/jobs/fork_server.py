@@ -1,12 +1,12 @@
 """Fork server: imports torch and megatron-core once, and forks a training rank for each request.
 
-Drills and tests start jobs dozens of times. A forked rank starts in a fraction of a second, and is
+Ladders, drills and tests start several jobs. A forked rank starts in a fraction of a second, and is
 a separate process that can be killed, stopped and traced like any other. This file is run in two
 ways, both without the package's other modules:
 
-- `python -m runbook.tools.drills.fork_server SOCKET [MODULE]...` serves, with these modules
+- `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` serves, with these modules
   imported too. Its owner is the first connection. When that connection closes, the server ends all
-  ranks and then itself.
+  ranks and then itself. With `--keep-ranks` it waits for its ranks to end by themselves.
 - `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
   job's script. It requests a rank, passes signals on to it, and exits as the rank does; the rank
   ends if this process is killed. It is started for every rank of every job, so this file imports
@@ -43,6 +43,8 @@ MODULES = (
 
 The trainer is given by name, because only this separate process imports it.
 """
+KEEP_RANKS = "--keep-ranks"
+"""Option with which ranks outlive the server's owner, as the jobs of a ladder do."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -78,8 +80,10 @@ class RankRequest:
 class ForkServer:
     """The forked ranks by process id, each with the connection of its client."""
 
-    def __init__(self, listener: socket.socket) -> None:
+    def __init__(self, listener: socket.socket, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
+        self.keeps_ranks = keeps_ranks
+        self.listens = True
         self.selector = selectors.DefaultSelector()
         self.ranks: dict[int, socket.socket] = {}
 
@@ -91,15 +95,26 @@ class ForkServer:
         while True:
             for key, _ in self.selector.select(POLL_SECONDS):
                 if key.data == "owner":
-                    self._end_all()
-                    return
-
-                if key.data == "listener":
+                    self._stop_listening(owner)
+                    if not self.keeps_ranks:
+                        self._end_all()
+                elif key.data == "listener":
                     self._fork(self.listener.accept()[0])
-                else:
+                elif key.data in self.ranks:
                     self._end(key.data)
 
             self._reap()
+            if not self.listens and not self.ranks:
+                return
+
+    def _stop_listening(self, owner: socket.socket) -> None:
+        """Fork no more ranks: who asks for one now starts it without this server."""
+        self.listens = False
+        for connection in (owner, self.listener):
+            self.selector.unregister(connection)
+        with contextlib.suppress(OSError):
+            os.unlink(self.listener.getsockname())  # noqa: PTH108
+        owner.close()
 
     def _fork(self, connection: socket.socket) -> None:
         try:
@@ -204,9 +219,9 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     os._exit(code)
 
 
-def serve(path: str, modules: Sequence[str]) -> None:
+def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> None:
     """Import the modules, listen on the socket, and serve."""
-    # Drills compute on the CPU. A forked rank would inherit the devices that were detected during
+    # All of them compute on the CPU. A forked rank would inherit the devices that were detected during
     # the imports.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
@@ -219,7 +234,7 @@ def serve(path: str, modules: Sequence[str]) -> None:
         listener.listen(64)
         os.rename(path + ".part", path)  # noqa: PTH104  (seen only when it listens)
         listener.settimeout(60)
-        ForkServer(listener).serve()
+        ForkServer(listener, keeps_ranks=keeps_ranks).serve()
 
 
 class RankStandIn:
@@ -284,6 +299,8 @@ def end_like(code: int) -> None:
 if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
-    serve(sys.argv[1], sys.argv[2:])
+    options = [word for word in sys.argv[1:] if word == KEEP_RANKS]
+    path, *modules = [word for word in sys.argv[1:] if word != KEEP_RANKS]
+    serve(path, modules, keeps_ranks=bool(options))
     # No work is left, and unloading torch would take seconds.
     os._exit(0)

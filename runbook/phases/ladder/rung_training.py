@@ -1,0 +1,199 @@
+"""Trains a rung as a recorded run, in the process of the ladder and without notebooks.
+
+The steps are those of the notebooks 02-data and 04-training, and leave the same files: run.yaml,
+plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON records.
+Only the executed notebooks are missing. They took three kernels and most of a small rung's time;
+`runbook run RUN --as RUNG` still makes them, and trains nothing again.
+"""
+
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TextIO
+
+from runbook import params
+from runbook.core.errors import RunbookError
+from runbook.jobs.warm_trainer import WarmTrainer
+from runbook.params import Settings
+from runbook.params.settings import require_values
+from runbook.phases.job_control import training_jobs
+from runbook.phases.ladder.climb import Say, TrainRung, rung_folder, share_tokens
+from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.open_phase import OpenPhase, open_run_phase, with_values_given_before
+from runbook.phases.p02_data import phase as data_phase
+from runbook.phases.p04_training import phase as training_phase
+from runbook.phases.phase_steps import TOKENIZE
+from runbook.phases.runner import RunRequest, run_phases
+from runbook.plan_file.phase_names import DATA, ENVIRONMENT, FULL, PLAN
+from runbook.runs.step import read_mark
+
+OUTPUT_FILE = "rungs.log"
+"""What the steps of all rungs printed, in the ladder's folder."""
+PYTHON_FILE = "python"
+"""The python of the rungs' jobs, in the ladder's folder; see `WarmTrainer.write_python`."""
+
+
+@contextmanager
+def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
+    """Give a function that trains rungs, one after another, with the ladder's own folder.
+
+    On this machine's CPU, torch and megatron-core are imported once for all of them.
+    """
+    with contextlib.ExitStack() as stack:
+        trainer = RungTrainer(folder)
+        if can_fork_ranks(settings):
+            home = stack.enter_context(tempfile.TemporaryDirectory(prefix="runbook-ladder-"))
+            trainer.warm = WarmTrainer(Path(home), keeps_ranks=True)
+            stack.callback(trainer.warm.close)
+        yield trainer.train
+
+
+def can_fork_ranks(settings: Settings) -> bool:
+    """Return whether ranks on this machine can be forked from a process that has imported torch.
+
+    A site's own interpreter, modules and variables come into force when a process starts, and a GPU
+    does not survive a fork.
+    """
+    site = settings.site
+    starts_plainly = not (site.python or site.modules or site.setup or site.environment)
+    return (
+        site.scheduler == "local"
+        and site.hardware.device == "cpu"
+        and starts_plainly
+        and not settings.run.jobs.environment_copy
+    )
+
+
+@dataclass
+class RungTrainer:
+    """The rungs' trainer. It starts its fork server with the first rung that it trains."""
+
+    folder: Path
+    """The ladder's own folder."""
+    warm: WarmTrainer | None = None
+    """None if each rank of each rung imports torch for itself."""
+
+    def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
+        """Do what is left of a rung. Raise `RunbookError` if it fails."""
+        request = RunRequest(
+            ladder.run,
+            (*ladder.set_words, *planned.rung.words()),
+            planned.name,
+            PLAN,
+            ENVIRONMENT,
+        )
+        settings = _settings_of(request, say)
+        if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
+            # A node of a queue may lack what this machine has; a rung here fails as fast itself.
+            outcome, folder = run_phases(request, say)
+            if outcome.exit_code:
+                raise _stopped(folder, ENVIRONMENT, outcome.message)
+
+        rung_path = rung_folder(ladder, settings, planned)
+        share_tokens(settings, ladder, rung_path)
+        with (
+            (self.folder / OUTPUT_FILE).open("a", encoding="utf-8") as log,
+            redirect_stdout(RungOutput(log, say)),
+        ):
+            self._train(settings, rung_path)
+
+    def _train(self, settings: Settings, rung_path: Path) -> None:
+        """Make the token files unless another rung has, and train."""
+        if not has_token_files(rung_path):
+            _make_tokens(settings)
+        opened = open_run_phase(settings, FULL)
+        with _recorded(opened):
+            # Files of another rung are only found here, and marked as this rung's.
+            data_phase.tokenize(opened)
+            training_phase.check_ready(opened)
+            job = training_jobs.training_step(
+                opened.training, opened.session, python=self._python()
+            )
+            training_phase.launch.run(job)
+            training_phase.watch.run(opened.training, job)
+            training_phase.judge(opened)
+            training_phase.finish(opened)
+
+    def _python(self) -> str:
+        """Return the python of a rung's ranks; empty means the site's own."""
+        if self.warm is None:
+            return ""
+        if not self.warm.pid:
+            self.warm.start()
+        path = self.folder.absolute() / PYTHON_FILE
+        self.warm.write_python(path)
+        return str(path)
+
+
+def _settings_of(request: RunRequest, say: Say) -> Settings:
+    """Return the values of a rung, with those that its folder was given by hand."""
+    load = partial(params.load, request.run, set_words=request.words())
+    settings = with_values_given_before(load, say)
+    require_values(settings)
+    return settings
+
+
+def has_token_files(rung_path: Path) -> bool:
+    """Return whether a rung has token files, made by itself or linked from another run."""
+    if read_mark(rung_path, TOKENIZE) is not None:
+        return True
+    data = rung_path / "data"
+    return data.is_dir() and any(data.iterdir())
+
+
+def _make_tokens(settings: Settings) -> None:
+    """Fetch, check and tokenize the text, as 02-data does, with its record."""
+    opened = open_run_phase(settings, DATA)
+    with _recorded(opened):
+        data_phase.fetch(opened)
+        data_phase.show_source(opened)
+        data_phase.tokenize(opened)
+        data_phase.verify(opened)
+        data_phase.finish(opened)
+
+
+@contextmanager
+def _recorded(opened: OpenPhase) -> Iterator[None]:
+    """Write why a phase stopped into its record. Raise an error that names the phase."""
+    try:
+        yield
+    except RunbookError as error:
+        opened.session.fail(error)
+        raise _stopped(opened.folder, opened.phase, str(error)) from error
+
+
+def _stopped(folder: Path, phase: str, message: str) -> RunbookError:
+    return RunbookError(
+        PhaseMessage.RUNG_STOPPED,
+        folder_name=folder.name,
+        to_phase=phase,
+        message=message,
+    )
+
+
+class RungOutput(io.TextIOBase):
+    """Keeps the output of a rung's steps in a file, and says the lines of the training's progress."""
+
+    def __init__(self, log: TextIO, say: Say) -> None:
+        self._log = log
+        self._outside = sys.stdout
+        self._say = say
+        self._line = ""
+
+    def write(self, text: str) -> int:
+        """Add text to the file, and say the lines that are complete with it."""
+        self._log.write(text)
+        self._log.flush()
+        *lines, self._line = (self._line + text).split("\n")
+        for line in lines:
+            if line.startswith(FULL) and "%" in line:
+                with redirect_stdout(self._outside):
+                    self._say(line)
+        return len(text)
