@@ -309,6 +309,11 @@ class PhaseMessage(Message):
     RUN_FILE_EXISTS = (
         "{path_name} already exists and was not written by this form. Choose another file name."
     )
+    RUN_NEARLY_UNSTABLE = (
+        "a learning rate of {rate:g} is high for batches of {batch_tokens:,} tokens and a width of "
+        "{width}: such runs end above the line of their narrower rungs, so the interval is "
+        "{widening:g} times as wide; a lower rate or larger batches help"
+    )
     RUN_ON_ANOTHER_SITE = (
         "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} with --run."
     )

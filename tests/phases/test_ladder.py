@@ -1,10 +1,12 @@
 """A ladder's rungs follow one rule from the run, fit the budget, and forecast the run honestly."""
 
+import csv
 import json
 import math
 import re
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -35,13 +37,19 @@ from runbook.phases.ladder.ladder_plan import (
     starts_seconds,
     write_ladder,
 )
-from runbook.phases.ladder.run_forecast import SHORT_WIDENING, forecast_run
+from runbook.phases.ladder.run_forecast import (
+    SHORT_WIDENING,
+    UNSTABLE_WIDENING,
+    forecast_run,
+)
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     FEWEST_STEPS,
     LEAST_BETWEEN_RUNGS,
+    MOST_NOISE,
     Family,
     design_rungs,
+    gradient_noise,
     rungs_above,
 )
 from runbook.phases.ladder.service import LadderRequest, find_ladder
@@ -53,6 +61,7 @@ from runbook.runs.machine import measure_core_flops
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
 
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "forecast"
 SMALL_BATCH = ("training.iterations=1600", "training.global_batch=2", "training.micro_batch=1")
 
 
@@ -561,6 +570,39 @@ def test_rungs_of_few_steps_widen_the_interval(local):
         says(warning, PhaseMessage.RUNGS_OF_FEW_STEPS, numbers="1", widening=SHORT_WIDENING)
         for warning in doubted.warnings
     )
+
+
+def test_a_nearly_unstable_run_is_named_and_widens_the_interval(local):
+    ladder, finished = climbed(local)
+    plain = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    fast = replace(local, rate=replace(local.rate, peak=2 * local.rate.peak))
+    doubted = forecast_run(ladder, finished, fast, ladder.family, 0.3)
+    assert half_width(doubted) == pytest.approx(UNSTABLE_WIDENING * half_width(plain))
+    facts = {"rate": 2 * local.rate.peak, "batch_tokens": 512, "width": 256}
+    assert any(
+        says(warning, PhaseMessage.RUN_NEARLY_UNSTABLE, **facts) for warning in doubted.warnings
+    )
+    assert not any(says(text, PhaseMessage.RUN_NEARLY_UNSTABLE) for text in plain.warnings)
+
+
+def test_the_runs_that_ended_far_above_their_ladders_are_the_nearly_unstable_ones():
+    noisy = set()
+    for table in ("ladders_corpus", "ladders_blind"):
+        with (BENCHMARKS / f"{table}.csv").open(newline="") as file:
+            runs = [row for row in csv.DictReader(file) if row["part"] == "target"]
+        for run in runs:
+            steps, width, rate = re.fullmatch(
+                r"(\d+) steps of \d+; \d+ x (\d+); learning rate ([\d.]+)", run["extra"]
+            ).groups()
+            noise = gradient_noise(float(rate), int(width), int(run["tokens"]) / int(steps))
+            if noise > MOST_NOISE:
+                noisy.add(run["series"])
+    assert noisy == {
+        "2400x2-8x320-seed37",
+        "1600x2-6x256-seed29-rate3e-3",
+        "1600x4-6x256-seed209-rate3e-3 run rate",
+        "2400x2-8x320-seed210 run rate",
+    }
 
 
 def test_seven_rungs_forecast_other_sizes_and_the_best_one(local):

@@ -11,7 +11,7 @@ from suite.messages import refuses
 from runbook import params
 from runbook.core.errors import RunbookError
 from runbook.phases.ladder.budget import LadderBudget
-from runbook.phases.ladder.climb import climb, read_rung, rung_folder
+from runbook.phases.ladder.climb import climb, read_rung
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, family_of
 from runbook.phases.ladder.rung_training import OUTPUT_FILE, can_fork_ranks, rung_trainer
 from runbook.phases.ladder.rungs import design_rungs
@@ -22,6 +22,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import changed_records
 from runbook.records.phase_record import find_phase_record
 from runbook.runs.run_folder import RUNS_VARIABLE
+from runbook.training.health.injected_faults import VARIABLE as FAULTS
 
 pytestmark = pytest.mark.training
 
@@ -155,21 +156,25 @@ def test_changed_losses_of_a_trained_rung_stop_the_ladder(trained, ladder, tmp_p
         climb_all(ladder, tmp_path)
 
 
-def test_a_rung_with_damaged_tokens_fails_and_its_record_says_so(
+def test_a_rung_that_fails_says_so_in_its_record_and_goes_on_afterwards(
     trained, ladder, tmp_path, monkeypatch
 ):
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
     shutil.copytree(trained / "local--two-1", tmp_path / "local--two-1")
-    settings, _ = load_plan("local", WORDS)
-    first = rung_folder(ladder, settings, ladder.rungs[0])
-    tokens = next((first / "data").glob("*.bin"))
-    content = tokens.read_bytes()
-    tokens.write_bytes(content[: len(content) // 2])
-    with refuses(RunbookError, PhaseMessage.RUNG_STOPPED, folder_name="local--two-2"):
+    monkeypatch.setenv(FAULTS, "raise:step=2,job=04-training")
+    with refuses(
+        RunbookError, PhaseMessage.RUNG_STOPPED, folder_name="local--two-2", to_phase=FULL
+    ):
         climb_all(ladder, tmp_path)
     record = find_phase_record(tmp_path / "local--two-2", FULL)
     assert record.state is ExecutionState.FAILED
     assert record.verdict == "fail"
+    assert read_rung(tmp_path / "local--two-2", ladder.rungs[1]) is None
+
+    monkeypatch.delenv(FAULTS)
+    climb_all(ladder, tmp_path)
+    assert find_phase_record(tmp_path / "local--two-2", FULL).state is ExecutionState.DONE
+    assert losses_of(tmp_path / "local--two-2") == losses_of(trained / "local--two-2")
 
 
 def test_ranks_are_forked_only_on_this_machines_cpu():

@@ -50,6 +50,11 @@ SHORT_WIDENING = 3.0
 Three ladders with rungs of 249 to 299 steps missed by 3.7 to 7.4 %, up to three times their
 intervals (docs/ladder.md).
 """
+UNSTABLE_WIDENING = 4.0
+"""Factor on the interval if the run itself is nearly unstable.
+
+Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
+"""
 OPTIMUM_REACH = 8.0
 """The best size is searched up to this factor from the run's size."""
 OPTIMUM_STEPS = 61
@@ -79,6 +84,7 @@ def forecast_run(
         _epochs_doubt(epochs),
         _steps_doubt(finished),
         _uneven_doubt(finished),
+        _stability_doubt(family),
     ]
     factor = math.prod(doubt.widening for doubt in doubts)
     runs = as_fit(list(finished))
@@ -168,6 +174,19 @@ def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
         f"{UNEVEN_WIDENING:g} times as wide",
         UNEVEN_WIDENING,
     )
+
+
+def _stability_doubt(family: Family) -> _Doubt:
+    """Return that the run is nearly unstable, which narrower rungs do not show."""
+    if not family.is_nearly_unstable:
+        return _Doubt()
+    text = PhaseMessage.RUN_NEARLY_UNSTABLE.fill(
+        rate=family.rate.peak,
+        batch_tokens=family.batch_tokens,
+        width=family.shape.hidden,
+        widening=UNSTABLE_WIDENING,
+    )
+    return _Doubt(text, UNSTABLE_WIDENING)
 
 
 def _refuse_other_text(ladder: Ladder, values: dict[str, object]) -> None:

@@ -66,6 +66,14 @@ FEWEST_STEPS = 300
 On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 186 steps with a
 quarter of the batch. A law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
+MOST_NOISE = 0.019
+"""Rate times width over the square root of a batch's tokens, above which a run is nearly unstable.
+
+The highest stable rate falls with the width (Yang et al., arXiv:2203.03466) and grows with the
+square root of the batch (Malladi et al., arXiv:2205.10287). Rungs are narrower than the run, so
+they do not show it. In benchmarks/forecast, runs of 0.021 to 0.034 ended 5 to 22 % above their
+forecasts; runs of 0.0085 to 0.017 did not. GPT-3 with 175B parameters has 0.0004.
+"""
 HELD_OUT_TOKENS = 65_536
 """Tokens in the evaluation at the end of a rung.
 
@@ -107,6 +115,25 @@ class Family:
     def flops(self) -> float:
         """Return the compute of the run, in the plan's convention."""
         return self.samples * self.shape.flops_per_sequence()
+
+    @property
+    def batch_tokens(self) -> int:
+        """Return the tokens of a batch."""
+        return self.global_batch * self.shape.sequence_length
+
+    @property
+    def is_nearly_unstable(self) -> bool:
+        """Return whether the rate is high for the run's width and batch; see `MOST_NOISE`."""
+        return gradient_noise(self.rate.peak, self.shape.hidden, self.batch_tokens) > MOST_NOISE
+
+
+def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
+    """Return how far noise moves the weights of a run, relative to what its width tolerates.
+
+    >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
+    0.012
+    """
+    return rate * width / math.sqrt(batch_tokens)
 
 
 @dataclass(frozen=True)
