@@ -164,8 +164,8 @@ def test_the_words_of_a_rung_make_the_plan_it_says(run):
 
 
 def test_a_ladder_fits_its_budget():
-    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=420)
-    assert ladder.seconds == pytest.approx(420, rel=0.1)
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=240)
+    assert ladder.seconds == pytest.approx(240, rel=0.1)
     larger = plan_ladder("local", SMALL_BATCH, budget_seconds=36_000)
     assert larger.rungs[-1].rung.flops == pytest.approx(larger.flops / 4, rel=0.02)
     with refuses(
@@ -343,16 +343,16 @@ class SimulatedRungs:
 @pytest.mark.parametrize("pace", [0.7, 1.0, 1.3])
 def test_a_ladder_ends_within_its_budget_at_any_usual_pace(local, tmp_path, monkeypatch, pace):
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
-    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=600)
+    ladder = plan_ladder("local", SMALL_BATCH, budget_seconds=230)
     rungs = SimulatedRungs(monkeypatch, pace)
-    trained, finished, _ = rungs.climb(ladder, local, tmp_path, 600.0)
+    trained, finished, _ = rungs.climb(ladder, local, tmp_path, 230.0)
     assert len(finished) == 5
-    assert rungs.now - 1000 <= 1.02 * 600
+    assert rungs.now - 1000 <= 1.02 * 230
     assert (trained.rungs == ladder.rungs) is False
     assert read_ladder(tmp_path) == trained
     if pace > 1:
         assert trained.rungs[-1].rung.flops < 0.9 * ladder.rungs[-1].rung.flops
-        assert rungs.now - 1000 > 0.8 * 600
+        assert rungs.now - 1000 > 0.8 * 230
     else:
         assert [one.rung for one in trained.rungs] == [one.rung for one in ladder.rungs]
 
@@ -677,11 +677,11 @@ def test_a_target_far_beyond_the_rungs_widens_the_interval(local):
 
 def test_plan_shows_rungs_and_cost_and_writes_nothing(tmp_path):
     words = [part for word in SMALL_BATCH for part in ("--set", word)]
-    arguments = ["local", "--plan", "--json", "--minutes", "7", "--runs", str(tmp_path)]
+    arguments = ["local", "--plan", "--json", "--minutes", "4", "--runs", str(tmp_path)]
     result = CliRunner().invoke(ladder_command, [*arguments, *words])
     assert result.exit_code == 0, result.output
     facts = json.loads(result.output)
     assert len(facts["rungs"]) == 5
-    assert facts["seconds"] == pytest.approx(420, rel=0.1)
+    assert facts["seconds"] == pytest.approx(240, rel=0.1)
     assert facts["forecast"] is None
     assert list(tmp_path.iterdir()) == []

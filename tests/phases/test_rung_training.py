@@ -161,7 +161,7 @@ def test_a_rung_that_fails_says_so_in_its_record_and_goes_on_afterwards(
 ):
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
     shutil.copytree(trained / "local--two-1", tmp_path / "local--two-1")
-    monkeypatch.setenv(FAULTS, "raise:step=2,job=04-training")
+    monkeypatch.setenv(FAULTS, "raise:step=2")
     with refuses(
         RunbookError, PhaseMessage.RUNG_STOPPED, folder_name="local--two-2", to_phase=FULL
     ):

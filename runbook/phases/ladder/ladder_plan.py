@@ -34,13 +34,14 @@ DEFAULT_SHARE = 0.01
 """Share of the run's own device-hours that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
 """Minimum of the default budget, so that the ladder of a small run has any time at all."""
-START_SECONDS = 45.0
-"""Time of one rung for the notebooks, the trainer's start and the checks.
+START_SECONDS = 8.0
+"""Time for the trainer's start, the checks and the records of one rung.
 
-It is 40 to 50 s of wall time on two free cores (docs/ladder.md).
+It takes 8 s of processor time on two cores, 5 of them by both ranks at once (AMD EPYC, Zen 4,
+2026-11-28). With notebooks it took 40 to 50 s.
 """
-FIRST_RUNG_SECONDS = 20.0
-"""Extra time of the first rung, which checks the environment and tokenizes a small text."""
+FIRST_RUNG_SECONDS = 12.0
+"""Time in which the first rung also imports torch and makes the tokens of a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
