@@ -24,7 +24,7 @@ from runbook.records.phase_record import find_phase_record
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.training.health.injected_faults import VARIABLE as FAULTS
 
-pytestmark = pytest.mark.training
+pytestmark = [pytest.mark.training, pytest.mark.timeout(1200)]
 
 WORDS = (
     "model=tiny",
