@@ -26,12 +26,13 @@ from runbook.phases.job_control import training_jobs
 from runbook.phases.ladder.climb import Say, TrainRung, rung_folder, share_tokens
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.open_phase import OpenPhase, open_run_phase, with_values_given_before
+from runbook.phases.open_phase import open_run_phase, with_values_given_before
 from runbook.phases.p02_data import phase as data_phase
 from runbook.phases.p04_training import phase as training_phase
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.runner import RunRequest, run_phases
 from runbook.plan_file.phase_names import DATA, ENVIRONMENT, FULL, PLAN
+from runbook.records.session import Session
 from runbook.runs.step import read_mark
 
 OUTPUT_FILE = "rungs.log"
@@ -109,7 +110,7 @@ class RungTrainer:
         if not has_token_files(rung_path):
             _make_tokens(settings)
         opened = open_run_phase(settings, FULL)
-        with _recorded(opened):
+        with _recorded(opened.session):
             # Files of another rung are only found here, and marked as this rung's.
             data_phase.tokenize(opened)
             training_phase.check_ready(opened)
@@ -151,7 +152,7 @@ def has_token_files(rung_path: Path) -> bool:
 def _make_tokens(settings: Settings) -> None:
     """Fetch, check and tokenize the text, as 02-data does, with its record."""
     opened = open_run_phase(settings, DATA)
-    with _recorded(opened):
+    with _recorded(opened.session):
         data_phase.fetch(opened)
         data_phase.show_source(opened)
         data_phase.tokenize(opened)
@@ -160,13 +161,13 @@ def _make_tokens(settings: Settings) -> None:
 
 
 @contextmanager
-def _recorded(opened: OpenPhase) -> Iterator[None]:
+def _recorded(session: Session) -> Iterator[None]:
     """Write why a phase stopped into its record. Raise an error that names the phase."""
     try:
         yield
     except RunbookError as error:
-        opened.session.fail(error)
-        raise _stopped(opened.folder, opened.phase, str(error)) from error
+        session.fail(error)
+        raise _stopped(session.run_folder, session.phase, str(error)) from error
 
 
 def _stopped(folder: Path, phase: str, message: str) -> RunbookError:
