@@ -236,8 +236,8 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
     )
 
 
-_EVALUATES = ("skip-train", "inference", "eval-only")
-"""Options that make Megatron's training program evaluate instead of train."""
+_EVALUATES = ("skip-train", "inference", "eval-only", "ckpt-convert-save")
+"""Options that make Megatron's training program evaluate, or convert a checkpoint, and end."""
 _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
@@ -272,7 +272,7 @@ _STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\
 
 
 def _is_zero_without_arguments(script: Script) -> bool:
-    """Return whether a length of 0 may result from missing arguments of the script.
+    """Return whether a length of 0 may result from arguments or files that the script lacks.
 
     A script that itself sets the length to 0 only evaluates; if it writes and submits a job, the
     length is the job's.
@@ -283,11 +283,17 @@ def _is_zero_without_arguments(script: Script) -> bool:
         if not is_comment and not script.places[number].startswith(WRITTEN_JOB):
             own_lines.append(line)
     own_text = "\n".join(own_lines)
-    if not _READS_ARGUMENTS.search(own_code(own_text)):
+    lengths = _STEPS.findall(own_text)
+    if any(zero or _is_always_zero(name, own_text) for zero, name in lengths):
         return False
-    return not any(
-        zero or _is_always_zero(name, own_text) for zero, name in _STEPS.findall(own_text)
-    )
+    if _READS_ARGUMENTS.search(own_code(own_text)):
+        return True
+    return any(_is_computed(name, own_text) for _, name in lengths)
+
+
+def _is_computed(name: str, text: str) -> bool:
+    """Return whether a script computes a variable from others, which may be set elsewhere."""
+    return re.search(rf"(?<![\w$-]){name}=[\"']?\$\(\([^)]*[A-Za-z_]", text) is not None
 
 
 def _is_always_zero(name: str, text: str) -> bool:
@@ -932,7 +938,8 @@ def _length(findings: Findings) -> None:
         if prefix or not above_zero:
             findings.drop(*(length.key for length in carried if not length.value))
         if not prefix and not above_zero:
-            findings.take("training.iterations", 1000, 0, "the script does not set the length")
+            findings.take("training.iterations", 1000, 0, AdoptMessage.NO_LENGTH.fill())
+            findings.ask("training.iterations", AdoptMessage.NO_LENGTH.fill())
 
 
 def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:

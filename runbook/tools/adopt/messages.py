@@ -10,7 +10,7 @@ class AdoptMessage(Message):
 
     CONFIGURATION_READABLE = " Its configuration can be read: runbook adopt {files}"
     EVALUATION_STARTED = (
-        "{file_name} starts {script} to evaluate, not to train ({place}: {word}). adopt makes run "
+        "{file_name} starts {script} to evaluate or to convert, not to train ({place}: {word}). adopt makes run "
         "files for trainings; 06-evaluation evaluates a finished run. No run file was written."
     )
     FILE_OF_FINE_TUNING = (
@@ -127,6 +127,7 @@ class AdoptMessage(Message):
     MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
     MANY_VALUES_OF_A_RECIPE = "line {line}: the recipe has over {most:,} values, too many to read."
     MODEL_PROPERTY = "the model's {field}={value}"
+    NO_LENGTH = "the length: the script does not set it, so the value is a placeholder"
     NO_CONTEXT_RANKS = "NeMo's command here has no context parallelism"
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"

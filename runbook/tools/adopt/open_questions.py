@@ -13,6 +13,7 @@ from runbook.plan_file.rules.codes import RuleCode
 from runbook.planning.rule_codes import PlanCode
 from runbook.tools.adopt.adoption import leave_offload
 from runbook.tools.adopt.findings import Findings
+from runbook.tools.adopt.messages import AdoptMessage
 
 Models = Mapping[str, Model]
 Answer = Callable[[Findings, Models], bool]
@@ -129,7 +130,7 @@ def _stages(findings: Findings, models: Models) -> bool:
 def _length(findings: Findings, _: Models) -> bool:
     """Make a placeholder length long enough for the warm-up."""
     carried = findings.carried.get("training.iterations")
-    if carried is None or "training.iterations" in findings.questions:
+    if carried is None:
         return False
     _count_whole_warmup(carried.value, findings)
     warmup = findings.number("training.warmup_iterations")
@@ -141,10 +142,12 @@ def _length(findings: Findings, _: Models) -> bool:
     )
     warmup = max(warmup, samples // max(1, findings.number("training.global_batch", 1)))
     longest = max(10 * warmup, findings.number("training.decay_iterations"), carried.value)
+    if longest == carried.value:
+        return False
     findings.take(
         "training.iterations", longest, 0, "placeholder: ten times the warm-up, or the decay"
     )
-    findings.ask("training.iterations", "the length: the source does not set it")
+    findings.ask("training.iterations", AdoptMessage.NO_LENGTH.fill())
     return True
 
 

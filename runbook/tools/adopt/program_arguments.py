@@ -276,8 +276,16 @@ _PARTS_OF_OTHER_MODELS = {
     "is-hybrid-model": "Mamba layers",
     "multi-latent-attention": "multi-head latent attention",
     "mtp-num-layers": "layers that predict further tokens",
+    "rotary-percent": "rotary embeddings for a share of each head",
+    "qk-layernorm": "norms of queries and keys",
+    "window-size": "attention to a window of earlier tokens",
+    "use-rope-scaling": "scaled rotary embeddings",
+    "no-rope-freq": "layers without rotary embeddings",
+    "heterogeneous-layers-config-path": "layers of different kinds",
 }
 """Options that turn a dense GPT into another model, each with the part that it adds."""
+_WHOLE_HEADS = ("1", "1.0")
+"""Values of `--rotary-percent` with which a model is dense."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
@@ -305,9 +313,14 @@ def _leave_other_model(
         findings.leave(word.line, text, AdoptMessage.GOES_WITH_EXPERTS.fill())
     elif name == "num-experts" and is_dense:
         findings.does(word.line, text, AdoptMessage.ONE_EXPERT_IS_DENSE.fill())
-    elif not (values and values[0].text == "0"):
+    elif not (values and _is_without_part(name, values[0].text)):
         described = " ".join(value.shown for value in values)
         findings.trains_another_model(word.line, f"--{name}", f"{described} {part}".strip())
+
+
+def _is_without_part(name: str, value: str) -> bool:
+    """Return whether an option's value means that the model lacks the option's part."""
+    return value in _WHOLE_HEADS if name == "rotary-percent" else value == "0"
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:

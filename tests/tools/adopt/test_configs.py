@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from suite.messages import refuses
+from suite.messages import containing, refuses, says
 
 from runbook.cli import cli
 from runbook.core.errors import ParamsError
@@ -88,8 +88,8 @@ data_stages:
 NEOX = """{
   "pipe-parallel-size": 2, "model_parallel_size": 1,
   "num_layers": 12, "hidden_size": 768, "num_attention_heads": 12, "seq_length": 2048,
-  "max_position_embeddings": 2048, "pos_emb": "rotary", "rotary_pct": 0.25, "no_weight_tying": true,
-  "gpt_j_residual": true,
+  "max_position_embeddings": 2048, "pos_emb": "rotary", "rotary_pct": 1.0, "no_weight_tying": true,
+  "gpt_j_residual": false,
   "optimizer": {"type": "Adam", "params": {"lr": 0.0006, "betas": [0.9, 0.95], "eps": 1.0e-8,}},
   "min_lr": 0.00006, "zero_optimization": {"stage": 1, "reduce_bucket_size": 500000000},
   "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 2,
@@ -268,12 +268,40 @@ def test_a_key_that_nobody_here_knows_is_named_and_keeps_the_run_file_from_passi
 
 def test_losses_of_another_model_are_said(reports):
     rows = {row.option: row for row in reports["neox.yml"].proof}
-    for lost in ("gpt_j_residual", "rotary_pct", "use_shared_fs"):
-        assert rows[lost].verdict is OptionVerdict.DROPPED
+    assert rows["use_shared_fs"].verdict is OptionVerdict.DROPPED
     rows = {row.option: row for row in reports["nano.yaml"].proof}
     assert rows["data_stages.1.data.dataset.dataset_folder"].verdict is OptionVerdict.DROPPED
     assert rows["optimizer.optimizer_factory.torch_adam_is_fused"].verdict is OptionVerdict.DROPPED
     assert rows["model.model_config.vocab_size"].verdict is OptionVerdict.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("dense", "other"),
+    [
+        ('"rotary_pct": 1.0', '"rotary_pct": 0.25'),
+        ('"gpt_j_residual": false', '"gpt_j_residual": true'),
+        ('"pos_emb": "rotary"', '"pos_emb": "alibi"'),
+        ('"use_shared_fs": false', '"use_shared_fs": false, "use_qk_layernorm": true'),
+        ('"use_shared_fs": false', '"use_shared_fs": false, "sliding_window_width": 1024'),
+    ],
+)
+def test_a_part_that_no_model_here_has_keeps_a_configuration_from_passing(tmp_path, dense, other):
+    """The run file of Pythia's configuration would train another model than Pythia."""
+    assert dense in NEOX
+    (tmp_path / "neox.yml").write_text(NEOX.replace(dense, other))
+    (tmp_path / "paths.yml").write_text(NEOX_PATHS)
+    report = adopt([tmp_path / "neox.yml", tmp_path / "paths.yml"], tmp_path / "mine.yaml")
+    option = other.rpartition(", ")[2].split('"')[1]
+    assert report.adopted.findings.other_model.startswith(option)
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL, model=containing(option))
+    assert "model" in report.adopted.required
+
+
+def test_scaled_rotary_embeddings_of_nanotron_are_another_model(tmp_path):
+    scaled = NANOTRON.replace("rope_scaling: null", "rope_scaling: {factor: 8.0}")
+    (tmp_path / "nano.yaml").write_text(scaled)
+    report = adopt([tmp_path / "nano.yaml"], tmp_path / "mine.yaml")
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL, model=containing("rope_scaling"))
 
 
 def test_what_only_the_running_program_knows_is_said(reports):

@@ -49,6 +49,40 @@ def test_one_expert_is_the_dense_model():
     assert remark(adoption, "--num-experts 1") == AdoptMessage.ONE_EXPERT_IS_DENSE.fill()
 
 
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--rotary-percent 0.25",
+        "--qk-layernorm",
+        "--window-size 1024 0",
+        "--use-rope-scaling",
+        "--no-rope-freq 4",
+    ],
+)
+def test_a_part_that_no_model_here_has_makes_another_model(tmp_path, option):
+    script = tmp_path / "job.sh"
+    script.write_text(f"torchrun --nproc_per_node 8 {TRAIN} {option}\n")
+    report = adopt_files([script], tmp_path / "mine.yaml")
+    name = option.partition(" ")[0]
+    assert report.adopted.findings.other_model.startswith(name)
+    assert says(report.check, AdoptMessage.ANOTHER_MODEL, model=containing(name))
+    verdicts = {row.option: row.verdict for row in report.proof}
+    assert verdicts[name] is OptionVerdict.DROPPED
+
+
+@pytest.mark.parametrize("option", ["--rotary-percent 1.0", "--no-rope-freq 0"])
+def test_a_part_that_is_switched_off_leaves_a_dense_model(option):
+    adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} {option}\n")
+    assert adoption.findings.other_model == ""
+
+
+def test_a_length_that_nothing_sets_is_a_question_with_a_placeholder():
+    adoption = adopted(f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE}\n")
+    assert adoption.findings.carried["training.iterations"].line == 0
+    assert adoption.required["training.iterations"] == AdoptMessage.NO_LENGTH.fill()
+    assert "training.iterations" not in adopted(f"torchrun {TRAIN}\n").required
+
+
 EXPERTS_IN_YAML = """general: {project: mine, seed: 7}
 model:
   dtype: bfloat16
@@ -188,7 +222,14 @@ def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):
         adopt_files([config], tmp_path / "mine.yaml")
 
 
-@pytest.mark.parametrize("option", ["--train-iters 0", "--train-iters 10 --skip-train"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--train-iters 0",
+        "--train-iters 10 --skip-train",
+        "--train-iters 10 --ckpt-convert-format torch --ckpt-convert-save /out",
+    ],
+)
 def test_a_start_that_trains_nothing_is_refused(option):
     script = f"torchrun --nproc_per_node 8 pretrain_gpt.py {CORE} {option}\n"
     with refuses(
@@ -214,6 +255,14 @@ def test_steps_that_come_from_an_absent_argument_are_not_zero(script):
     carried = adopted(script).findings.carried
     assert carried["training.iterations"].value > 0
     assert carried["training.iterations"].line == 0
+
+
+def test_steps_that_a_missing_file_would_set_are_not_zero():
+    """The number of tokens comes from a file that the checkout does not have."""
+    script = f"source tokens.sh\nSTEPS=$((TOKENS / 1024 / 256))\n{NO_STEPS} $STEPS\n"
+    adoption = adopted(script)
+    assert adoption.findings.carried["training.iterations"].line == 0
+    assert "training.iterations" in adoption.required
 
 
 NO_ARGUMENT_OF_THE_SCRIPT = {

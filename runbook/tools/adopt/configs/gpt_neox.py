@@ -12,7 +12,6 @@ from runbook.tools.adopt.configs.config_format import (
     whole_number,
 )
 from runbook.tools.adopt.configs.gpt_neox_keys import DEFAULTS, ROWS
-from runbook.tools.adopt.configs.rows import NO_SUCH_PART
 from runbook.tools.adopt.configs.shared_steps import take_tokenizer_file
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.program_arguments import ModelKind
@@ -166,7 +165,8 @@ def _leave_other_positions(values: Values, findings: Findings) -> None:
     """Record position embeddings, such as ALiBi, that no model here has."""
     positions = text(values, "pos_emb")
     if positions not in ("", "rotary", "learned"):
-        findings.leave(line_of(values, "pos_emb"), f"pos_emb {positions}", NO_SUCH_PART)
+        part = "other position embeddings"
+        findings.trains_another_model(line_of(values, "pos_emb"), f"pos_emb {positions}", part)
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:
