@@ -53,10 +53,6 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
     A missing or infinite value leaves a gap. If there are more values than bars, equal groups are
     averaged, so a single spike in a long run becomes lower but stays visible.
 
-
-    A missing or infinite value leaves a gap. More values than bars are averaged in equal groups, so
-    a single spike in a long run becomes lower, not lost.
-
     >>> sparkline([10.8, 9.0, None, 7.0, 3.6]), sparkline([2, 2, 2]), sparkline([])
     ('█▆·▄▁', '▁▁▁', '')
     >>> len(sparkline([float(n) for n in range(1000)]))

@@ -169,9 +169,6 @@ def how_it_ended(exit_code: int) -> str:
 
     If signal N killed a program, shells report 128 + N and Python reports -N.
 
-
-    If signal N ended a program, shells report 128 + N and Python reports -N.
-
     >>> how_it_ended(2), how_it_ended(137), how_it_ended(-15)
     ('exit code 2', 'exit code 137 (killed by signal 9)', 'exit code -15 (killed by signal 15)')
     """

@@ -208,9 +208,6 @@ def show_quantity(name: str, value: float) -> str:
     Bytes and seconds get the most readable unit, counts get grouped digits, other numbers four
     digits.
 
-
-    Bytes and seconds get the best unit, counts get digit groups, other numbers four digits.
-
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')
     >>> show_quantity("parameters", 64633856), show_quantity("first_loss", 10.825839875788878)
@@ -258,9 +255,6 @@ def in_words(name: str) -> str:
     """Return the display name of a result.
 
     The unit is left out if the value already shows it.
-
-
-    A unit that the value already shows is left out.
 
     >>> in_words("tflops_per_device"), in_words("checkpoint (B)"), in_words("seconds_per_iteration")
     ('TFLOP/s per device', 'checkpoint', 'time per iteration')

@@ -322,9 +322,6 @@ def signal_of_code(code: int | None) -> int | None:
 
     Return None if the program ended without a signal.
 
-
-    Return None if the program ended without a signal.
-
     >>> signal_of_code(137), signal_of_code(1), signal_of_code(None)
     (9, None, None)
     """

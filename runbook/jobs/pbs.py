@@ -73,15 +73,6 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
     r"""Return the queues of `qstat -Q -f` that accept and run a user's job.
 
-    A route queue has no nodes itself; it forwards jobs. It is listed only if one of its
-    destinations accepts jobs from nowhere else; it then has the widest limits of its destinations.
-    Such a destination is not listed itself.
-
-
-    A route queue has no nodes itself; it forwards jobs. It is listed, with the widest limits of its
-    destinations, only if one of them accepts jobs from it alone. Such a destination itself is not
-    listed.
-
     >>> [queue.name for queue in queues_to_submit_to(
     ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"
     ...     "Queue: small\n    queue_type = Execution\n    enabled = True\n    started = True\n")]
@@ -176,12 +167,6 @@ def state_of(
 
     A finished job without an exit status never ran. It was deleted by a user, or because of a job
     on which it depended.
-
-
-    An unknown letter is UNKNOWN.
-
-    A finished job without an exit status never ran. It was deleted by a person, or because of a job
-    that it depended on.
 
     >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0))]
     ['pending', 'running', 'done']

@@ -75,9 +75,6 @@ def late_directives(code: str) -> list[Directive]:
 
     Requests in a here-document belong to another script and are left out.
 
-
-    Requests in a here-document belong to another script and are left out.
-
     >>> late_directives("#SBATCH -N 2\nmodule load x\n#SBATCH -N 8")[0].value
     '8'
     """
@@ -253,10 +250,6 @@ def _resources_of_oar(value: str, line: int) -> list[Directive]:
 
     The nodes are counted over all clusters, and the devices per node. For a sum of hierarchies, the
     value of nodes is the text itself.
-
-
-    The nodes are those of all clusters, and the devices are those of one node. For a sum of
-    hierarchies, the value of nodes is the text itself.
 
     >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
     >>> [(directive.name, directive.value) for directive in wanted]

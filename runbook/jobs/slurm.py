@@ -111,8 +111,6 @@ def parse_exit_code(text: str) -> int | None:
     `text` is such a pair, or output of `scontrol show job` that contains one. Return None if there
     is no such pair.
 
-
-
     >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange")
     (1, 143, None)
     >>> parse_exit_code("A=1 ExitCode=3:0")

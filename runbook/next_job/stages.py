@@ -45,8 +45,6 @@ class RankPlaces:
         The result is empty if they are on one node, because stages do not matter there. It is also
         empty if they are in several stages, or if the stage has all nodes.
 
-
-
         >>> places = RankPlaces(["n1", "n2", "n3", "n4"], ranks_per_node=2, stages=2)
         >>> places.suspect_stage([4, 7]), places.suspect_stage([4, 5]), places.suspect_stage([3, 4])
         (['n3', 'n4'], [], [])

@@ -24,8 +24,6 @@ def set_value(
     section, which is added if it does not exist. Raise `ParamsError` if the place is not a block
     with one key per line.
 
-
-
     >>> set_value("hardware:\n  device: cpu\n", ("hardware", "cores_per_node"), 2, "measured")
     'hardware:\n  cores_per_node: 2  # measured\n  device: cpu\n'
     >>> set_value("a:\n  b: 1  # guessed\n  c: 2\n", ("a", "b"), 3, "measured")

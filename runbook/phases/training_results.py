@@ -186,9 +186,6 @@ def rounded(value: Any) -> Any:
 
     This is more than its accuracy, and makes it equal in every form of the record.
 
-
-    That is more than its accuracy, and makes it the same in every form of the record.
-
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
     """

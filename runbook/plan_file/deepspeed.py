@@ -33,9 +33,6 @@ def bucket_elements(parameters: int, tensor: int) -> int:
 
     DeepSpeed allocates a full bucket even if a rank has few gradients.
 
-
-    DeepSpeed allocates this much memory, however few gradients a rank has.
-
     >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
     (12924160, 500000000)
     """

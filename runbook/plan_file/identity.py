@@ -72,9 +72,6 @@ def differences(
 
     Each contains both values.
 
-
-    Each has both values.
-
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
     """

@@ -21,9 +21,6 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
     A new checkpoint is complete before an old one is deleted.
 
-
-    A new one is complete before an old one is deleted.
-
     >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2), 100)
     3
     >>> most_at_once(Checkpoint("checkpoints", interval=10, keep=2, keep_every=20),
@@ -43,9 +40,6 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
     """Return the number of saves in a training whose program deletes no checkpoint.
-
-    Megatron-LM and Megatron-DeepSpeed are such programs.
-
 
     Megatron-LM and Megatron-DeepSpeed are such programs.
 

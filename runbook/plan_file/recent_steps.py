@@ -66,10 +66,6 @@ def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> lis
     Steps that were discarded by a rollback or a resume from an older checkpoint are not part of the
     training. A skipped step in their place carries no information about the loss.
 
-
-    Steps that a rollback or an older checkpoint discarded are not part of the training. A skipped
-    step takes their place and carries no information: its loss is neither good nor bad.
-
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]
     >>> [(step.iteration, step.segment) for step in recent_steps(steps, 3, 2)]

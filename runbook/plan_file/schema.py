@@ -356,9 +356,6 @@ def exchange_interval(world_size: int) -> int:
 
     A record then contains at most `RANKS_PER_STEP` ranks per step.
 
-
-    A step then has the times of at most `RANKS_PER_STEP` ranks.
-
     >>> exchange_interval(8), exchange_interval(1024), exchange_interval(10_000)
     (1, 8, 79)
     """

@@ -266,10 +266,6 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
     The last `held_out` files are for validation, the `held_out` files before them for the test, and
     the rest for training.
 
-
-    The last `held_out` files are for validation, those before them for the test, and the rest for
-    training.
-
     Files are ordered by the numbers in their names, so that file 10 comes after file 9. If there
     are too few files, all lists are empty: no file is ever both trained on and held out.
 

@@ -25,11 +25,6 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     for every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
     depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
-
-    With `own`, round up to a multiple of 128 that `tensor` divides, which is the same model with
-    every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
-    depends on the tensor size (by ln(50432 / 50304) = 0.0025).
-
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
     [50304, 50432, 51200]
     >>> [padded_vocabulary(50257, tensor, own=True) for tensor in (1, 8, 3)]

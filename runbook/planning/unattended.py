@@ -58,10 +58,6 @@ def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
     Failures are random. With `failures_per_job` failures per full walltime, each job completes the
     share (1 - exp(-f)) / f of it on average.
 
-
-    Failures come at random. With `failures_per_job` failures per full walltime, each job keeps the
-    share (1 - exp(-f)) / f of it on average.
-
     >>> jobs_with_failures(30, 0.3), jobs_with_failures(30, 0.0)
     (35, 30)
     """

@@ -52,9 +52,6 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
     Return 0 if there is no step. If two numbers are equally frequent, return the later one.
 
-
-    The number is 0 if there is no step. If two numbers are equally frequent, return the later one.
-
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4
     """

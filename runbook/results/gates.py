@@ -115,8 +115,6 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
     Return None if the plan has no estimate.
 
-
-
     >>> credible_step_seconds(1.5), credible_step_seconds(None)
     ((0.5, 4.5), None)
     """

@@ -221,9 +221,6 @@ def find_spikes(
 
     The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
 
-
-    The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
-
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
     >>> [(spike.since, spike.value, spike.usual) for spike in find_spikes(curve)]

@@ -22,10 +22,6 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
     A name that only one side has is shown with the other side empty, so that nothing is silently
     dropped.
 
-
-    A name that only one side has is shown with the other side empty, so that nothing is silently
-    dropped.
-
     >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
     {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}
     """

@@ -45,9 +45,6 @@ def image(name: str) -> str:
 
     Reject it if a line of a Dockerfile could interpret it differently.
 
-
-    Reject it if a line of a Dockerfile could interpret it as anything else.
-
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
     'nvcr.io/nvidia/pytorch:24.05-py3'
     """

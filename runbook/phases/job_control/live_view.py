@@ -242,9 +242,6 @@ def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
 
     Return an empty text if all of them train.
 
-
-    The text is empty if all of them train.
-
     >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
     >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)
     ('4 of 8, since step 5', '')

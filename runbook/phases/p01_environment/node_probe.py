@@ -279,9 +279,6 @@ def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[
 
     Patterns that exclude devices are skipped.
 
-
-    Patterns that exclude devices do not count.
-
     >>> named_devices({"rccl": {"NCCL_SOCKET_IFNAME": "hsn0,hsn1"},
     ... "x": {"UCX_NET_DEVICES": "mlx5_ib0:1"}})
     [('NCCL_SOCKET_IFNAME', 'hsn0'), ('NCCL_SOCKET_IFNAME', 'hsn1'), ('UCX_NET_DEVICES', 'mlx5_ib0')]

@@ -50,9 +50,6 @@ def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
 
     Return None if this task does everything.
 
-
-    Return None if this task does everything.
-
     >>> share_of({"RUNBOOK_ELEMENT": "1", "RUNBOOK_ELEMENTS": "2", "RUNBOOK_TASKS": "4",
     ... "SLURM_PROCID": "3"})
     (7, 8)

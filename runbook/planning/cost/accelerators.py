@@ -477,9 +477,6 @@ def find_accelerator(text: str) -> Accelerator | None:
 
     An A100 without its memory is the 80 GB one.
 
-
-    An A100 without its memory is the 80 GB one.
-
     >>> find_accelerator("NVIDIA H100 80GB HBM3").name
     'H100-SXM5'
     >>> find_accelerator("A100-SXM4-40GB (Polaris)").name
@@ -509,9 +506,6 @@ def named_memory(text: str) -> int:
     """Return the memory of the device with this name, in bytes.
 
     Return 0 if the table has no such device, or if its name does not determine the size.
-
-
-    The result is 0 if the table has no such device, or if its name does not determine the size.
 
     >>> [named_memory(name) // 2**30 for name in ("A100-40GB", "NVIDIA A100-PCIE-80GB", "MI250X")]
     [40, 80, 64]
@@ -546,9 +540,6 @@ def memory_sizes(text: str) -> tuple[int, ...]:
 
 def nearest_accelerators(text: str, count: int = 3) -> list[str]:
     """Return the names in the table that are most similar to an unknown one, best first.
-
-    Return all names if none is similar.
-
 
     Return all names if none is similar.
 

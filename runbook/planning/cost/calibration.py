@@ -71,11 +71,6 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
 
     Return None if there are too few steps, or if one of them or the prediction is not a valid time.
 
-
-    It is the median of the measured steps, without the first one, divided by the prediction.
-
-    Return None if there are too few steps, or if one of them or the prediction is not a valid time.
-
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)
     """

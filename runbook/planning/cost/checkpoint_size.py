@@ -12,10 +12,6 @@ def bytes_per_parameter(precision: Precision) -> int:
     They include the weights in the training format, fp32 master weights unless that format is fp32,
     and Adam's two moments.
 
-
-    They cover the weights in the training format, fp32 master weights unless that format is fp32,
-    and Adam's two moments.
-
     >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
     (14, 12)
     """

@@ -102,8 +102,6 @@ def state_bytes(
     (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d). In
     fp32, its stages 1 and 2 hold a second copy of the weights.
 
-
-
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
     """
@@ -128,7 +126,7 @@ def state_bytes(
 
 LOSS_BLOCK_BYTES = 2**28
 """Bytes of float32 values that our cross entropy holds on a GPU at a time
-(training/engines/kernels.py).
+(training/kernels/blocked.py).
 """
 
 

@@ -173,10 +173,6 @@ def is_inside_word(text: str, position: int) -> bool:
     Patterns match only at the beginning of a word: `link down` does not match `blink down`. A
     capital after a small letter begins a new word in a class name.
 
-
-    Patterns begin with the beginning of a word: `link down` does not mean `blink down`. A capital
-    after a small letter begins a word of a class's name.
-
     >>> is_inside_word("bootstrap", 3)
     True
     >>> is_inside_word("MyError", 2)

@@ -53,9 +53,6 @@ def first_end(errors: str) -> str:
 
     Return an empty text if stderr does not show it.
 
-
-    The text is empty if stderr does not show it.
-
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'
     >>> first_end("srun: error: n2: task 1: Exited with exit code 1\npython3: No module named x\n")

@@ -174,9 +174,6 @@ def fit_layout(parallel: Layout, world_size: int) -> str:
 
     They are the plan's sizes, or the largest ones that divide the number of ranks.
 
-
-    They are the plan's, or the largest that divide it.
-
     >>> from types import SimpleNamespace
     >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
     '4x4x1'

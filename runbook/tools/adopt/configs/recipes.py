@@ -255,8 +255,6 @@ def recipe_of(name: str) -> ModelRecipe | None:
 
     Return None if the table has no such recipe.
 
-
-
     >>> recipe_of("llama3_8b_16k").layout["data.seq_length"], recipe_of("nemotron4_15b")
     (16384, None)
     """
