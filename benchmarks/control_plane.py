@@ -34,7 +34,7 @@ from runbook.phases.run_plan import load_plan
 from runbook.plan_file.schema import Checkpoint, PhasePlan, exchange_interval, read_plan
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.results.history import read_metrics
-from runbook.results.stragglers import straggler_table
+from runbook.results.slow_ranks import straggler_table
 from runbook.runs.run_files import write_plan_file
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
