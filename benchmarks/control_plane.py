@@ -34,7 +34,7 @@ from runbook.phases.run_plan import load_plan
 from runbook.plan_file.schema import Checkpoint, PhasePlan, exchange_interval, read_plan
 from runbook.plan_file.slow_ranks import ExchangedTimes, StragglerDetector
 from runbook.results.history import read_metrics
-from runbook.results.slow_ranks import straggler_table
+from runbook.results.slow_ranks import slow_ranks_table
 from runbook.runs.run_files import write_plan_file
 from runbook.training.checkpoints import folders
 from runbook.training.health import heartbeat
@@ -267,7 +267,7 @@ class ControlPlane:
         with OPERATIONS.counting(self.folder) as counts:
             TrainingLog(self.spec, self.ranks(0)).earlier_starts()
             history = read_metrics(self.folder / "metrics.jsonl")
-            straggler_table(history)
+            slow_ranks_table(history)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         seconds = time.process_time() - begun
