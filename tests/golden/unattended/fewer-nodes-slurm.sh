@@ -16,20 +16,20 @@
 #SBATCH --time=24:00:00
 #
 # Run azure-175b, phase 04-training, site azure: 64 nodes x 8 devices, runbook.
-# Submitted from its own folder, by runbook or by hand: cd jobs/04-training && sbatch job.sh
-# Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
+# Submit it from its own folder, with runbook or by hand: cd jobs/04-training && sbatch job.sh
+# Exit codes: 0 finished, 75 saved and stopped (continue with a new job), 2 refused before the first step, 1 failed.
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 
-# The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
+# The queue starts a copy of this script, so its folder is the one from which it was submitted. The job works in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
 job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
 set -- "slurm-$job_number"
-# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+# If the queue restarts this job under the same number, the files of the earlier start are kept with a numbered suffix.
 again() {
   local number=1 word="" name
   if [[ ! -e $job/started ]]; then return; fi
@@ -42,8 +42,8 @@ again() {
 }
 again "$1"
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
-# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
+# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -51,7 +51,7 @@ read -r host </proc/sys/kernel/hostname
 read -r stat <"/proc/$$/stat"
 read -ra stat <<<"${stat##*) }"
 
-read_clock() { # seconds since the machine's start: no change of the clock moves them
+read_clock() { # seconds since boot, which no change of the clock affects
   read -r uptime _ </proc/uptime
   now=${uptime%.*}
 }
@@ -64,14 +64,14 @@ fi
 printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
   "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
 mv -f "$job/started.part" "$job/started"
-echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+echo "   " >"$job/exit_code.part" # reserves its space, in case the disk is full at the end
 
 beat() {
   printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
 }
 beat
 
-end_leftovers() { # whatever carries the job's mark, also in another group or session
+end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
   for file in "${files[@]}"; do
@@ -81,10 +81,10 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
-job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
+job_signal="" # the number of the signal that ended a rank, if that is why the job ended
 finish() {
   local code=$?
-  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that exits with 0 does not mean that the training ended
   trap - EXIT
   trap '' HUP INT TERM
   end_leftovers
@@ -100,19 +100,19 @@ refuse() {
   exit 2
 }
 
-# Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
+# The job is asked to stop by the queue before its time limit, by a signal, or by a cancelled marker.
 asked=""
 for name in USR1 TERM INT HUP; do
-  # shellcheck disable=SC2064 # the name as it is now
+  # shellcheck disable=SC2064 # expand the name now
   trap "asked=\${asked:-SIG$name}" "$name"
 done
 
-# Where the ranks meet: the first host of the queue's own list, at a port made from the job's number.
+# The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#hosts[@]} == 64)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 64"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
-# Python shows what it prints at once, and imports nothing from the run's folder.
+# Python writes its output unbuffered, and imports nothing from the run's folder.
 export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
 export OMP_NUM_THREADS=12
 
@@ -143,14 +143,14 @@ if [[ -n $asked || -e $job/cancelled || -e $job/stop ]]; then
 fi
 
 events=events.jsonl
-# Each start of the training is an attempt. A line in both logs and an event say where it begins, so that its end can be
-# understood by itself: python -m runbook.next_job writes the decision about what follows.
+# Each start of the training is an attempt. A line in both logs and an event mark where it begins, so that only its own
+# lines explain how it ended. python -m runbook.next_job writes the decision about what follows.
 begin_attempt() {
   local name saved=0
   attempt=0
   failed_at=0 err_read=$(($(stat -c %s "$job/err" 2>/dev/null || echo 0) + 1))
   if [[ -s $job/attempts ]]; then attempt=$(<"$job/attempts"); fi
-  for name in rank-0 rank-ended rank-signal decision unended; do # what the attempt before left
+  for name in rank-0 rank-ended rank-signal decision unended; do # files of the previous attempt
     if [[ -e $job/$name ]]; then mv -f "$job/$name" "$job/$name.attempt-$attempt"; fi
   done
   attempt=$((attempt + 1))
@@ -158,25 +158,25 @@ begin_attempt() {
   echo 8 >"$job/ranks_per_node"
   echo "runbook: attempt $attempt of $RUNBOOK_JOB begins"
   echo "runbook: attempt $attempt of $RUNBOOK_JOB begins" >&2
-  if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # a line that a kill cut off
+  if [[ -s $events && -n $(tail -c 1 "$events") ]]; then echo >>"$events"; fi # after a kill, the last line may be incomplete
   printf '{"time": %(%s)T, "event": "attempt_began", "phase": "04-training", "job": "%s", "attempt": %d, "id": "%s", "saved": %d}\n' \
     -1 "${job##*/}" "$attempt" "$RUNBOOK_JOB" "$saved" >>"$events"
 }
 
-check_end() { # a failed step cannot end while a process on one of its nodes ignores even KILL; then it is left behind
+check_end() { # a failed step never ends if a process on one of its nodes cannot be killed; such a step is left behind
   local size
   if ((failed_at == 0)); then
     if grep -qE '^srun: .*Terminating (StepId|job step)' <(tail -c "+$err_read" "$job/err"); then failed_at=$now; fi
     size=$(stat -c %s "$job/err" 2>/dev/null || echo 0)
-    if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # a line may be half written
+    if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # the last line may be incomplete
   elif ((now - failed_at >= 30)); then
     : >"$job/unended"
     kill -KILL "$step" 2>/dev/null || true
-    export SLURM_OVERLAP=1 # Slurm still counts that step: the next one shares its nodes
+    export SLURM_OVERLAP=1 # Slurm still counts that step as running; the next step shares its nodes
   fi
 }
 
-decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
+decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
   action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 srun --overlap --nodes=1 --ntasks=1 --nodelist="${SLURMD_NODENAME:-$host}" \
@@ -191,7 +191,7 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   else
     printf '%s\n' "$action" "$here" "$suspects" "$why" "$recovery" >"$job/decision"
   fi
-  if [[ -s $job/bad_nodes.jsonl ]]; then # remembered for the site: runbook nodes
+  if [[ -s $job/bad_nodes.jsonl ]]; then # keep these nodes for the site: runbook nodes lists them
     mkdir -p ../azure
     cat "$job/bad_nodes.jsonl" >>../azure/bad_nodes.jsonl
     cat "$job/bad_nodes.jsonl" >>"$job/bad_nodes.kept"
@@ -200,12 +200,12 @@ decide() { # what follows: `action` is "go on", "stop" or "done", `here` is "her
   echo "runbook: $job_reason; then: $action${why:+, because $why}" >&2
 }
 
-# 64 of the 64 nodes train, or fewer where healthy ones lack. `trusted` has all nodes that answer, those under suspicion last.
+# 64 of the 64 nodes train, or fewer if too few are healthy. `trusted` holds all nodes that answer, with suspects last.
 trusted=("${hosts[@]}")
-declare -A is_doubtful=() # nodes that were under suspicion in this allocation
-left_out=()               # those that were so twice: they answer, and train only where too few others do
+declare -A is_doubtful=() # nodes that were suspected once in this allocation
+left_out=()               # nodes suspected twice: they answer, and train only if too few others do
 
-count_nodes() { # the most nodes that can train, of the numbers that the plan allows
+count_nodes() { # set num_nodes to the largest number that the plan allows and that the trusted nodes can provide
   for num_nodes in 64 32 16; do
     if ((${#trusted[@]} >= num_nodes)); then break; fi
   done
@@ -215,7 +215,7 @@ count_nodes() { # the most nodes that can train, of the numbers that the plan al
   fi
 }
 
-choose_nodes() { # the first num_nodes trusted ones, in the queue's own order, which is also that of the ranks
+choose_nodes() { # choose the first num_nodes trusted nodes, in the queue's order, which is the ranks' order
   local node
   local -A is_chosen=()
   count_nodes
@@ -230,13 +230,13 @@ choose_nodes() { # the first num_nodes trusted ones, in the queue's own order, w
   echo "runbook: attempt $attempt trains on $step_nodes" >&2
 }
 
-note_node() { # says in the log and among the run's events what becomes of a node
+note_node() { # record what happens to a node in the log and in the run's events
   echo "runbook: node $1 $2" >&2
   printf '{"time": %(%s)T, "event": "node_replaced", "phase": "04-training", "job": "%s", "node": "%s", "why": "%s"}\n' \
     -1 "${job##*/}" "$1" "$2" >>"$events"
 }
 
-remember_node() { # for a day, in which later jobs of this site leave it out: runbook nodes
+remember_node() { # later jobs of this site leave this node out for a day: runbook nodes lists it
   local moment
   printf -v moment '%(%s)T' -1
   mkdir -p ../azure
@@ -245,7 +245,7 @@ remember_node() { # for a day, in which later jobs of this site leave it out: ru
     >>../azure/bad_nodes.jsonl
 }
 
-take_left_out() { # takes back the nodes under suspicion that still answer: better those than none
+take_left_out() { # use nodes again that were suspected twice, if they still answer
   local node
   local -A question=()
   for node in "${left_out[@]}"; do
@@ -256,7 +256,7 @@ take_left_out() { # takes back the nodes under suspicion that still answer: bett
     if wait "${question[$node]}"; then
       note_node "$node" "trains again, because too few others are there"
       trusted+=("$node")
-    elif [[ -n $asked ]]; then # a signal cut the waiting off: nothing is known of this node
+    elif [[ -n $asked ]]; then # a signal interrupted the wait: this node's state is not known
       return 1
     else
       note_node "$node" "does not answer and is left out"
@@ -266,7 +266,7 @@ take_left_out() { # takes back the nodes under suspicion that still answer: bett
   left_out=()
 }
 
-replace_nodes() { # leaves out nodes on which nothing starts, and takes those under suspicion last
+replace_nodes() { # leave out nodes on which nothing starts, and put suspects last
   local node good=() doubtful=() silent=()
   local -A question=() is_suspect=()
   for node in $suspects; do is_suspect[$node]=yes; done
@@ -276,7 +276,7 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
   done
   for node in "${trusted[@]}"; do
     if ! wait "${question[$node]}"; then
-      if [[ -n $asked ]]; then return 1; fi # a signal cut the waiting off: nothing is known of this node
+      if [[ -n $asked ]]; then return 1; fi # a signal interrupted the wait: this node's state is not known
       silent+=("$node")
     elif [[ -n ${is_suspect[$node]:-} && -n ${is_doubtful[$node]:-} ]]; then
       note_node "$node" "is under suspicion again and is left out while enough others are there"
@@ -289,7 +289,7 @@ replace_nodes() { # leaves out nodes on which nothing starts, and takes those un
       good+=("$node")
     fi
   done
-  if ((${#silent[@]} == ${#trusted[@]})); then # then it is rather the queue that does not answer
+  if ((${#silent[@]} == ${#trusted[@]})); then # probably the queue does not answer
     job_reason+="; no node answered"
     return 1
   fi
@@ -331,7 +331,7 @@ run_step() {
   step=$!
 
   code="" was_asked="" deadline=0 next_beat=0
-  exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+  exec {pause}<> <(:) # never has any data: a read with a time limit waits without starting a process
   while [[ -z $code ]]; do
     read_clock
     if ((now >= next_beat)); then
@@ -343,10 +343,10 @@ run_step() {
     if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
     if [[ -n $asked && -z $was_asked ]]; then
       was_asked=yes deadline=$((now + 240))
-      : >"$job/stop" # each rank sees it and tells its program
+      : >"$job/stop" # rank 0 sees it and tells its program
     fi
     if ((deadline && now >= deadline)); then
-      kill -TERM "$step" 2>/dev/null || true # the starter ends its ranks, saved or not
+      kill -TERM "$step" 2>/dev/null || true # the launcher ends its ranks, whether they have saved or not
       deadline=0
     fi
     if ! kill -0 "$step" 2>/dev/null; then
@@ -357,10 +357,10 @@ run_step() {
     fi
   done
 
-  # Rank 0's own code counts: a starter that was cut off may say 0, and one that ended other ranks something else.
+  # Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
   rank=none
   if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
-  # A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+  # A queue sends TERM both at the walltime and to a deleted job; the elapsed time tells which it was.
   read_clock
   if [[ $asked == SIGTERM ]] && ((now - begin >= 86370)); then
     asked="the end of the walltime"
@@ -373,7 +373,7 @@ run_step() {
     2) job_result=2 job_reason="the training program refused to start (exit code 2)" ;;
     none)
       job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code"
-      # Nobody asked for the end, so the signal came from outside.
+      # The job was not asked to stop, so the signal came from outside.
       if [[ -z $asked ]] && ((code > 128)); then job_signal=$((code - 128)); fi
       ;;
     *) job_result=1 job_reason="rank 0 ended with exit code $rank$by" ;;
@@ -381,14 +381,14 @@ run_step() {
   if ((code != 0 && job_result == 0)); then job_result=1 job_reason="rank 0 finished, but the starter ended with $code$by"; fi
   if ((job_result == 1)) && [[ $rank != none ]] && ((rank > 128)); then job_signal=$((rank - 128)); fi
   if ((job_result == 1)) && [[ -s $job/rank-signal ]]; then
-    # The first rank that a signal ended: what rank 0 says after that is a consequence.
+    # The signal that ended the first rank is the cause; rank 0's own exit code is a consequence.
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
   fi
   if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
 }
 
-# Again in this allocation, until the training ends well, or the decision is that it cannot go on here.
+# Train again in this allocation until the training is done, or until the decision is that it cannot continue here.
 while true; do
   job_result="" job_signal=""
   begin_attempt

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Site aws: the machines of the rented cluster. Stop them when nothing runs: they cost as long as they are up.
+# Site aws: start and stop the machines of the rented cluster. Stop them when nothing runs: they cost money until then.
 # usage: bash fleet.sh start|stop|status CLUSTER REGION
-# Run it on the computer that the cluster is managed from. start and stop end when the machines have started or stopped.
+# Run it on the computer from which the cluster is managed. start and stop wait until the machines have started or stopped.
 # shellcheck disable=SC2034 # not every command needs both
 set -euo pipefail
 asked=${1:?one of start, stop, status} cluster=${2:?the name of the cluster} region=${3:?the region it is in}
@@ -10,10 +10,10 @@ say_status() {
   pcluster describe-compute-fleet --cluster-name "$cluster" --region "$region"
 }
 
-wait_until() { # until the status has this in it
+wait_until() { # wait until the status contains this text
   local said="" until=$((SECONDS + 1800))
   while ((SECONDS < until)); do
-    said=$(say_status) || true # no answer is no reason to stop asking
+    said=$(say_status) || true # ask again if there is no answer
     case $said in
       *"$1"*)
         echo "fleet.sh: $cluster says $1"

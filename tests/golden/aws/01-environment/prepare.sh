@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run aws-pile-175b, site aws: what is set up on a login node before the first job. Running it again changes nothing.
+# Run aws-pile-175b, site aws: the set-up on a login node before the first job. Running it again changes nothing.
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034 # values in single quotes stay as they are
 set -euo pipefail
 say() { printf 'runbook: %s\n' "$1"; }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What each process of the job runs: it learns its rank, takes its cores and becomes the training program.
+# Each process of the job runs this: it gets its rank, is bound to its cores and runs the training program.
 # shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
 set -euo pipefail
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=128 LOCAL_WORLD_SIZE=8
 
-# Compiled kernels are kept on the node's own disk: on a shared one, ranks of many nodes meet half-written files (triton
-# issue 11512, pytorch issue 173679) and the file server meets all of them. What the site or the user set is left alone.
+# Compiled kernels are kept on the node's own disk. On a shared one, ranks can read half-written files (triton issue
+# 11512, pytorch issue 173679), and all of them load the file server. Folders that the site or the user has set are kept.
 cache=${RUNBOOK_CACHE:-/tmp/runbook-cache-$(id -u)}
 (umask 077 && mkdir -p -- "$cache") 2>/dev/null || true
-# In /tmp anyone may have made that name first.
+# In /tmp, another user may have created this name first.
 if [[ ! -O $cache || ! -w $cache ]]; then cache=$(mktemp -d); fi
 export TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$cache/triton}
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$cache/inductor}
@@ -76,10 +76,10 @@ arguments=(
   'model.data.data_prefix=[1.0,/fsx/data/the-pile/my-gpt3_00_text_document,1.0,/fsx/data/the-pile/my-gpt3_01_text_document,1.0,/fsx/data/the-pile/my-gpt3_02_text_document,1.0,/fsx/data/the-pile/my-gpt3_03_text_document,1.0,/fsx/data/the-pile/my-gpt3_04_text_document,1.0,/fsx/data/the-pile/my-gpt3_05_text_document,1.0,/fsx/data/the-pile/my-gpt3_06_text_document,1.0,/fsx/data/the-pile/my-gpt3_07_text_document,1.0,/fsx/data/the-pile/my-gpt3_08_text_document,1.0,/fsx/data/the-pile/my-gpt3_09_text_document,1.0,/fsx/data/the-pile/my-gpt3_10_text_document,1.0,/fsx/data/the-pile/my-gpt3_11_text_document,1.0,/fsx/data/the-pile/my-gpt3_12_text_document,1.0,/fsx/data/the-pile/my-gpt3_13_text_document,1.0,/fsx/data/the-pile/my-gpt3_14_text_document,1.0,/fsx/data/the-pile/my-gpt3_15_text_document,1.0,/fsx/data/the-pile/my-gpt3_16_text_document,1.0,/fsx/data/the-pile/my-gpt3_17_text_document,1.0,/fsx/data/the-pile/my-gpt3_18_text_document,1.0,/fsx/data/the-pile/my-gpt3_19_text_document,1.0,/fsx/data/the-pile/my-gpt3_20_text_document,1.0,/fsx/data/the-pile/my-gpt3_21_text_document,1.0,/fsx/data/the-pile/my-gpt3_22_text_document,1.0,/fsx/data/the-pile/my-gpt3_23_text_document,1.0,/fsx/data/the-pile/my-gpt3_24_text_document,1.0,/fsx/data/the-pile/my-gpt3_25_text_document,1.0,/fsx/data/the-pile/my-gpt3_26_text_document,1.0,/fsx/data/the-pile/my-gpt3_27_text_document,1.0,/fsx/data/the-pile/my-gpt3_28_text_document,1.0,/fsx/data/the-pile/my-gpt3_29_text_document]'
 )
 
-# Starters make one exit code of many, and end all ranks at the first that is not 0: rank 0's own code is kept for the
-# job, and a rank that saved and stopped (75) ends with 0. The job asks by a file, since starters pass no signal on alike;
-# rank 0 alone looks for it and tells its program, which shares it with the others: thousands of ranks would not let the
-# file system rest.
+# Launchers return one exit code for all ranks, and end all ranks after the first code that is not 0. So rank 0's own code
+# is kept for the job, and a rank that saved and stopped (75) exits with 0. The job asks the ranks to stop with a file,
+# because launchers forward signals differently. Only rank 0 checks for the file, because thousands of ranks would load the
+# file system; its program passes the request on to the other ranks.
 if ((LOCAL_RANK == 0)); then
   echo "runbook: ${HOSTNAME:-a node}: locked memory $(ulimit -l) KiB, open files $(ulimit -n), /dev/shm $(df -k --output=size /dev/shm 2>/dev/null | tail -n 1 || true) KiB" >&2
 fi
@@ -87,7 +87,7 @@ python3 -u /opt/bignlp/NeMo/examples/nlp/language_modeling/megatron_gpt_pretrain
 program=$!
 watcher=""
 if ((RANK == 0)); then
-  exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+  exec {pause}<> <(:) # never has any data: a read with a time limit waits without starting a process
   while kill -0 "$program" 2>/dev/null; do
     if [[ -e $RUNBOOK_JOB_FOLDER/stop ]]; then
       kill -TERM "$program" 2>/dev/null || true
@@ -96,20 +96,20 @@ if ((RANK == 0)); then
     read -r -t 2 -u "$pause" || true
   done &
   watcher=$!
-  disown "$watcher" # else bash reports its end below in the log of every rank
+  disown "$watcher" # otherwise bash would report its end in the rank's log
 fi
 trap 'kill -TERM "$program" 2>/dev/null || true' TERM USR1
 code=0
 wait "$program" || code=$?
-while kill -0 "$program" 2>/dev/null; do # a signal ends the waiting, not the program
+while kill -0 "$program" 2>/dev/null; do # a signal interrupts the wait, not the program
   code=0
   wait "$program" || code=$?
 done
 if [[ -n $watcher ]]; then kill -KILL "$watcher" 2>/dev/null || true; fi
 if ((RANK == 0)); then echo "$code" >"$RUNBOOK_JOB_FOLDER/rank-0"; fi
 case $code in
-  # A signal that a program does not send itself when another rank fails (ILL, BUS, FPE, KILL, SEGV): the first rank that
-  # one ended is kept for the job, since starters do not say which it was.
+  # Programs do not send themselves these signals when another rank fails (ILL, BUS, FPE, KILL, SEGV). The first rank that
+  # one of them ended is recorded for the job, because launchers do not report which rank it was.
   132 | 135 | 136 | 137 | 139)
     (set -o noclobber && echo "$RANK $((code - 128))" >"$RUNBOOK_JOB_FOLDER/rank-signal") 2>/dev/null || true
     ;;

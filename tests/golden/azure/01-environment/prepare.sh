@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run azure-175b, site azure: what is set up on a login node before the first job. Running it again changes nothing.
+# Run azure-175b, site azure: the set-up on a login node before the first job. Running it again changes nothing.
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034 # values in single quotes stay as they are
 set -euo pipefail
 say() { printf 'runbook: %s\n' "$1"; }
@@ -29,8 +29,8 @@ fi
 )
 
 (
-# A compilation that was cut off leaves a lock, at which every later job waits for ever ("compiling and loading fused
-# kernels"). One that is at work writes files: only what nothing was written to for ten minutes is removed.
+# An interrupted compilation leaves a lock, for which every later job waits forever ("compiling and loading fused
+# kernels"). A running compilation writes files, so a build is removed only if nothing was written to it for ten minutes.
 build=/GIVE_JOBS_STAGE/Megatron-LM/megatron/fused_kernels/build
 if [[ -e $build/lock ]]; then
   if [[ -n $(find "$build" -mmin -10 -print -quit) ]]; then

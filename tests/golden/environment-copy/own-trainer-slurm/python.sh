@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The Python of this node: bash python.sh ARGUMENTS. It runs from the copy of the packed environment (environment.json) on
-# the node's own disk, which the first process that needs it makes. A node that cannot have one uses the shared environment
-# where that has not changed. --unpack and --remove make and remove the copy.
+# Run this node's Python: bash python.sh ARGUMENTS. It runs from a copy of the packed environment (environment.json) on the
+# node's own disk; the first process that needs the copy creates it. A node that cannot have a copy uses the shared
+# environment if that has not changed. --unpack and --remove create and remove the copy.
 # shellcheck disable=SC2016 # values in single quotes stay as they are
 set -euo pipefail
 job=${RUNBOOK_JOB_FOLDER:?is set by job.sh} shared=python3
-packed() { # a value of the manifest
+packed() { # print a value of the manifest
   sed -n "s/^  \"$1\": \"\([^\"]*\)\".*/\1/p" "$job/environment.json" 2>/dev/null
 }
 sha256=$(packed sha256) || true
@@ -15,11 +15,11 @@ folder="${TMPDIR:-}/copies"
 root=$folder/runbook-environment-$UID
 copy=$root/$name
 
-copies() { # made and removed by plain Python: the standard library alone. A file system that hangs does not keep the job
+copies() { # create or remove the copy, using only Python's standard library. The time limit is for file systems that hang
   PYTHONPATH=/project timeout -k 10 1800 "$shared" -s -S -m runbook.packed_environment "$1" "$job/environment.json" '$TMPDIR/copies'
 }
 
-is_timeout() { # EXIT_CODE: how `timeout` ends
+is_timeout() { # EXIT_CODE: whether `timeout` ended the command
   (($1 == 124 || $1 == 137))
 }
 
@@ -31,7 +31,7 @@ line_of_timeout() {
   printf '{"node": "%s", "state": "timed out", ' "${SLURMD_NODENAME:-${HOSTNAME:-}}"
 }
 
-is_ready() { # whole, of this archive, and in a folder that nobody else made
+is_ready() { # the copy is complete, is of this archive, and is in a folder of this user
   [[ ! -L $root && -O $root && -e $copy/ready && $(cat "$copy/ready" 2>/dev/null) == "$sha256" ]]
 }
 
@@ -53,10 +53,10 @@ esac
 
 where=""
 if [[ -z $name ]]; then where="from the shared environment"; fi
-for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy between two starts
+for ((tries = 2; tries; tries--)); do # another of your jobs may remove the copy at any time before it is locked
   if [[ $where ]]; then break; fi
   if ! is_ready; then
-    if grep -qsF "$(line_of_timeout)" "$job/environment.jsonl"; then # the job has waited for this node once
+    if grep -qsF "$(line_of_timeout)" "$job/environment.jsonl"; then # the job has already waited for this node once
       say_timeout
       exit 124
     fi
@@ -70,7 +70,7 @@ for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy b
     fi
   fi
   if ! is_ready; then continue; fi
-  # Whoever holds this lock uses the copy; Python inherits it, and the kernel gives it back.
+  # The lock shows that the copy is in use. Python inherits the lock, and the kernel releases it when Python ends.
   exec {lock}<"$copy.lock"
   if flock -s -w 60 "$lock" && is_ready; then
     shared=$copy/$python where="from $copy"
@@ -79,10 +79,10 @@ for ((tries = 2; tries; tries--)); do # another job of yours may remove a copy b
     if [[ -d $copy/libpython ]]; then export LD_LIBRARY_PATH=$copy/libpython${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
     break
   fi
-  # Who makes the copy again needs the lock alone
+  # Creating the copy again needs an exclusive lock
   exec {lock}<&-
 done
-if [[ ! $where ]]; then # nobody has compared the shared environment with the packed one
+if [[ ! $where ]]; then # the shared environment was not compared with the packed one
   echo "runbook: ${HOSTNAME:-a node}: another job removed $copy twice while Python started. Submit the training again" >&2
   exit 2
 fi

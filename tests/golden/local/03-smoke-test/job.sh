@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Run golden, phase 03-smoke-test, site local: 2 processes on this machine.
-# The local scheduler starts it; by hand, from anywhere: bash job.sh
-# Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
+# The local scheduler starts it. To start it by hand, from any folder: bash job.sh
+# Exit codes: 0 finished, 75 saved and stopped (continue with a new job), 2 refused before the first step, 1 failed.
 # shellcheck disable=SC2016,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
@@ -15,8 +15,8 @@ case $0 in */*) cd -- "${0%/*}" ;; esac
 job=$PWD
 cd ../..
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
-# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
+# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -24,7 +24,7 @@ read -r host </proc/sys/kernel/hostname
 read -r stat <"/proc/$$/stat"
 read -ra stat <<<"${stat##*) }"
 
-read_clock() { # seconds since the machine's start: no change of the clock moves them
+read_clock() { # seconds since boot, which no change of the clock affects
   read -r uptime _ </proc/uptime
   now=${uptime%.*}
 }
@@ -37,14 +37,14 @@ fi
 printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
   "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
 mv -f "$job/started.part" "$job/started"
-echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+echo "   " >"$job/exit_code.part" # reserves its space, in case the disk is full at the end
 
 beat() {
   printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
 }
 beat
 
-end_leftovers() { # whatever carries the job's mark, also in another group or session
+end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
   for file in "${files[@]}"; do
@@ -54,10 +54,10 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
-job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
+job_signal="" # the number of the signal that ended a rank, if that is why the job ended
 finish() {
   local code=$?
-  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that exits with 0 does not mean that the training ended
   trap - EXIT
   trap '' HUP INT TERM
   end_leftovers
@@ -68,22 +68,22 @@ finish() {
 }
 trap finish EXIT
 
-# Being asked to stop, by a signal, a cancelled marker or the walltime: the ranks save and end with 75.
+# If a signal, a cancelled marker or the walltime asks the job to stop, the ranks save and exit with 75.
 asked=""
 for name in TERM INT HUP; do
-  # shellcheck disable=SC2064 # the name as it is now
+  # shellcheck disable=SC2064 # expand the name now
   trap "asked=\${asked:-SIG$name}" "$name"
 done
 
-# One machine: the ranks find each other on its own loop-back, at a port that nobody uses.
+# All ranks are on one machine, so they connect through the loopback interface, at an unused port.
 port_is_used() { grep -qiE "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") " /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
 MASTER_PORT=$((20000 + RANDOM % 10000))
 while port_is_used "$MASTER_PORT"; do MASTER_PORT=$((20000 + RANDOM % 10000)); done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
 export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
-# Python shows what it prints at once, and imports nothing from the run's folder.
+# Python writes its output unbuffered, and imports nothing from the run's folder.
 export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
-# Cores are shared out: ranks that each start a thread for every core make each other slow.
+# The ranks divide the cores: if each rank started a thread for every core, all would be slow.
 export OMP_NUM_THREADS=4
 
 if [[ -n $asked || -e $job/cancelled ]]; then
@@ -101,11 +101,11 @@ for ((rank = 0; rank < WORLD_SIZE; rank++)); do
 done
 
 codes=() deadline=0 was_asked="" was_killed=""
-limit_end() { # the ranks that are left must end within this many seconds
+limit_end() { # the remaining ranks must end within this many seconds
   if ((deadline == 0 || now + $1 < deadline)); then deadline=$((now + $1)); fi
 }
 
-collect() { # the exit codes of ranks that have ended
+collect() { # collect the exit codes of ranks that have ended
   local rank code
   for rank in "${!ranks[@]}"; do
     if kill -0 "${ranks[rank]}" 2>/dev/null; then continue; fi
@@ -144,8 +144,8 @@ while ((${#ranks[@]})); do
   if ((${#ranks[@]})); then read -r -t 0.2 -u "$pause" || true; fi
 done
 
-# The worst end counts, and of ends equally bad the lowest rank's. TERM is fatal only before a rank listens to it, when
-# nothing has been trained that could be lost, and then its peers fail with it.
+# The worst exit code counts; if several are equally bad, the lowest rank's. TERM ends a rank only before the rank handles
+# it. No training is lost then, and the other ranks fail as a consequence.
 worst=0 culprit=0
 for rank in "${!codes[@]}"; do
   case ${codes[rank]} in
@@ -173,7 +173,7 @@ if ((worst == 4 && codes[culprit] > 128)); then
   job_reason+=" (signal $job_signal)"
 fi
 if [[ -n $was_killed ]]; then
-  # A rank that TERM ended before it listened has trained nothing, and kept its peers from training.
+  # If TERM ended a rank before it handled the signal, neither it nor the other ranks have trained.
   if ((worst != 3 && (job_result == 0 || job_result == 75))); then job_result=1 job_reason="not all ranks ended$by"; fi
   job_reason+="; killed, as they did not end by themselves: rank ${was_killed// /, }"
 fi

@@ -11,20 +11,20 @@
 #SBATCH --time=02:00:00
 #
 # Run slurm-oscar, phase 02-data, site slurm: 'join the shares'.
-# Submitted from its own folder, by runbook or by hand: cd jobs/02-data-join && sbatch job.sh
-# Ends with 0: finished, 75: stopped (go on with a new job), 2: refused, 1: failed.
+# Submit it from its own folder, with runbook or by hand: cd jobs/02-data-join && sbatch job.sh
+# Exit codes: 0 finished, 75 stopped (continue with a new job), 2 refused, 1 failed.
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 
-# The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
+# The queue starts a copy of this script, so its folder is the one from which it was submitted. The job works in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
 job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
 set -- "slurm-$job_number"
-# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+# If the queue restarts this job under the same number, the files of the earlier start are kept with a numbered suffix.
 again() {
   local number=1 word="" name
   if [[ ! -e $job/started ]]; then return; fi
@@ -37,8 +37,8 @@ again() {
 }
 again "$1"
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
-# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
+# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -46,7 +46,7 @@ read -r host </proc/sys/kernel/hostname
 read -r stat <"/proc/$$/stat"
 read -ra stat <<<"${stat##*) }"
 
-read_clock() { # seconds since the machine's start: no change of the clock moves them
+read_clock() { # seconds since boot, which no change of the clock affects
   read -r uptime _ </proc/uptime
   now=${uptime%.*}
 }
@@ -59,14 +59,14 @@ fi
 printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
   "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
 mv -f "$job/started.part" "$job/started"
-echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+echo "   " >"$job/exit_code.part" # reserves its space, in case the disk is full at the end
 
 beat() {
   printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
 }
 beat
 
-end_leftovers() { # whatever carries the job's mark, also in another group or session
+end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
   for file in "${files[@]}"; do
@@ -76,10 +76,10 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
-job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
+job_signal="" # the number of the signal that ended a rank, if that is why the job ended
 finish() {
   local code=$?
-  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that exits with 0 does not mean that the training ended
   trap - EXIT
   trap '' HUP INT TERM
   end_leftovers
@@ -91,10 +91,10 @@ finish() {
 trap finish EXIT
 begin=$now
 
-# Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
+# The job is asked to stop by the queue before its time limit, by a signal, or by a cancelled marker.
 asked=""
 for name in USR1 TERM INT HUP; do
-  # shellcheck disable=SC2064 # the name as it is now
+  # shellcheck disable=SC2064 # expand the name now
   trap "asked=\${asked:-SIG$name}" "$name"
 done
 export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
@@ -103,8 +103,8 @@ export PYTHONUNBUFFERED=1 PYTHONSAFEPATH=1
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 export PYTHONPATH=/project
 
-# What this job builds on must have ended well by its own word: PBS starts it as well after an array whose last element
-# alone did. Files of other nodes come late.
+# Each job that this one depends on must have written exit code 0: PBS also starts this job if only the last element of an
+# array succeeded. Files that other nodes wrote may appear late.
 if [[ -e $job/after ]]; then
   while IFS= read -r before; do
     for ((tries = 60; tries; tries--)); do
@@ -122,7 +122,7 @@ fi
 
 python3 -m runbook.phases.p02_data.tokenize_share /project --join </dev/null &
 step=$!
-exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+exec {pause}<> <(:) # never has any data: a read with a time limit waits without starting a process
 code="" was_asked="" next_beat=0
 while [[ -z $code ]]; do
   read_clock
@@ -142,7 +142,7 @@ while [[ -z $code ]]; do
     read -r -t 1 -u "$pause" || true
   fi
 done
-# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+# A queue sends TERM both at the walltime and to a deleted job; the elapsed time tells which it was.
 read_clock
 if [[ $asked == SIGTERM ]] && ((now - begin >= 7170)); then
   asked="the end of the walltime"

@@ -13,20 +13,20 @@
 #SBATCH --time=00:30:00
 #
 # Run slurm-oscar, phase 03-smoke-test, site slurm: 2 nodes x 8 devices, megatron-deepspeed.
-# Submitted from its own folder, by runbook or by hand: cd jobs/03-smoke-test && sbatch job.sh
-# Ends with 0: finished, 75: saved and stopped (go on with a new job), 2: refused before the first step, 1: failed.
+# Submit it from its own folder, with runbook or by hand: cd jobs/03-smoke-test && sbatch job.sh
+# Exit codes: 0 finished, 75 saved and stopped (continue with a new job), 2 refused before the first step, 1 failed.
 # shellcheck disable=SC1090,SC1091,SC2016,SC2034,SC2317,SC2329 # values in single quotes stay as they are; traps call functions
 set -euo pipefail
 unset CDPATH
 
-# The queue starts a copy of this script: its folder is the one it was submitted from. Work goes on in the run's folder.
+# The queue starts a copy of this script, so its folder is the one from which it was submitted. The job works in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
 job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
 job=$PWD
 cd ../..
 user=$(id -un)
 set -- "slurm-$job_number"
-# Started again by the queue under its old number: what the earlier start said of itself is kept beside.
+# If the queue restarts this job under the same number, the files of the earlier start are kept with a numbered suffix.
 again() {
   local number=1 word="" name
   if [[ ! -e $job/started ]]; then return; fi
@@ -39,8 +39,8 @@ again() {
 }
 again "$1"
 
-# What the job says of itself, beside its script: started (once, never overwritten), heartbeat, and at its end reason,
-# signal (where one ended a rank) and exit_code, the latter by rename. The state of the job is read from these, so they are true whoever looks.
+# The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
+# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -48,7 +48,7 @@ read -r host </proc/sys/kernel/hostname
 read -r stat <"/proc/$$/stat"
 read -ra stat <<<"${stat##*) }"
 
-read_clock() { # seconds since the machine's start: no change of the clock moves them
+read_clock() { # seconds since boot, which no change of the clock affects
   read -r uptime _ </proc/uptime
   now=${uptime%.*}
 }
@@ -61,14 +61,14 @@ fi
 printf 'job %s\npid %s\nstart %s\nboot_id %s\nhost %s\nnamespace %s\ntime %(%s)T\n' "$RUNBOOK_JOB" "$$" "${stat[19]}" \
   "$boot_id" "$host" "$(readlink /proc/self/ns/pid)" -1 >"$job/started.part"
 mv -f "$job/started.part" "$job/started"
-echo "   " >"$job/exit_code.part" # its place on the disk is taken now, in case the disk is full at the end
+echo "   " >"$job/exit_code.part" # reserves its space, in case the disk is full at the end
 
 beat() {
   printf '%(%s)T %s %s\n' -1 "$uptime" "$boot_id" >"$job/heartbeat.part" && mv -f "$job/heartbeat.part" "$job/heartbeat"
 }
 beat
 
-end_leftovers() { # whatever carries the job's mark, also in another group or session
+end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
   for file in "${files[@]}"; do
@@ -78,10 +78,10 @@ end_leftovers() { # whatever carries the job's mark, also in another group or se
 }
 
 job_result="" job_reason="the job's script failed before the training was started"
-job_signal="" # the number of the signal that ended a rank, where that decided how the job ended
+job_signal="" # the number of the signal that ended a rank, if that is why the job ended
 finish() {
   local code=$?
-  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that leaves is not a training that ended
+  if [[ -z $job_result && $code == 0 ]]; then code=1; fi # a set-up command that exits with 0 does not mean that the training ended
   trap - EXIT
   trap '' HUP INT TERM
   end_leftovers
@@ -97,20 +97,20 @@ refuse() {
   exit 2
 }
 
-# Being asked to stop, by the queue before its time limit, by a signal or a cancelled marker.
+# The job is asked to stop by the queue before its time limit, by a signal, or by a cancelled marker.
 asked=""
 for name in USR1 TERM INT HUP; do
-  # shellcheck disable=SC2064 # the name as it is now
+  # shellcheck disable=SC2064 # expand the name now
   trap "asked=\${asked:-SIG$name}" "$name"
 done
 
-# Where the ranks meet: the first host of the queue's own list, at a port made from the job's number.
+# The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 ((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 2"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
-export PYTHONUNBUFFERED=1 # Python shows what it prints at once
-unset PYTHONSAFEPATH      # with it, Python 3.11 hides a program's own folder from it
+export PYTHONUNBUFFERED=1 # Python writes its output unbuffered
+unset PYTHONSAFEPATH      # with it, Python 3.11 does not import from the program's own folder
 export OMP_NUM_THREADS=2
 
 # Environment: megatron
@@ -119,9 +119,9 @@ mkdir -p -- /GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints /GIVE_JOB
 cp -- "$job"/03-smoke-test-zero1-a56474bbbcb2.json deepspeed/03-smoke-test-zero1-a56474bbbcb2.json.part
 mv -f -- deepspeed/03-smoke-test-zero1-a56474bbbcb2.json.part deepspeed/03-smoke-test-zero1-a56474bbbcb2.json
 
-# This program starts from random weights, without a word, where the tracker of its checkpoints is missing (dlrover issue
-# 1065, metaseq issue 602). A first save that was cut off leaves no tracker either, and is moved out of the way: the training
-# began here without checkpoints, and no log says that a save succeeded.
+# If the tracker of its checkpoints is missing, this program silently starts from random weights (dlrover issue 1065,
+# metaseq issue 602). A first save that was interrupted leaves no tracker either. It is moved away if the training began here
+# without checkpoints and no log reports a successful save.
 checkpoints=/GIVE_JOBS_STAGE/checkpoints/slurm-oscar/smoke-checkpoints
 has_saved() { grep -qsF "successfully saved checkpoint" jobs/03-smoke-test*/out jobs/03-smoke-test*/err; }
 for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
@@ -166,7 +166,7 @@ srun \
 step=$!
 
 code="" was_asked="" deadline=0 next_beat=0
-exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
+exec {pause}<> <(:) # never has any data: a read with a time limit waits without starting a process
 while [[ -z $code ]]; do
   read_clock
   if ((now >= next_beat)); then
@@ -177,10 +177,10 @@ while [[ -z $code ]]; do
   if [[ -e $job/stop ]]; then asked=${asked:-the request to stop}; fi
   if [[ -n $asked && -z $was_asked ]]; then
     was_asked=yes deadline=$((now + 240))
-    : >"$job/stop" # each rank sees it and tells its program
+    : >"$job/stop" # rank 0 sees it and tells its program
   fi
   if ((deadline && now >= deadline)); then
-    kill -TERM "$step" 2>/dev/null || true # the starter ends its ranks, saved or not
+    kill -TERM "$step" 2>/dev/null || true # the launcher ends its ranks, whether they have saved or not
     deadline=0
   fi
   if ! kill -0 "$step" 2>/dev/null; then
@@ -191,11 +191,11 @@ while [[ -z $code ]]; do
   fi
 done
 
-# Rank 0's own code counts: a starter that was cut off may say 0, and one that ended other ranks something else.
+# Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
-if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # asked to stop, these programs save and end with 0
-# A queue sends TERM at the walltime as well as to a job that is deleted: the clock says which of both it was.
+if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # when asked to stop, these programs save and exit with 0
+# A queue sends TERM both at the walltime and to a deleted job; the elapsed time tells which it was.
 read_clock
 if [[ $asked == SIGTERM ]] && ((now - begin >= 1770)); then
   asked="the end of the walltime"
@@ -208,7 +208,7 @@ case $rank in
   2) job_result=2 job_reason="the training program refused to start (exit code 2)" ;;
   none)
     job_result=1 job_reason="rank 0 was ended without an exit code$by, the starter's was $code"
-    # Nobody asked for the end, so the signal came from outside.
+    # The job was not asked to stop, so the signal came from outside.
     if [[ -z $asked ]] && ((code > 128)); then job_signal=$((code - 128)); fi
     ;;
   *) job_result=1 job_reason="rank 0 ended with exit code $rank$by" ;;
@@ -216,7 +216,7 @@ esac
 if ((code != 0 && job_result == 0)); then job_result=1 job_reason="rank 0 finished, but the starter ended with $code$by"; fi
 if ((job_result == 1)) && [[ $rank != none ]] && ((rank > 128)); then job_signal=$((rank - 128)); fi
 if ((job_result == 1)) && [[ -s $job/rank-signal ]]; then
-  # The first rank that a signal ended: what rank 0 says after that is a consequence.
+  # The signal that ended the first rank is the cause; rank 0's own exit code is a consequence.
   read -r killed_rank job_signal <"$job/rank-signal"
   job_reason+="; rank $killed_rank was ended by signal $job_signal"
 fi
