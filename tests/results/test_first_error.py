@@ -68,6 +68,28 @@ def test_an_error_hides_no_other_way_to_end():
         "job.sh: line 3: nvidia-smi: command not found",
         "wandb: ERROR Error while calling W&B API: permission denied",
         "tokenizer_config.json not found, using default",
+        "bash: warning: setlocale: LC_ALL: cannot change locale (en_US.UTF-8)",
+        "perl: warning: Setting locale failed.",
+        "/usr/bin/id: cannot find name for group ID 10513",
+        "mkdir: cannot create directory '/scratch/ckpt': File exists",
+        "ln: failed to create symbolic link '/scratch/latest': File exists",
+        "slurm_script: line 5: module: command not found",
+        "kill: (4711) - No such process",
+        "srun: warning: can't honor --ntasks-per-node set to 8. Ignoring --ntasks-per-node.",
+        "[NeMo W 2024-11-02 10:00:00 nemo_logging:349] could not find metric val_loss",
+        "ERROR: ld.so: object 'libx.so' from LD_PRELOAD cannot be preloaded (failed): ignored.",
+        "ERROR: pip's dependency resolver does not currently take into account all packages.",
+        "CondaError: Run 'conda init' before 'conda activate'",
+        "A high-performance Open MPI messaging module was unable to find any relevant network interfaces:",
+        "could not find arguments in the checkpoint ...",
+        "Could not load library libnvToolsExt.so, skipping NVTX ranges",
+        "Could not import apex; torch.nn.LayerNorm is used instead",
+        "Failed to import transformer_engine; FP8 disabled",
+        "max absolute error: 3.1e-05 (fused softmax against torch)",
+        "Passed 12 checks, failed: 0",
+        "fatal: unsafe repository ('/workspace' is owned by someone else)",
+        "bash: ulimit: open files: cannot modify limit: Invalid argument",
+        "The cache does not exist or is invalid, rebuilding indices on rank 0",
     ],
 )
 def test_what_a_job_prints_at_its_start_is_no_first_error(line):
@@ -203,6 +225,18 @@ def test_an_exception_that_a_rank_survived_hides_not_that_of_another_rank():
     finder = finder_of(f"[rank5]: {CUDNN}", OF_RANK_3, TIMEOUT)
     first_error = finder.first_error()
     assert (first_error.line, first_error.rank, first_error.explains_effects) == (2, 3, True)
+
+
+def test_a_message_that_a_waiting_rank_survived_explains_no_other_rank():
+    lines = [f"[rank{rank}]: frobnicate {rank}: the flux is invalid" for rank in range(8)]
+    assert finder_of(*lines, TIMEOUT).first_error() is None
+    finder = finder_of(*lines, UNKNOWN, TIMEOUT)
+    assert finder.first_error().line == len(lines) + 1
+
+
+def test_a_bare_exception_explains_its_effects():
+    first_error = finder_of("Exception: the flux is inverted", TIMEOUT).first_error()
+    assert first_error.is_exception
 
 
 def test_a_weak_sign_of_another_rank_hides_no_exception():

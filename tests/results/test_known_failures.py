@@ -502,6 +502,10 @@ CONTINUES = (
     "GPU 0: uncorrectable ECC errors detected: 0",
     "n1:9:9 [0] tuning.cc:187 NCCL WARN CollNet fails to initialize, ignoring NCCL_ALGO=COLLNET",
     "[n1:9] PMIX ERROR: ERROR in file ../gds/ds12/gds_ds12_lock_pthread.c at line 169",
+    "ERROR: ld.so: object 'libx.so' from LD_PRELOAD cannot be preloaded (cannot open shared object file): ignored.",
+    "mkdir: cannot create directory '/scratch/ckpt': File exists",
+    "bash: line 3: ulimit: max locked memory: cannot modify limit: Operation not permitted",
+    "renice: failed to set priority for 123 (process ID): Permission denied",
 )
 
 
@@ -520,6 +524,36 @@ def test_a_program_that_goes_on_names_no_failure(line):
 def test_an_exception_with_such_words_is_a_failure(line):
     (failure,) = find_failures([line])
     assert failure.name == kinds.DEVICE_MEMORY.name
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("Exception: flash_attn is not installed", kinds.MODULE),
+        ("Exception: no GPU found on this node", kinds.VISIBILITY),
+        ("Exception: Dataset not found: /data/c4", kinds.DATA),
+        ("raise ValueError('hidden_size must be divisible by num_heads')", kinds.CONFIGURATION),
+        ("  what():  CUDA out of memory, and no smaller size instead", kinds.DEVICE_MEMORY),
+        ("wandb: ERROR api_key not configured (no-tty)", kinds.HUB),
+        ("2024-11-02 10:00:00,123 ERROR train.py:12 flash_attn is not installed", kinds.MODULE),
+    ],
+)
+def test_an_error_in_another_form_is_a_failure(line, kind):
+    (failure,) = find_failures([line])
+    assert failure.name == kind.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Saving iter_1000 failed: [Errno 28] No space left on device. Skipping this save.",
+        "tar: x: Cannot write: No space left on device; remaining files will be ignored",
+        "Writing /lustre/ckpt failed: Disk quota exceeded, falling back to /tmp",
+    ],
+)
+def test_a_full_disk_is_a_failure_although_the_program_goes_on(line):
+    (failure,) = find_failures([line])
+    assert failure.name == kinds.DISK.name
 
 
 HUB = kinds.HUB.name

@@ -8,7 +8,7 @@ reports an error.
 import re
 
 EXCEPTION = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:Error|Exception)(?=:|$)"
+    r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception)|Exception)(?=:|$)"
     # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
     r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
     r"|^C\+\+ exception with description "
@@ -18,13 +18,18 @@ MARKED = re.compile(
     r"\bNCCL WARN\b"
     # The level of a logger, or the word that compilers and launchers begin their messages with
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
+    r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|CRITICAL)(?=\s)"
     r"|\b[Ff]atal error\b"
     # The level of TensorFlow's, Abseil's and PyTorch's loggers
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
 """A line that its program marks as an error."""
-_RAISED = re.compile(r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()")
-"""The name of an exception anywhere in a line. Loggers and other ranks print text before it."""
+_RAISED = re.compile(
+    r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()|(?:^|[\s(])Exception: "
+    # The message of a C++ exception, or a statement at the end of a log that was cut
+    r"|^\s*what\(\): |^\s*raise [\w.]+\("
+)
+"""An exception anywhere in a line. Loggers and other ranks print text before it."""
 _CONTINUES = re.compile(
     # What the program does without the thing that it lacks
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
@@ -34,6 +39,8 @@ _CONTINUES = re.compile(
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
 )
 """What a program does without the thing that its line reports as missing."""
+_FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
+"""A reason for which the next write fails too, whatever the program does without this one."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
 """NCCL marks warnings, after which it may go on, and errors in the same way."""
 _DENIES = re.compile(
@@ -62,7 +69,9 @@ def continues(text: str) -> bool:
     >>> continues("slurmstepd: error: couldn't chdir to /a: going to /tmp instead")
     False
     """
-    return bool(_CONTINUES.search(text)) and not reports_error(_ADVISES.sub("", text))
+    if not _CONTINUES.search(text) or _FULL_DISK.search(text):
+        return False
+    return not reports_error(_ADVISES.sub("", text))
 
 
 def denies_failure(text: str) -> bool:

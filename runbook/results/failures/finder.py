@@ -37,6 +37,7 @@ MAX_TEXT = 4000
 """Longer lines are cut, because no program prints an error after this many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Times and counters. Shorter numbers are kept, because rules depend on exit codes and signals."""
+_NUMBERS = re.compile(r"\d+")
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build counts as hung only if at most this many lines follow its last output."""
@@ -178,7 +179,11 @@ class FailureFinder:
         Return None if the log contains a failure that this error did not cause.
         """
         failures = self.found()
-        for error in self._first_error.candidates(has_failure=bool(failures)):
+        candidates = [*self._first_error.candidates(has_failure=bool(failures))]
+        survived = _survived_messages(candidates, failures)
+        for error in candidates:
+            if not error.is_exception and _message(error) in survived:
+                continue
             if all(_may_follow(failure, error) for failure in failures):
                 precedes_all = all(_follows(failure, error) for failure in failures)
                 names = tuple(failure.name for failure in failures)
@@ -361,6 +366,20 @@ def _is_survived(error: FirstError, effect: Failure) -> bool:
     """Return whether the rank with the error continued, because it waited for other ranks later."""
     is_same_rank = error.rank is not None and error.rank == effect.rank
     return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
+
+
+def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Failure]) -> set[str]:
+    """Return the messages after which a rank continued, so that they end no other rank either."""
+    messages = set[str]()
+    for error in candidates:
+        if any(_is_survived(error, failure) for failure in failures):
+            messages.add(_message(error))
+    return messages
+
+
+def _message(error: FirstError) -> str:
+    """Return an error's text without the numbers in which the lines of two ranks may differ."""
+    return _NUMBERS.sub("0", error.evidence)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:

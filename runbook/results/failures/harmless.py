@@ -2,6 +2,8 @@
 
 import re
 
+from runbook.results.failures.error_lines import continues, denies_failure
+
 _HARMLESS = re.compile(
     "|".join(
         (
@@ -60,6 +62,12 @@ _HARMLESS = re.compile(
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
+            # A folder or a link is there from an earlier job.
+            r"^(?:mkdir|ln): .*: File exists",
+            # The loader of a program leaves out a library that the site wants in every program.
+            r"from LD_PRELOAD cannot be preloaded .*: ignored",
+            # A shell or a command that may not change a limit or a priority keeps the current one.
+            r"\bulimit: .*cannot modify limit|^(?:re)?nice: ",
             # A command that bash echoes (set -x), or the machine report of MLPerf's harness
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
@@ -104,6 +112,7 @@ _INFORMATION = re.compile(
             r"(?<!NCCL )\bWARNING\b",
             r"\w+Warning:",
             r"^\[?W\d* ",
+            r"\[NeMo [DIW] ",
             r"\[W\d* ",
             r"^\[?I\d{4} |\bI tensorflow/",
         )
@@ -117,14 +126,36 @@ _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
             # Programs ask git for their version, even outside a checkout.
-            r"not a git repository",
+            r"not a git repository|detected dubious ownership|unsafe repository",
             # Megatron tries the kernels of Apex and Transformer Engine, and then those of torch.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
-            r"(?i:\busing defaults?\b|\bfall(?:s|ing)? back\b|\bcontinu(?:es|ing) without\b)",
+            # What a program does without the thing that it lacks
+            r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
+            r"|\bcontinu(?:es|ing) without\b|\bdisabl(?:ed|ing)\b|\brebuilding\b"
+            r"|\bwill not be (?:used|computed|available|registered)\b)",
+            r"[Cc]ould not find arguments in the checkpoint",
+            # A warning of a shell, of Slurm's commands, or of Perl
+            r"(?:^|[\s:])[Ww]arning: ",
+            # A command of a job script before or after the training
+            (
+                r"^(?:\S+: (?:line \d+: )?)?(?:perl|id|groups|mkdir|ln|rm|rmdir|chmod|chown|chgrp|mv"
+                r"|kill|pkill|touch|find|stty|mesg|tput|xauth|sysctl|rsync|tar|git)\b: "
+            ),
+            r"cannot find name for (?:user|group) ID|: No such process$",
+            r"bash: cannot set terminal process group",
+            r"pip's dependency resolver does not|^CondaError: Run 'conda init'",
             # A job script loads modules that this system does not have.
             r"modulefile error|modulecmd|Lmod|has detected the following error",
             # A script looks for the devices of other vendors.
-            r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl): (?:command )?not found",
+            (
+                r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl|module|ml|git|conda"
+                r"|lspci|lscpu): (?:command )?not found"
+            ),
+            r"\bcpuinfo: ",
+            # A figure of a comparison, such as the largest error of a kernel
+            r"\berrors?\s?[:=]\s?\d+(?:\.\d|e-\d)",
+            # Open MPI without InfiniBand uses another transport.
+            r"was unable to find any relevant network interfaces",
             # NCCL without InfiniBand, and messages from the subnet manager
             r"Failed to open libibverbs\.so|async event ?: client reregistration",
             # A tracker that fails does not end the training.
@@ -150,4 +181,6 @@ def is_information(text: str) -> bool:
 
 def is_beside_the_point(text: str) -> bool:
     """Return whether a line cannot explain a failure that follows it."""
-    return is_harmless(text) or is_information(text) or bool(_NO_FIRST_ERROR.search(text))
+    if is_harmless(text) or is_information(text):
+        return True
+    return continues(text) or denies_failure(text) or bool(_NO_FIRST_ERROR.search(text))
