@@ -314,7 +314,7 @@ class TrainingMessage(Message):
         "with the plan's values, which makes a different training"
     )
     TRAINING_FAILED = "the training failed: {message}"
-    TUNING_MISSING = "{keys}: {missing} is missing here. Install it, or leave the key out"
+    TUNING_MISSING = "{keys}: missing here: {missing}. Install it, or leave the key out"
     UNKNOWN_CONFIG_KEY = (
         "{path} has the unknown key {key} ({value}), which may change the model: remove it if the "
         "model is the same without it"
