@@ -338,6 +338,7 @@ def step_record(iteration: int) -> StepRecord:
         512,
         0.05,
         parts,
+        {},
     )
 
 
