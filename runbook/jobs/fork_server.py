@@ -25,7 +25,7 @@ import signal
 import socket
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
 MODULES = (
@@ -47,6 +47,17 @@ KEEP_RANKS = "--keep-ranks"
 """Option with which ranks outlive the server's owner, as the jobs of a ladder do."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@contextlib.contextmanager
+def short_name(path: str) -> Iterator[str]:
+    """Give a name of a socket that fits into its address of 107 bytes, in a folder of any length."""
+    folder, name = os.path.split(path)
+    descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{name}"
+    finally:
+        os.close(descriptor)
 
 
 class RankRequest:
@@ -72,7 +83,8 @@ class RankRequest:
         {"pid": ...}, and {"code": ...} when the rank has ended.
         """
         connection = socket.socket(socket.AF_UNIX)
-        connection.connect(server)
+        with short_name(server) as name:
+            connection.connect(name)
         socket.send_fds(connection, [json.dumps(vars(self)).encode() + b"\n"], outputs)
         return connection
 
@@ -80,8 +92,9 @@ class RankRequest:
 class ForkServer:
     """The forked ranks by process id, each with the connection of its client."""
 
-    def __init__(self, listener: socket.socket, *, keeps_ranks: bool = False) -> None:
+    def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
+        self.path = path
         self.keeps_ranks = keeps_ranks
         self.listens = True
         self.selector = selectors.DefaultSelector()
@@ -98,7 +111,7 @@ class ForkServer:
                     self._stop_listening(owner)
                     if not self.keeps_ranks:
                         self._end_all()
-                elif key.data == "listener":
+                elif key.data == "listener" and self.listens:
                     self._fork(self.listener.accept()[0])
                 elif key.data in self.ranks:
                     self._end(key.data)
@@ -108,13 +121,27 @@ class ForkServer:
                 return
 
     def _stop_listening(self, owner: socket.socket) -> None:
-        """Fork no more ranks: who asks for one now starts it without this server."""
+        """Fork no more ranks: who asks for one now starts it without this server.
+
+        Ranks that were requested before are still forked, because others already wait for them.
+        """
         self.listens = False
         for connection in (owner, self.listener):
             self.selector.unregister(connection)
-        with contextlib.suppress(OSError):
-            os.unlink(self.listener.getsockname())  # noqa: PTH108
         owner.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)  # noqa: PTH108
+        self.listener.setblocking(False)
+        while self.keeps_ranks and (connection := self._next_pending()):
+            self._fork(connection)
+        self.listener.close()
+
+    def _next_pending(self) -> socket.socket | None:
+        """Return a connection that waits to be accepted, or None."""
+        try:
+            return self.listener.accept()[0]
+        except BlockingIOError:
+            return None
 
     def _fork(self, connection: socket.socket) -> None:
         try:
@@ -230,11 +257,12 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
             importlib.import_module(name)
 
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(path + ".part")
+        with short_name(path + ".part") as name:
+            listener.bind(name)
         listener.listen(64)
         os.rename(path + ".part", path)  # noqa: PTH104  (seen only when it listens)
         listener.settimeout(60)
-        ForkServer(listener, keeps_ranks=keeps_ranks).serve()
+        ForkServer(listener, path, keeps_ranks=keeps_ranks).serve()
 
 
 class RankStandIn:
@@ -249,8 +277,11 @@ class RankStandIn:
         server: str,
         module: str,
         arguments: Sequence[str],
-    ) -> int:
-        """Return the rank's exit code, or the negative number of the signal that ended it."""
+    ) -> int | None:
+        """Return the rank's exit code, or the negative number of the signal that ended it.
+
+        Return None if no server listens.
+        """
         parent = os.getppid()
         # PR_SET_PDEATHSIG; a rank that was not forked sets this itself.
         ctypes.CDLL(None).prctl(
@@ -265,7 +296,11 @@ class RankStandIn:
         for number in FORWARDED:
             signal.signal(number, self.forward)
         request = RankRequest(f"{module}.__main__:main", arguments, dict(os.environ), os.getcwd())  # noqa: PTH109
-        with request.send(server, (1, 2)) as connection, connection.makefile("r") as answers:
+        try:
+            connection = request.send(server, (1, 2))
+        except OSError:
+            return None
+        with connection, connection.makefile("r") as answers:
             for line in answers:
                 message = json.loads(line)
                 if "code" in message:
@@ -298,7 +333,10 @@ def end_like(code: int) -> None:
 
 if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
-        end_like(RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:]))
+        code = RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:])
+        if code is None:  # The server ended without removing its socket, or just now.
+            os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
+        end_like(code)
     options = [word for word in sys.argv[1:] if word == KEEP_RANKS]
     path, *modules = [word for word in sys.argv[1:] if word != KEEP_RANKS]
     serve(path, modules, keeps_ranks=bool(options))

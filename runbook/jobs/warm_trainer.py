@@ -16,7 +16,7 @@ from runbook.core.errors import ProgramError
 from runbook.core.files import write_text
 from runbook.core.processes import wait_until
 from runbook.jobs import fork_server
-from runbook.jobs.fork_server import KEEP_RANKS
+from runbook.jobs.fork_server import KEEP_RANKS, short_name
 from runbook.jobs.messages import JobMessage
 
 WARM_SECONDS = 240.0
@@ -70,7 +70,12 @@ class WarmTrainer:
             last_lines = shell.last_lines(error.read_text(errors="replace"))
             raise ProgramError(JobMessage.TRAINER_NOT_IMPORTED, last_lines=last_lines)
 
-        self._owner.connect(str(self.socket_path))
+        self.connect()
+
+    def connect(self) -> None:
+        """Become the owner of the server that listens."""
+        with short_name(str(self.socket_path)) as name:
+            self._owner.connect(name)
 
     def close(self) -> None:
         """Close our connection, so that the server ends all ranks and itself.
@@ -88,7 +93,7 @@ class WarmTrainer:
     def write_python(self, path: Path) -> None:
         """Write a script that replaces a rank's python, and requests the rank from this server.
 
-        Once the server no longer listens, it starts the rank by this process's own python.
+        If the server no longer listens, it starts the rank by this process's own python.
         """
         stand_in = [sys.executable, "-IS", fork_server.__file__, str(self.socket_path)]
         lines = [
