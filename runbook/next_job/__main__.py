@@ -234,8 +234,10 @@ def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
 def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
     """Return the nodes that spare ones should replace, the most certain evidence first."""
     if (files.folder / "unended").exists():
-        unended = unended_nodes(files.nodes(), files.log_lines())
-        if unended:
+        nodes = files.nodes()
+        unended = unended_nodes(nodes, files.log_lines())
+        # If most nodes end slowly (freeing much memory takes a while), none of them is to blame.
+        if unended and 2 * len(unended) <= len(nodes):
             return unended
 
     stage = suspect_stage(files, stages)

@@ -357,6 +357,15 @@ def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_other
     assert suspects_of(run, "--stages=2", "--spares=2") == ["node2"]
 
 
+def test_nodes_that_all_end_slowly_are_no_evidence_against_each_other(run):
+    """Freeing much memory takes minutes on every node; the one that failed had ended before."""
+    (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
+    run.begin()
+    (run.job / "unended").touch()
+    run.write_log(XID + "srun: error: node3: tasks 4-5: Exited with exit code 1\n")
+    assert suspects_of(run, "--spares=2") == ["node3"]
+
+
 def test_a_node_that_the_log_names_is_replaced_and_not_its_whole_stage(run):
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()
