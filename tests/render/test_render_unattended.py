@@ -243,3 +243,24 @@ def test_copies_are_kept_where_the_program_that_decides_gave_no_answer(tmp_path)
     (line,) = end_of("", "", tmp_path)
     assert line == decision_to_stop(why=JobLine.NO_ANSWER.fill())
     assert not (tmp_path / "asked").exists()
+
+
+def test_the_line_of_a_failed_step_is_seen_if_it_comes_while_the_log_is_searched(tmp_path):
+    """Hundreds of lines may come at once when a step fails, between a search and the next one."""
+    log = "seq -f 'a traceback, line %g of a rank' 40"
+    lines = [
+        "set -euo pipefail",
+        f"job={tmp_path} now=100 failed_at=0 err_read=1",
+        functions_of(unattended_job("own-trainer-slurm").script, "check_end"),
+        f'{log} >"$job/err"',
+        # The failure is written once the first search has read the log.
+        'tail() { command tail "$@"; [[ -e $job/failed ]] || { : >"$job/failed"; '
+        f"{{ echo 'srun: Terminating StepId=7.0'; {log}; }} >>\"$job/err\"; }}; }}",
+        "check_end",
+        "echo $failed_at",
+        "now=105",
+        "check_end",
+        "echo $failed_at",
+    ]
+    said = shell.run(["bash", "-c", "\n".join(lines)], cwd=tmp_path).out
+    assert said.split() == ["0", "105"]

@@ -197,8 +197,8 @@ begin_attempt() {
 check_end() { # a failed step never ends if a process on one of its nodes cannot be killed; such a step is left behind
   local size
   if ((failed_at == 0)); then
+    size=$(stat -c %s "$job/err" 2>/dev/null || echo 0) # taken first: the search may miss lines that are written during it
     if grep -qE '^srun: .*Terminating (StepId|job step)' <(tail -c "+$err_read" "$job/err"); then failed_at=$now; fi
-    size=$(stat -c %s "$job/err" 2>/dev/null || echo 0)
     if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # the last line may be incomplete
   elif ((now - failed_at >= 30)); then
     : >"$job/unended"
