@@ -112,7 +112,7 @@ def look_at_notebooks(browser: Browser, lab: Lab) -> None:
 def look_at_reports(browser: Browser, runs: Path) -> None:
     """Take pictures of the reports.
 
-    They show the run's page by day, by night on a phone, and the index of runs.
+    They show the run's page (light, and dark on a phone) and the index of runs.
     """
     for name, path, width, height, scheme in (
         ("report", runs / "local" / "index.html", 1000, 1250, "light"),

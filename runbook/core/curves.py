@@ -48,7 +48,7 @@ GAP = "·"
 
 
 def sparkline(values: Sequence[float | None], width: int = 40) -> str:
-    """Return the values as bars from lowest to highest, at most `width` of them.
+    """Return the values as at most `width` bars, scaled from the lowest value to the highest.
 
     A missing or infinite value leaves a gap. If there are more values than bars, equal groups are
     averaged, so a single spike in a long run becomes lower but stays visible.
@@ -143,7 +143,7 @@ def loss_curve(
     """Return loss over iterations for each named series as SVG, with axes and their units.
 
     `untrained` is the loss of an untrained model, drawn as a horizontal line. `restarts` mark the
-    iterations at which a job continued. Return an empty text if nothing can be drawn.
+    iterations at which a job continued. Return an empty string if nothing can be drawn.
     """
     thinned = [(name, thin(finite_points(points), MOST_POINTS)) for name, points in series]
     curves = [(name, points) for name, points in thinned if len(points) > 1]

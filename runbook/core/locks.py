@@ -69,8 +69,8 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yield a sentence about the dead holder whose lock was taken over, or else an empty text. If the
-    run is held, raise `HeldError` with the holder, the time, the host and the purpose.
+    Yield a sentence about the dead holder whose lock was taken over, or else ''. If the run is
+    held, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
 

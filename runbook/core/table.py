@@ -211,7 +211,7 @@ def pandas() -> Any:
 
 
 def show_value(value: Any) -> str:
-    """Return a value for a cell: integers grouped, others with six digits, an empty text for None.
+    """Return a value for a cell: integers grouped, others with six digits, and '' for None.
 
     >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True)
     ('64,633,856', '0.000618034', '', 'yes')

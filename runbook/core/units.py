@@ -266,7 +266,7 @@ def in_words(name: str) -> str:
 
 
 def unit_of(name: str) -> str:
-    """Return the unit in a name if its value does not show it, or else an empty text.
+    """Return the unit in a name if its value does not show it, or else an empty string.
 
     >>> unit_of("throughput (tokens/s)"), unit_of("memory (B)"), unit_of("iterations")
     ('tokens/s', '', '')
@@ -275,7 +275,7 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """Return the rounded number in the largest unit that it reaches, or an empty text if none.
+    """Return the rounded number in the largest unit that it reaches, or an empty string if none.
 
     >>> units = {"B": 10**9, "T": 10**12}
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)

@@ -38,7 +38,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """Return the first invisible character of a text, as U+202E, or an empty text if there is none."""
+    """Return the first invisible character of a text, such as U+202E, or '' if there is none."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 

@@ -1,4 +1,4 @@
-"""Messages about what is shown: one row each, with `{name}` for a value."""
+"""Messages of the displays: one row each, with `{name}` for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class DisplayMessage(Message):
-    """Messages about what is shown."""
+    """Messages of the displays."""
 
     ACTION = "{name}: {command}"
     AMOUNT_DONE = "{done} of {total}{unit} ({percent:.0f} %)"

@@ -38,7 +38,7 @@ colours."""
 
 
 def curve_html(points: Points, label: str) -> str:
-    """Return the curve as an image, or an empty text if fewer than two points can be drawn.
+    """Return the curve as an image, or an empty string if fewer than two points can be drawn.
 
     >>> curve_html([(1, 2.0)], "loss")
     ''

@@ -14,9 +14,9 @@ from runbook.params.schema.keys import all_keys
 
 @cache
 def option_names(key: str) -> tuple[str, ...]:
-    """Return the names of a key that take a value, in lower case, with `_` between words.
+    """Return the names of options that set a key to a value, in lower case, with `_` between words.
 
-    They are the five documents' names and the options of Megatron-LM, Megatron-DeepSpeed and NeMo.
+    They are the names in the five documents, and in Megatron-LM, Megatron-DeepSpeed and NeMo.
 
     >>> option_names("parallel.context")
     ('spsize', 'context_parallel_size', 'ds_sequence_parallel_size')

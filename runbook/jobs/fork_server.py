@@ -4,9 +4,9 @@ Ladders, drills and tests start several jobs. A forked rank starts in a fraction
 a separate process that can be killed, stopped and traced like any other. This file is run in two
 ways, both without the package's other modules:
 
-- `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` serves, with these modules
-  imported too. Its owner is the first connection. When that connection closes, the server ends all
-  ranks and then itself. With `--keep-ranks` it waits for its ranks to end by themselves.
+- `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` runs the server, which
+  imports these modules too. Its owner is the first connection. When that connection closes, the
+  server ends all ranks and then itself. With `--keep-ranks` it waits until its ranks have ended.
 - `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
   job's script. It requests a rank, passes signals on to it, and exits as the rank does; the rank
   ends if this process is killed. It is started for every rank of every job, so this file imports

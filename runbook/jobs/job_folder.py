@@ -379,7 +379,7 @@ def log_tail(path: Path, count: int = 12) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a job's file, or an empty text if it does not exist."""
+    """Return the text of a job's file, or an empty string if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

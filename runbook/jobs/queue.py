@@ -140,7 +140,7 @@ class Queue(ABC):
         )
 
     def parse_job_id(self, text: str) -> str:
-        """Return the id that the queue printed after a submission, or an empty text."""
+        """Return the id that the queue printed after a submission, or an empty string."""
         for line in reversed(text.splitlines()):
             match = self.job_id_line.fullmatch(line.strip())
             if match:
@@ -522,7 +522,7 @@ class QueueScheduler(Scheduler):
     def _number(self, folder: JobFolder) -> str:
         """Return the queue's id of the folder's job.
 
-        Return an empty text if the queue does not have the job.
+        Return an empty string if the queue does not have the job.
         """
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
@@ -712,7 +712,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # Show the time of its last sign of life, because an age would keep growing.
+    # State when the job was last seen, not how long ago: the text must not change with time.
     if last_seen is None:
         sighting = "never seen"
     else:

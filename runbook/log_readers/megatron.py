@@ -93,7 +93,7 @@ A log with it is not Megatron-DeepSpeed's, whatever a fork has added.
 
 
 def meaning(key: str) -> str:
-    """Return our field for a key, or an empty text.
+    """Return our field for a key, or an empty string.
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
     ('tflops', '')

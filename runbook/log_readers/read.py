@@ -246,7 +246,7 @@ class LogReader:
     def _feed_megatron(self, line: str) -> bool:
         """Offer the line to Megatron's reader.
 
-        Between records, the reader of the last record is tried first.
+        Between records, the reader that read the last record is tried first.
         """
         megatron = self.megatron
         out = self.megatron_out

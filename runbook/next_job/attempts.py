@@ -153,7 +153,7 @@ class _JobFailure:
 
     cause: EndCause
     signature: str
-    """Equal for two occurrences of the same failure."""
+    """The same value for every occurrence of a failure."""
     evidence: str
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()

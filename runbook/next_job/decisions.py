@@ -57,9 +57,9 @@ class Attempt:
     It is for people; no decision depends on it.
     """
     failure: str = ""
-    """Signature of the failure, equal when the same failure happens again.
+    """Signature of the failure, which is the same each time the same failure happens.
 
-    Empty: nothing failed.
+    It is empty if nothing failed.
     """
     evidence: str = ""
     remedy: str = ""

@@ -1,4 +1,4 @@
-"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but no certain node."""
+"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but no specific node."""
 
 from __future__ import annotations
 

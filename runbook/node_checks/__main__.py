@@ -1,7 +1,7 @@
 """`python -m runbook.node_checks RUNG...`: answer the questions of some rungs on this node.
 
 A job starts it once on each node. It writes each answer as a line of output, and always exits with
-0. The reader of these lines judges them.
+0. The reader of these lines decides whether the answers are good.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
-    """Ask the node's own questions first, and those about shared folders last: they may hang."""
+    """Ask about shared folders last, because these questions may hang."""
     rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
     rung.ask("programs", installation.look_at_programs, FOLDER_SECONDS)
     rung.ask("sources", installation.look_at_sources, FOLDER_SECONDS)

@@ -52,7 +52,7 @@ class PartState(Enum):
 
 
 class ProgramEnd(Enum):
-    """How a program on the PATH ended when it was asked what it is."""
+    """How a program on the PATH ended when it was asked for its prefix and version."""
 
     WELL = "well"
     FAILED = "failed"

@@ -81,7 +81,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why no file can be written to the cache, or an empty text if that works.
+    """Return why no file can be written to the cache, or an empty string if that works.
 
     Nothing is left behind.
     """

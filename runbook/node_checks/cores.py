@@ -90,7 +90,7 @@ def _mix(total: int, number: int) -> int:
 
 
 def _model() -> str:
-    """Return the processor's name, or an empty text if the kernel does not report it."""
+    """Return the processor's name, or an empty string if the kernel does not report it."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -69,7 +69,7 @@ def _are_equal(path: str, other_path: str) -> bool:
 
 
 def library_version(path: str) -> str:
-    """Return the version of a library's file, or an empty text if the file does not contain it.
+    """Return the version of a library's file, or an empty string if the file does not contain it.
 
     >>> library_version("/usr/local/cuda/lib64/libcudart.so.12.4.127")
     '12.4.127'

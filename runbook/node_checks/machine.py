@@ -131,7 +131,7 @@ def look_at_scratch() -> Facts:
 
 
 def look_at_tools() -> Facts:
-    """Return the versions of nvcc and of the GPU's driver, with an empty text for a missing one."""
+    """Return the versions of nvcc and of the GPU's driver, or '' for a missing one."""
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 
 

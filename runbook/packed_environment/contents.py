@@ -103,7 +103,7 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
 
 
 def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
-    """Return a source and its entries in the form of the manifest."""
+    """Return a source and its entries as a part of the manifest."""
     return PackedPart(
         name=source.name,
         folder=str(source.folder),

@@ -80,7 +80,7 @@ class Interpreter:
 
 
 def parse_answer(text: str) -> Interpreter:
-    """Return what an interpreter answered to `QUESTION`."""
+    """Parse an interpreter's answer to `QUESTION`."""
     answers = [line for line in text.splitlines() if line.startswith(ANSWER)]
     if not answers:
         raise InterpreterError("the interpreter gave no answer")

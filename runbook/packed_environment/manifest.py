@@ -80,14 +80,14 @@ class EnvironmentManifest:
 
 
 def parse_manifest(text: str) -> EnvironmentManifest:
-    """Return the manifest in a text; raise `ManifestError` if the text is not a manifest."""
+    """Return the manifest that a file's text contains; raise `ManifestError` if it has none."""
     try:
         content = json.loads(text)
         parts = tuple(_parse_part(part) for part in content.pop("parts"))
         outside = tuple(content.pop("outside"))
         manifest = EnvironmentManifest(**content, parts=parts, outside=outside)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ManifestError(f"it is no manifest of a packed environment: {error}") from error
+        raise ManifestError(f"it is not a manifest of a packed environment: {error}") from error
 
     if manifest.schema != SCHEMA:
         raise ManifestError(f"its schema is {manifest.schema!r}, and this version reads {SCHEMA}")

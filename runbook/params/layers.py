@@ -143,7 +143,7 @@ class Layer:
     ) -> str:
         """Return the key or section that a path refers to.
 
-        If there is none, report it and return an empty text.
+        If there is none, report it and return an empty string.
         """
         try:
             ours = full_path(path)

@@ -167,10 +167,10 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """Return a JSON value with all its texts masked, including the names of keys.
+    """Return a JSON value with secrets masked in all its strings, including the names of keys.
 
-    This happens text by text before the value is written as JSON, because a key of several lines is
-    one text here, but several quoted lines in JSON.
+    Each string is masked before the value is written as JSON, because a secret of several lines is
+    a single string here, but is broken up by escapes in JSON.
     """
     if isinstance(value, str):
         return mask(value)

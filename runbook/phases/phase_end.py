@@ -29,7 +29,7 @@ class PhaseEnd:
     session: Session
     """The record that ends with the phase."""
     gate: Callable[[], None]
-    """Raises an error while work of the phase is running or not done."""
+    """Raises an error if the phase's work is still running or is not done."""
     publish: Callable[[], object]
     """Rewrites the pages of the run from its files."""
 

@@ -291,7 +291,7 @@ def rehearse_run(
 ) -> Rehearsal:
     """Do a dry run of the distinct ranks of one phase.
 
-    `say` is called for each rank that is run here; `count` runs them elsewhere.
+    `say` is called for each rank that runs here. If `count` is given, it runs the ranks elsewhere.
     """
     if count is None and not has_trainer():
         raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)

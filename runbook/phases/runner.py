@@ -231,7 +231,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    Return an empty text if it is done, its inputs are unchanged and its outputs complete.
+    Return an empty string if it is done, its inputs are unchanged and its outputs complete.
     """
     run = PlannedRun(settings, plan, folder)
     missing = phase_step(run, phase).why_not_done()

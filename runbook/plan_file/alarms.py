@@ -314,7 +314,7 @@ class LossWatch:
         self._recent = deque[float](maxlen=WINDOW)  # Records outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
-        # Set after a sudden jump was reported: the loss is still above this
+        # Set after a sudden jump was reported: the loss has stayed above this value
         self._above = inf
         self._inside: list[float] = []  # Records of the jump in progress
         # The first iteration of that jump, and whether it was reported

@@ -225,7 +225,7 @@ def text_place(settings: Settings, text: TextShare) -> str:
 def _shared_folder(settings: Settings) -> str:
     """Return the site's folder for data, which may still begin with {stage}.
 
-    Return an empty text if the site has none.
+    Return an empty string if the site has none.
     """
     folder = settings.site.paths.get("data", "").rstrip("/")
     return folder if folder.startswith(("/", STAGE)) else ""

@@ -33,7 +33,7 @@ class FewerNodes:
 
     @property
     def obstacle(self) -> str:
-        """Return why this training cannot continue with fewer nodes, or an empty text if it can."""
+        """Return why this training cannot continue with fewer nodes, or '' if it can."""
         site = self.settings.site
         if site.scheduler == "local":
             return f"site {site.site} is a single machine, so it has no nodes to lose"
@@ -65,7 +65,7 @@ class FewerNodes:
     def reason(self) -> str:
         """Return the end of a sentence that names the rule broken by the largest candidate.
 
-        Return an empty text if there is no candidate.
+        Return an empty string if there is no candidate.
         """
         for choice in self.candidates:
             broken = _broken_rules(choice)

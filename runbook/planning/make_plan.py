@@ -74,7 +74,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """The model as in the catalogue (0 means a default), with the training's own numbers."""
+    """A model of the catalogue, in which 0 means a default, with the values for its training."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str

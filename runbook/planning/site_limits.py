@@ -156,7 +156,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and its difference from ours, or an empty text if it has none."""
+    """Return a document's time and its difference from ours, or an empty string if it has none."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -174,7 +174,7 @@ def _tiers(site: Site) -> dict[str, Tier]:
 def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:
     """Return the storage tier that `jobs.storage` names, or else the first.
 
-    Return an empty text if there are none.
+    Return an empty string if there are none.
     """
     tiers = _tiers(site)
     if tier_name in tiers:
@@ -187,9 +187,9 @@ def check_volumes(
 ) -> list[Check]:
     """Compare each shared file system with what is stored there.
 
-    If one is too small, that is only a warning, because it can be enlarged. `wants` has the bytes
-    of each kind of content, and `texts` the bytes of each text that is downloaded to the data
-    folder. A size of 0 means unknown.
+    A file system that is too small causes only a warning, because it can be enlarged. `wants` has
+    the bytes of each kind of content, and `texts` the bytes of each text that is downloaded to the
+    data folder. A size of 0 means unknown.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

@@ -85,7 +85,7 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
 
 
 def _obstacle(settings: Settings) -> str:
-    """Return why a job cannot continue automatically here, or an empty text if it can."""
+    """Return why a job cannot continue automatically here, or an empty string if it can."""
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":

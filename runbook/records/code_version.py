@@ -38,7 +38,7 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository, or an empty text if git does not provide it.
+    """Return the commit of the project's repository, or an empty string if git does not provide it.
 
     It ends with `-dirty` if tracked files differ from it. git refuses a clone that another user
     owns, as a clone looks from inside a container; the clone that contains this code is trusted.

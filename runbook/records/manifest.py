@@ -132,7 +132,7 @@ def _refuse_folder(error: OSError) -> None:
 def writer_of(name: str) -> str:
     """Return the phase that writes a file of the run's folder.
 
-    Return an empty text if several phases write it.
+    Return an empty string if several phases write it.
 
     >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
     ('04-training', '04-training')

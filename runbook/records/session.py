@@ -97,7 +97,7 @@ class CellStates:
     ) -> str:
         """Record how a cell ended.
 
-        Return its id, or an empty text if the master has no such cell. JupyterLab provides the id
+        Return its id, or an empty string if the master has no such cell. JupyterLab provides the id
         of the cell that it runs; papermill and nbconvert do not, so the cell's source identifies
         it.
         """
@@ -207,7 +207,7 @@ class Session:
     def verdict(self, name: str) -> str:
         """Return the verdict of a check of this execution.
 
-        Return an empty text if the check was not recorded.
+        Return an empty string if the check was not recorded.
         """
         return self._checks[name].verdict if name in self._checks else ""
 

@@ -67,7 +67,7 @@ def device_spans(history: History) -> list[DeviceSpan]:
 
 
 def spans_text(history: History) -> str:
-    """Return which steps ran on how many devices, or an empty text if the number never changed.
+    """Return which steps ran on how many devices, or an empty string if the number never changed.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))

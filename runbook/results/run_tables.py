@@ -285,7 +285,7 @@ def _published_row(
 
 
 def why_not_comparable(result: Published, parameters: int, device: str) -> str:
-    """Return why a published speed is not comparable with this run's, or an empty text.
+    """Return why a published speed is not comparable with this run's, or an empty string.
 
     >>> result = nearest(125e6, device="A100-80GB")[0]
     >>> why_not_comparable(result, 124_000_000, "A100-80GB")

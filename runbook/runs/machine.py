@@ -150,7 +150,7 @@ def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """Return a field of the first CPU in the kernel's list, or an empty text."""
+    """Return a field of the first CPU in the kernel's list, or an empty string."""
     try:
         lines = path.read_text().splitlines()
     except OSError:

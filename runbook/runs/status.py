@@ -361,7 +361,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 def _nodes(job: JobFolder) -> str:
     """Return the hosts that a job recorded, or else the hosts on which it started.
 
-    Return an empty text if neither is known.
+    Return an empty string if neither is known.
     """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
@@ -373,7 +373,7 @@ def _nodes(job: JobFolder) -> str:
 def _numbers(results: Mapping[str, object]) -> str:
     """Return the first and last loss and the throughput.
 
-    Return an empty text if there is no loss.
+    Return an empty string if there is no loss.
     """
     if results.get("last_loss") is None:
         return ""

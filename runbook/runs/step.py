@@ -124,7 +124,7 @@ class StepStatus:
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
-        """Return why the step is not done, or an empty text if it is."""
+        """Return why the step is not done, or an empty string if it is."""
         if self.state is StepState.DONE:
             return ""
         if self.state is StepState.OUTPUT_MISSING:
@@ -228,7 +228,7 @@ class StepOfRun:
         return step_status(self.run_folder, self.name, self.fingerprint, reading)
 
     def why_not_done(self, reading: Reading = Reading.EVERYTHING) -> str:
-        """Return why the step must run, or an empty text if it is done."""
+        """Return why the step must run, or an empty string if it is done."""
         return self.status(reading).as_text()
 
     def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:

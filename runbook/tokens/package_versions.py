@@ -12,7 +12,7 @@ _ENDING = ".dist-info"
 
 @functools.cache
 def package_version(package: str) -> str:
-    """Return the version of an installed package, or an empty text if it is not installed.
+    """Return the version of an installed package, or an empty string if it is not installed.
 
     `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
     ms to every start. The parser is used only for a package that can be imported but has no folder

@@ -244,7 +244,7 @@ class Tokenizer:
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare encoder and judge on a text of a corpus. Return the number of compared texts."""
+        """Compare the encoder with the judge on a text. Return the number of texts compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)

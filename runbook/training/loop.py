@@ -192,7 +192,7 @@ class TrainingLoop:
             self.near.stepped()
 
     def _stop_reason(self, stop_request: int) -> str:
-        """Return why the training ends after this step, or an empty text if it continues."""
+        """Return why the training ends after this step, or an empty string if it continues."""
         if stop_request:
             return self.stopping.reason(stop_request)
         if self._at(self.spec.limits.exit_interval):

@@ -127,13 +127,13 @@ def main() -> int:
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    # Saved first, because the process is ended if the ranks never meet
+    # Saved first, because the process is ended if the ranks cannot connect
     _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
         if arguments.layout:
-            # Imported before the ranks meet, because a slow import afterwards would look like a
-            # group that hangs.
+            # Imported before the ranks connect, because a slow import afterwards would look like a
+            # hung group.
             with contextlib.suppress(ImportError):
                 importlib.import_module("megatron.core.parallel_state")
 

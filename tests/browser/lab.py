@@ -153,7 +153,7 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 def chromium() -> str:
-    """The installed browser, or an empty text."""
+    """The installed browser, or an empty string."""
     import shutil
 
     return (

@@ -193,7 +193,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
 
 
 def kill_again_and_again(killer: Killer, kills: int) -> str:
-    """Kill so often. Return what kept the training from going on, or an empty text."""
+    """Kill so often. Return what kept the training from going on, or an empty string."""
     try:
         for _ in range(kills):
             if killer.run.events("finished"):

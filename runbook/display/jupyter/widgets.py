@@ -140,10 +140,10 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
 def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
     """Return buttons and text fields as HTML, for a page that opened after the widgets were made.
 
-    `comms` are the ids of the connections that hear the clicks.
+    `comms` are the ids of the connections that receive the clicks.
 
-    `fields` has the ids of the connections for typed text, in the order of the actions that need a
-    text.
+    `fields` are the ids of the connections that receive typed text: one for each action that needs
+    text, in order.
 
     >>> plain_buttons(["7f"], {"Stop": (str, "runbook cancel local")}).partition(" title")[0].partition("><")[2]
     'button type="button" class="jupyter-button" data-runbook-click="7f"'
@@ -289,7 +289,7 @@ SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"wid
 
 
 class Form:
-    """The widgets, and what they know about the values."""
+    """The widgets of a form, and the values that they show and change."""
 
     def __init__(
         self,

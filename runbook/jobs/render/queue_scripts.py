@@ -42,7 +42,7 @@ def plain(name: str, value: object) -> str:
 
 
 def array_range(job: Job) -> str:
-    """Return the numbers of an array's elements, or an empty text if the job is not an array."""
+    """Return the numbers of an array's elements, or an empty string if the job is not an array."""
     return f"0-{job.array - 1}" if job.array > 1 else ""
 
 

@@ -212,7 +212,7 @@ class QueuedTraining:
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
         """Return the command that removes copies in a node's memory.
 
-        Return an empty text if no copies are kept.
+        Return an empty string if no copies are kept.
         """
         if not self.goes_on_by_itself or not self.spec.checkpoint.near_interval:
             return ""

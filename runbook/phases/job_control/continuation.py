@@ -72,8 +72,8 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
     """Return why the next job continues from the outputs in the folder although inputs changed.
 
-    The text also explains the consequences. It is empty if the job starts from the beginning:
-    because it is another training, because nothing was saved, or because nothing is left to train.
+    The text also explains the consequences. It is empty if the job starts from the beginning,
+    which happens for another training, without a save, and if nothing is left to train.
     """
     # Only this phase may be prolonged, because a smoke test is judged from its first step on.
     if training.phase != FULL or training.settings.run.training.framework != "runbook":

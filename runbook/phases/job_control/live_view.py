@@ -240,7 +240,7 @@ def training_facts(
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
     """Return the step from which fewer devices than planned are training.
 
-    Return an empty text if all of them train.
+    Return an empty string if all of them train.
 
     >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
     >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)
@@ -271,7 +271,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """Return what nvidia-smi reports about this machine's GPUs, or an empty text if there are none."""
+    """Return what nvidia-smi reports about this machine's GPUs, or '' if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):

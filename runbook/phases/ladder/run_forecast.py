@@ -107,7 +107,7 @@ def forecast_run(
 
 @dataclass(frozen=True)
 class _Doubt:
-    """A reason to trust a forecast less; an empty text means there is none."""
+    """A reason to trust a forecast less; an empty string means there is none."""
 
     text: str = ""
     widening: float = 1.0

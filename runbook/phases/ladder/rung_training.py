@@ -180,7 +180,7 @@ def _stopped(folder: Path, phase: str, message: str) -> RunbookError:
 
 
 class RungOutput(io.TextIOBase):
-    """Keeps the output of a rung's steps in a file, and says the lines of the training's progress."""
+    """Keeps the output of a rung's steps in a file, and reports the training's progress lines."""
 
     def __init__(self, log: TextIO, say: Say) -> None:
         self._log = log
@@ -189,7 +189,7 @@ class RungOutput(io.TextIOBase):
         self._line = ""
 
     def write(self, text: str) -> int:
-        """Add text to the file, and say the lines that are complete with it."""
+        """Add text to the file, and report each progress line that it completes."""
         self._log.write(text)
         self._log.flush()
         *lines, self._line = (self._line + text).split("\n")

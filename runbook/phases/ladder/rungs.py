@@ -27,7 +27,7 @@ The factor is smaller if the smallest rung would be narrower than `NARROWEST`, o
 than `FEWEST_STEPS`.
 """
 LEAST_BETWEEN_RUNGS = 1.25
-"""Rungs that are closer differ by little more than two random seeds do."""
+"""Closer rungs would differ by little more than two random seeds do."""
 LEAST_FOR_STEPS = 1.6
 """Rungs are never closer than this, even to gain steps.
 
@@ -430,7 +430,7 @@ def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> f
 
 
 def _own_batch(family: Family) -> int:
-    """Return the run's own batch, as a multiple of a node's devices."""
+    """Return the run's own batch, rounded to a multiple of a node's devices."""
     return _whole_batch(family, family.global_batch)
 
 

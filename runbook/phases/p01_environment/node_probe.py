@@ -141,7 +141,7 @@ def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
 
 
 def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str]) -> str:
-    """Return why the trainer's packages cannot be imported, or an empty text if they can."""
+    """Return why the trainer's packages cannot be imported, or an empty string if they can."""
     # If torch is installed but cannot be imported, its error explains more than the list of
     # packages.
     if versions.get("torch") and errors.get("torch"):
@@ -212,7 +212,7 @@ def _missing_gpus_check(
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
     """Return the version of the first torch built without CUDA and ROCm.
 
-    Return an empty text if there is none.
+    Return an empty string if there is none.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)

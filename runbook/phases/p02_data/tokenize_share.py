@@ -91,9 +91,9 @@ def workers_of(settings: Settings) -> int:
 
 
 def main() -> int:
-    """PROJECT [--join], in a run's folder.
+    """Tokenize this task's part, with the arguments `PROJECT [--join]`, in a run's folder.
 
-    The queue's variables define this task's part; --join makes the rest.
+    The queue's variables define the part; with --join, do the remaining work.
     """
     logging.basicConfig(
         level=logging.INFO,

@@ -420,7 +420,7 @@ class _Campaign:
 
     @property
     def _steps_behind_save(self) -> int:
-        """Return the steps from the newest checkpoint to the next attempt's first state."""
+        """Return by how many steps the next attempt's state is ahead of the shared checkpoint."""
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:

@@ -368,12 +368,12 @@ class StepTime:
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """Return the reason why no speed is known, or an empty text."""
+    """Return the reason why no speed is known, or an empty string."""
     return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return the reason why no speed is known, or an empty text."""
+    """Return the reason why no speed is known, or an empty string."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:

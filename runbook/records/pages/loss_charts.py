@@ -129,7 +129,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
     """Return the description of a phase's model and its loss before training, ln of its vocabulary.
 
-    Return an empty text and 0 if the plan cannot be read.
+    Return an empty string and 0 if the plan cannot be read.
     """
     plan_file = run_folder / "plan.json"
     try:

@@ -182,7 +182,7 @@ def _is_in_report(cell: Any) -> bool:
 
 def _markdown_for_report(source: str) -> str:
     """Return markdown for the page, with links to neighbouring pages and no remote images."""
-    # This page is next to the runs.
+    # Relative to this page, the help page is two folders up.
     source = source.replace("../docs/when-it-fails.md", f"../../{HELP}")
     source = _NEXT.sub(r"](\1.html)", source)
     return _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)
@@ -254,7 +254,7 @@ def _contents(headings: Sequence[_Heading]) -> str:
 
 
 class _CellHtml(WithoutEffects):
-    """HTML without active content, whose headings are collected with unique anchors."""
+    """Removes active content from HTML, and collects its headings with unique anchors."""
 
     def __init__(self, headings: list[_Heading]) -> None:
         super().__init__()

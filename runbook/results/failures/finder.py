@@ -358,7 +358,7 @@ def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure is a usual effect of an error and comes after it."""
+    """Return whether a failure comes after an error and is a usual effect of errors."""
     return failure.name in EFFECTS and error.line < failure.line
 
 

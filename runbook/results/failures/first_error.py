@@ -3,8 +3,8 @@
 Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
 that error, its line is shown next to the remedy for a timeout. An exception replaces such a remedy.
 A line with the words of an error is also printed when nothing is wrong, so it replaces only the
-remedies for lost and waiting ranks that follow shortly: these say no more than to look for the rank
-that failed first.
+remedies for lost and waiting ranks that follow shortly. These remedies only advise looking for the
+rank that failed first.
 
 A log may contain the output of one rank after that of another, so a lost connection may come before
 the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.

@@ -36,7 +36,7 @@ GetPage = Callable[[str], tuple[bytes, str]]
 class RemoteFile:
     """A file to download, and what is known about it.
 
-    Unknown values are 0 or an empty text.
+    Unknown values are 0 or an empty string.
     """
 
     path: str

@@ -455,7 +455,7 @@ def _rows_at_once(file: Any, text_key: str) -> int:
 
 
 def find_source_key(segment: Segment) -> str:
-    """Return the known source key in the first record of a file, or an empty text."""
+    """Return the known source key in the first record of a file, or an empty string."""
     if kind_of(Path(segment.path))[0] != ".jsonl":
         return ""
     try:

@@ -143,7 +143,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Return why a file is missing, or an empty text if it exists.
+    """Return why a file is missing, or an empty string if it exists.
 
     A file gets its final name only after it was checked, so comparing its size is enough.
     """
@@ -321,7 +321,7 @@ def _fetch_from_s3(
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not blank, or an empty text if there is none."""
+    """Return the last line that is not blank, or an empty string if there is none."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 

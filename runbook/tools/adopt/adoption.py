@@ -1019,8 +1019,8 @@ def _batch(findings: Findings) -> None:
 def _end_ramp(sequences: int, findings: Findings) -> bool:
     """Use the first batch of a ramp that can be divided over the devices.
 
-    The function applies to a source that does not say how the ramp ends. Return whether there is a
-    ramp.
+    The function applies to a source that does not state how the ramp ends. Return whether there is
+    a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

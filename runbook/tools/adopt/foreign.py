@@ -78,7 +78,7 @@ A program's name takes precedence over its options.
 
 
 def foreign_framework(script: Word, arguments: Sequence[Word]) -> str:
-    """Return the framework or model that a program belongs to, or an empty text.
+    """Return the framework or model that a program belongs to, or an empty string.
 
     >>> arguments = [Word("--per_device_train_batch_size", 1), Word("4", 1)]
     >>> foreign_framework(Word("train.py", 1), arguments)

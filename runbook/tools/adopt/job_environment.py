@@ -209,7 +209,7 @@ _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, in
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable sets, or an empty text if it sets none.
+    """Return the key that a document's variable sets, or an empty string if it sets none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')

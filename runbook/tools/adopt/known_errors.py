@@ -23,7 +23,7 @@ from runbook.tools.adopt.script import Script, Word
 
 @dataclass(frozen=True)
 class TextPattern:
-    """A pattern that reveals an error anywhere in the text."""
+    """An error that a pattern finds anywhere in the text."""
 
     number: int
     pattern: str
@@ -347,7 +347,7 @@ def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _value(launch: Launch, name: str) -> str:
-    """Return the value of a launch's option, or an empty text."""
+    """Return the value of a launch's option, or an empty string."""
     word = option(launch.arguments, name)
     return word.text if word else ""
 

@@ -703,7 +703,7 @@ _PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z
 
 
 def _markers_of_arguments(text: str) -> list[str]:
-    """Return a marker for each argument that a shell text reads; those with defaults are empty."""
+    """Return a marker for each argument that shell code needs; other arguments are empty."""
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
     last = max(map(int, needed), default=0)

@@ -44,7 +44,7 @@ def _answers(check: Check) -> list[Answer]:
 
 
 def _smoke_sequence(findings: Findings, models: Models) -> bool:
-    """Shorten the smoke test's sequences to the number of positions of its model."""
+    """Set the smoke test's sequence length to the number of positions of its model."""
     smoke = models[str(findings.value("training.smoke.model", "")) or _SMOKE_MODEL]
     positions = smoke.positions or smoke.sequence_length
     key = "training.smoke.sequence_length"

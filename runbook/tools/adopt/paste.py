@@ -9,7 +9,7 @@ from runbook.tools.adopt.findings import Findings
 
 
 def site_block(findings: Findings) -> str:
-    """Return the text that a person can paste into the site file, or an empty text.
+    """Return the text that a person can paste into the site file, or an empty string.
 
     Each value is the script's own. Variables that nothing sets are left as $NAME.
     """

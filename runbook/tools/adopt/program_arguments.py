@@ -83,7 +83,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the catalogue's dataset that a path names, or an empty text."""
+    """Return the catalogue's dataset that a path names, or an empty string."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset

@@ -296,7 +296,7 @@ class _Proof:
         return None
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
-        """Return why an option differs from the script, or an empty text if no reason is known."""
+        """Return why an option differs from the script, or '' if no reason is known."""
         option = self.table.get(name)
         if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
             return f"it belongs to {self.findings.tokenizer_kind}: data.tokenizer names the file"

@@ -138,7 +138,7 @@ class Script:
         return self.text.splitlines()
 
     def line(self, number: int) -> str:
-        """Return a line of the text, or an empty text if the text has no line of this number."""
+        """Return a line of the text, or an empty string if the text has no line of this number."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""

@@ -63,7 +63,7 @@ class LineNumbers:
             self.lines += lines_of(text)
 
     def line(self, number: int) -> str:
-        """Return a line by its number, or an empty text if there is no such line."""
+        """Return a line by its number, or an empty string if there is no such line."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
@@ -185,7 +185,7 @@ _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 def _group_of(pattern: str, text: str) -> str:
     """Return the text that the first group of a pattern matches.
 
-    Return an empty text if the pattern does not match.
+    Return an empty string if the pattern does not match.
     """
     match = re.search(pattern, text)
     if match is None:
@@ -659,7 +659,7 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 def _name_in_job(file: str, folder: str) -> str:
     """Return a file's path inside the job's folder.
 
-    Return the bare name of a file elsewhere, and an empty text if there is no file.
+    Return the bare name of a file elsewhere, and an empty string if there is no file.
     """
     if not file:
         return ""

@@ -286,7 +286,7 @@ class DrillRun:
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person must act.
 
-        Return the error that this person would see, or an empty text if there is none.
+        Return the error that the person would see, or an empty string if there is none.
         """
         with environment({FAULTS: faults or None}):
             try:

@@ -435,7 +435,7 @@ def steps_of(case: DrillRun) -> list[Step]:
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
-    """Return the fault in the order of samples along the steps that count, or an empty text.
+    """Return the fault in the order of samples along the steps that count, or an empty string.
 
     A job continues where a checkpoint left off. The steps that it repeats replace the earlier ones,
     and new steps follow without a gap.
@@ -474,7 +474,7 @@ class Costs:
     The value is the mean over planned stops in trainings without faults.
     """
     save_seconds: float
-    """Seconds of one checkpoint, in the training without faults."""
+    """Seconds that one checkpoint takes in the training without faults."""
     kills_in_training: int
     kills_in_start: int
     """Kills that hit a job before its first step. Each such kill loses part of a start, but no

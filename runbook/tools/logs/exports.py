@@ -130,7 +130,7 @@ NUMBERS = {
     "tokens_per_second": COLUMNS["tokens_per_second"],
     "tflops": COLUMNS["tflops_per_device"],
 }
-"""Numbers of a record that form a curve, and their names with units."""
+"""The fields of a record that are exported as curves, and the curves' names with units."""
 INTEGERS = ("iteration", "skipped", "nan", "segment")
 
 

@@ -97,7 +97,7 @@ def plain_png(content: bytes) -> bytes:
 
 
 def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
-    """Return a `data:` address with its content redacted, or an empty text if it cannot be read."""
+    """Return a `data:` address with its content redacted, or '' if it cannot be read."""
     kind = match[1] or "text/plain"
     options = match[2]
     body = urllib.parse.unquote(match[3])

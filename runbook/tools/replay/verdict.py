@@ -63,7 +63,7 @@ class ReplayComparison:
     The value is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
-    """The machine on which the run computed that rank, or an empty text if it is not known."""
+    """The machine on which the run computed that rank, or an empty string if it is not known."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict

@@ -194,7 +194,7 @@ def _gpus(gres: str) -> tuple[int, str]:
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
-    """Return a program's output, and an empty text as the reason.
+    """Return a program's output, and an empty string as the reason.
 
     If the program fails, return an empty output, and as the reason the program's own error text.
     """

@@ -165,7 +165,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section about which programs answered and when, or an empty text."""
+    """Return the section about which programs answered and when, or an empty string."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'

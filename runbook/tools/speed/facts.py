@@ -325,7 +325,10 @@ def _setup_facts(text: str) -> Facts:
 
 
 def _network_facts(text: str, facts: Facts) -> Facts:
-    """Return a device's Gbit/s between nodes: its share of the node's, or NCCL's socket rate."""
+    """Return the Gbit/s of each device between nodes.
+
+    It is the device's share of the node's network, or the usual rate of NCCL's sockets.
+    """
     node_network = _node_network(text)
     if node_network:
         return {"network": f"{node_network / _devices_of_node(text, facts):g}"}

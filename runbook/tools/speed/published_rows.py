@@ -113,7 +113,7 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 class PublishedRow:
     """One row of the table.
 
-    Values that the row does not state are 0 or an empty text, also in its layout.
+    Values that the row does not state are 0 or an empty string, also in its layout.
     """
 
     number: int

@@ -23,7 +23,7 @@ _COMPLAINT = (
     r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|utili[sz]ed)"
     r"|lag(?:s|ging)?|waits?|waiting|stall\w*|inefficien\w+|underutili[sz]\w+)\b"
 )
-"""Words with which people say that a training is slow."""
+"""Words with which people describe a slow training."""
 _SEVERAL_NODES = (
     r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
     r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
@@ -47,7 +47,7 @@ _IDLE_DEVICE = (
     rf"|\b(?:gpus?|cards?|devices?)\b[^.;]{{0,30}}\b(?:idle|at (?:only |about )?[1-6]?\d ?%)"
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
 )
-"""Words of a device that waits: half of a model's FLOPs is no such load."""
+"""Words about a device that waits. An MFU of one half does not mean that the device waits."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
@@ -57,7 +57,7 @@ class _Suspect:
 
     cause: str
     patterns: tuple[str, ...]
-    """Patterns for a text in lower case, all of which a text must have."""
+    """Patterns for text in lower case, all of which must match."""
     evidence: str
     remedy: str
 

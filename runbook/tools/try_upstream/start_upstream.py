@@ -49,7 +49,7 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""Variables of the site that name files on its nodes, in addition to those with PATH in their
+"""The site's variables that name files on its nodes, apart from variables with PATH in their
 names."""
 _SEE = (
     "Read its last lines: they name an argument it does not know, a missing package, or token "
@@ -365,7 +365,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
 
 
 def _git(checkout: Path, *git_arguments: str) -> str:
-    """Return git's output for a folder, or an empty text if it is not the top of a repository."""
+    """Return git's output for a folder, or an empty string if it is not the top of a repository."""
     if not (checkout / ".git").exists():
         return ""
     finished = shell.run(

@@ -317,7 +317,7 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
 def differences(
     values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
-    """Describe every value that differs from the expected one; an empty text if none does."""
+    """Describe every value that differs from the expected one; an empty string if none does."""
     texts = []
     for key, value in planned.items():
         if values.get(key) != value:

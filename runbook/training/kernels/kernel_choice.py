@@ -63,7 +63,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
 
 
 def fault_of_8_bits(parts: frozenset[str]) -> str:
-    """Return why 8-bit products cannot run here, or an empty text if they can."""
+    """Return why 8-bit products cannot run here, or an empty string if they can."""
     if "linear" not in parts:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
@@ -76,7 +76,7 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 
 @functools.cache
 def triton_fault() -> str:
-    """Return why no Triton kernel can run in this process, or an empty text if one ran.
+    """Return why no Triton kernel can run in this process, or an empty string if one ran.
 
     A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
     go unnoticed. Triton's interpreter runs kernels slowly on a CPU, for tests.

@@ -263,7 +263,7 @@ class NearCopies:
     ) -> str:
         """Send or receive one copy, if this rank is its sender or receiver.
 
-        Return the fault, or an empty text.
+        Return the fault, or an empty string.
         """
         assert self._exchange is not None, "without partners only own copies are chosen"
         try:
@@ -287,7 +287,7 @@ class NearCopies:
         part.rename(self.place.path(opened.header.iteration, opened.header.rank))
 
     def _fill(self, opened: OpenState) -> str:
-        """Fill this rank's tensors. Return the fault, or an empty text."""
+        """Fill this rank's tensors. Return the fault, or an empty string."""
         try:
             with torch.no_grad():
                 opened.read_into(self.engine.own_tensors())
@@ -531,7 +531,7 @@ class _PendingCopy:
         self._future: Future[None] | None = None
 
     def write(self, random: bytes, tensors: list[OwnTensor]) -> str:
-        """Write everything except the checksum. Return the fault, or an empty text."""
+        """Write everything except the checksum. Return the fault, or an empty string."""
         copies = self._copies
         try:
             _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
@@ -562,7 +562,7 @@ class _PendingCopy:
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
-        """Wait for the thread, and return its fault, or an empty text."""
+        """Wait for the thread, and return its fault, or an empty string."""
         assert self._future is not None
         try:
             self._future.result()

@@ -81,7 +81,7 @@ class OpenState:
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return what is wrong with the content, or an empty text if its checksum is right."""
+        """Return what is wrong with the content, or an empty string if its checksum is right."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)

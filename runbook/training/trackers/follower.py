@@ -193,7 +193,7 @@ def read_progress(path: Path, first_line: str) -> SentSoFar:
 
 
 def first_line_of(path: Path) -> str:
-    """Return the checksum of a file's first line, or an empty text if the line is incomplete."""
+    """Return the checksum of a file's first line, or an empty string if the line is incomplete."""
     try:
         with path.open("rb") as stream:
             line = stream.readline()

@@ -176,7 +176,7 @@ def _step_text(rank: RankFacts) -> str:
 
 
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
-    """Return the step that hung, with its ranks and nodes, or an empty text if none did."""
+    """Return the step that hung, with its ranks and nodes, or an empty string if none did."""
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:
         return ""

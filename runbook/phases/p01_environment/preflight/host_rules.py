@@ -21,7 +21,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 ANSWERED = "answers"
 """Prefix of the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""Returns a description of the fault in a node's facts, or an empty text."""
+"""Returns a description of the fault in a node's facts, or an empty string."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that refer to the node itself on every node."""
@@ -808,7 +808,7 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why no interface that a variable names can be used, or an empty text if one can."""
+    """Return why no interface that a variable names can be used, or an empty string if one can."""
     # `^eth` excludes some interfaces; any other may be used.
     if value.startswith("^"):
         return ""
@@ -835,7 +835,7 @@ def _exact_interfaces_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return which interface in gloo's list cannot be used, and why, or an empty text if all can.
+    """Return which interface in gloo's list cannot be used, and why, or an empty string if all can.
 
     Gloo opens every name in the list and treats none as a prefix.
     """

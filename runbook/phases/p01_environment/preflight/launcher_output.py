@@ -51,7 +51,7 @@ def queue_end(errors: str) -> QueueEnd | None:
 def first_end(errors: str) -> str:
     r"""Return which process of a step ended first and how, according to its stderr.
 
-    Return an empty text if stderr does not show it.
+    Return an empty string if stderr does not show it.
 
     >>> first_end("python3: No module named x\nsrun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1: python3: No module named x'

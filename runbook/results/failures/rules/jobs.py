@@ -28,7 +28,7 @@ _UNREACHED = (
     r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
     r"|No route to host|Network is unreachable|Connection (?:refused|timed out)|[Cc]annot connect to host)"
 )
-"""What a program says of a host that it does not reach."""
+"""The messages of programs about a host that they cannot reach."""
 _WEB_ADDRESS = (
     r"(?:https?://|s3://|gs://|HTTPS?Connection|HTTP request|urlopen error|[\w.-]+\.\w+:443\b)"
 )

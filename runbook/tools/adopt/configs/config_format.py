@@ -67,7 +67,7 @@ def whole_number(values: Values, name: str, default: int = 0) -> int:
 
 
 def text(values: Values, *names: str) -> str:
-    """Return the first text that a configuration has under one of these names, or an empty text."""
+    """Return the first string that a configuration has under one of these names, or ''."""
     for name in names:
         value = value_of(values, name)
         if isinstance(value, str) and value:

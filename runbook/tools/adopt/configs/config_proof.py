@@ -146,7 +146,7 @@ def _verdict_of_carried(
 def _why_changed(
     value: ConfigValue, row: CarriedKey, findings: Findings, *, has_value: bool
 ) -> str:
-    """Return why our value differs or is missing, or an empty text if no reason is known."""
+    """Return why our value differs or is missing, or an empty string if no reason is known."""
     why = row.why or _why_otherwise(value, row.keys, findings)
     if why or has_value:
         return why

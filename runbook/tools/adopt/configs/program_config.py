@@ -70,7 +70,7 @@ class ProgramConfig:
 
     @property
     def recipe(self) -> str:
-        """The recipe that the file starts from, or an empty text."""
+        """The recipe that the file starts from, or an empty string."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
 
@@ -186,7 +186,7 @@ def _refuse_fine_tuning(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _other_layers(value: ConfigValue) -> str:
-    """Return the layers that a value sets instead of attention, or an empty text."""
+    """Return the layers that a value sets instead of attention, or an empty string."""
     if value.name.endswith(".is_mamba_config") and value.value is True:
         return "mamba"
     if value.name == "attention_config":

@@ -104,7 +104,7 @@ class RecipeReader:
     top: Scope
     """The module-level names."""
     start: Branches = ()
-    """The branches around the call of a followed function."""
+    """If this function was followed from a call, the branches around that call."""
     is_followed: bool = False
     bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""

@@ -104,7 +104,7 @@ def _parsed(text: str) -> ast.Module:
 
 
 def default_factory(text: str) -> str:
-    """Return the function that a file names as its default recipe, or an empty text."""
+    """Return the function that a file names as its default recipe, or an empty string."""
     for node in ast.walk(_parsed(text)):
         if isinstance(node, ast.keyword) and node.arg == "default_factory":
             return dotted(node.value)

@@ -275,7 +275,7 @@ def recipe_of_class(path: str) -> ModelRecipe | None:
 
 
 def weights_of(source: str) -> str:
-    """Return the Hub's name of the model in a provider's source, or an empty text.
+    """Return the Hub's name of the model in a provider's source, or an empty string.
 
     >>> weights_of('AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").get_model_config')
     'Llama-3.2-1B'

@@ -62,7 +62,7 @@ def _as_in_toml(value: ConfigValue) -> ConfigValue:
 
 
 def _literal(value: ConfigValue) -> ConfigValue:
-    """Return the text in a value that was kept as source, if the source is a string literal."""
+    """Return a value with the string that its source states, or unchanged if it is no string."""
     try:
         text = ast.literal_eval(value.shown)
     except (ValueError, SyntaxError):
