@@ -229,7 +229,7 @@ def test_what_comes_after_a_hang_does_not_explain_it(run):
 
 
 KILLED = "srun: error: node2: task 1: Killed\n"
-FOLDER = "mkdir: cannot create directory '/scratch/x': File exists\n"
+FOLDER = "mkdir: cannot create directory '/scratch/x': Permission denied\n"
 OOM_KILL = (
     "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0. "
     "Some of the step tasks have been OOM Killed.\n"
