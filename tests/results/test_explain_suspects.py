@@ -174,6 +174,11 @@ def test_devices_beyond_a_node_are_several_nodes():
         ("The paper used 16 A100", "n_accel", "16"),
         ("We report 50 % MFU on 64 H100", "reached.mfu", "50"),
         ("We train 7B. The blog has 13B", "expected.model", "13B"),
+        ("Megatron-LM reports 120 TFLOP/s on 64 A100.", "reached.tflops", "120"),
+        ("64 A100. The log reports 120 TFLOP/s", "reached.tflops", "120"),
+        ("The trainer reports 38 % MFU on 64 H100", "reached.mfu", "38"),
+        ("120 TFLOP/s on 64 A100, as reported in the log", "reached.tflops", "120"),
+        ("120 TFLOP/s reported by Megatron on 64 A100", "reached.tflops", "120"),
     ],
 )
 def test_figures_of_other_people_are_not_ours(text, name, value):
@@ -214,3 +219,39 @@ def test_three_steps_show_strong_growth(last, grows):
     ]
     _, parts = measured_parts("\n".join(lines), parse_lines(lines), {})
     assert ("growing steps" in {part.name for part in parts}) == grows
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "After upgrading to PyTorch 2.4 it is 20 % faster.",
+        "Since upgrading CUDA, everything works well.",
+        "The latest NeMo release fixed the slow loader.",
+        "empty_cache is never called between batches.",
+        "torch.cuda.empty_cache() is called only after the evaluation.",
+        "MoE router overhead is under 10 % of a step.",
+        "The CPU is not oversubscribed.",
+        "CUDA is not available on the login node",
+        "No GPUs are available in the queue today",
+        "On 4 nodes it is only 2 % slower per GPU than on one",
+        "MFU is 41% of the H100 peak on 8 H100; an A100 had 50 %",
+        "MFU 45 %, divided by the peak of H100, on 8 H200",
+        "cpu_adam: not compatible",
+    ],
+)
+def test_a_healthy_sentence_names_no_cause(text):
+    assert _named(text) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The loss decreases slowly on 4 nodes",
+        "The learning rate drops on 4 nodes",
+        "The loss is unstable on 8 nodes",
+        "We see low variance of the step time on 32 nodes",
+        "The job waits in the queue on 8 nodes",
+    ],
+)
+def test_words_about_the_loss_or_the_queue_are_no_complaint(text):
+    assert _suspected(text) == []

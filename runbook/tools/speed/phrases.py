@@ -94,6 +94,16 @@ _OTHERS_TRAINING = (
     r"|other people)\b"
 )
 """Words of a sentence about the training of other people."""
+_INSTRUMENT = (
+    r"(?:megatron\S*|deepspeed|nemo\S*|nanotron|torchtitan|gpt-?neox|torch|pytorch|lightning|logs?"
+    r"|logger|trainer|framework|profil\w+|wandb|tensorboard|nsight|nsys|nvidia-smi|ranks?|nodes?"
+    r"|scripts?|programs?|console|output|counters?|dashboard|training|it)"
+)
+_REPORT_OF_INSTRUMENT = (
+    rf"\b{_INSTRUMENT}(?:[ \t]+\w+)?[ \t]+report(?:s|ed)?\b"
+    rf"|\breported (?:by|in|from|on) (?:the |each |every )?{_INSTRUMENT}\b"
+)
+"""What a program of the training itself reports."""
 _OWN_TRAINING = r"\b(?:we|our|ours|us|i|my|mine)\b"
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -201,6 +211,8 @@ def own_sentences(text: str) -> str:
 
     >>> own_sentences("We run on 64 H100. NVIDIA reports 60 % on 1024 H100.")
     'We run on 64 H100.'
+    >>> own_sentences("Megatron reports 60 % on 64 H100.")
+    'Megatron reports 60 % on 64 H100.'
     """
     sentences = _SENTENCE_END.split(text)
     own = [sentence for sentence in sentences if not _is_of_others(sentence)]
@@ -209,7 +221,8 @@ def own_sentences(text: str) -> str:
 
 def _is_of_others(sentence: str) -> bool:
     """Return whether a sentence is about the training of other people."""
-    if not re.search(_OTHERS_TRAINING, sentence, re.IGNORECASE):
+    by_others = re.sub(_REPORT_OF_INSTRUMENT, "", sentence, flags=re.IGNORECASE)
+    if not re.search(_OTHERS_TRAINING, by_others, re.IGNORECASE):
         return False
     return re.search(_OWN_TRAINING, sentence, re.IGNORECASE) is None
 

@@ -17,7 +17,7 @@ _TIME_INCREASES = (
 """Only an increasing time makes a step slower, because throughput is meant to increase."""
 _DROPS = r"(?<!time )(?<!times )(?<!loss )(?:drops?|falls?)"
 """Verbs for time and loss, which are meant to drop."""
-_SLOWER = rf"(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
+_SLOWER = rf"(?<!only \d % )(?<!only \d% )(slow(?:er|down)?|longer|{_DROPS}|{_TIME_INCREASES})"
 _MANY_NODES = (
     r"(?:multi[- ]?(?:ple )?(?:node|computer|machine)s?"
     r"|(?:two|\d+) (?:gpu |compute )?(?:nodes|machines)|more nodes)"
@@ -36,7 +36,8 @@ two."""
 _SWITCHED_OFF = (
     r"[\"']?[ \t]*(?:[:=]|\.{2,}|(?:is|was)\b)?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"
-    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0|never|unused|not (?:used|enabled|on))\b"
+    r"[\"']?(?:<offloaddeviceenum\.)?(?:none|null|false|no|0|never|unused"
+    r"|not (?:used|enabled|on|compatible|supported|installed))\b"
     r"|[ \t]+(?:is |was )?(?:switched |turned )?(?:off|disabled)\b"
     r"|\((?:offload_params ?= ?)?false\b"
     r"|\.(?!device)\w"
@@ -105,6 +106,12 @@ _SOFTWARE = (
     r"(?:version|release|container|driver|pytorch|torch|cuda|rocm|nccl|deepspeed|megatron\S*|nemo"
     r"|transformers|transformer engine|apex|v?\d+\.\d+(?:\.\d+)?)\b"
 )
+_IMPROVED = (
+    r"(?:[^.;\n]|\.\d){0,80}(?<!not )(?<!no )(?<!n't )"
+    r"\b(?:(?:any )?faster|works? (?:well|fine)|everything works|sped up)\b"
+)
+"""Words after a change which show that it did no harm."""
+_MENDED = r"\b(?:fix|remov|resolv|solv)(?:es|ed)\b"
 OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
 """NVIDIA's devices before Volta, which have no tensor cores.
 
@@ -241,7 +248,7 @@ SIGNS = (
         r"|\b(?:every|each|all) (?:\w+ )?process\w*\b[^.;]{0,60}"
         r"\bthreads? (?:for|per|on) (?:every|each|all) (?:\d+ )?(?:cpu )?cores?\b"
         r"|\boversubscri\w+[^.;]{0,20}\b(?:cpus?|cores?|threads?)\b"
-        r"|\b(?:cpus?|cores?|threads?)\b[^.;]{0,20}\boversubscri\w+|\bthread contention\b"
+        r"|\b(?:cpus?|cores?|threads?)\b[^.;]{0,20}\b(oversubscri\w+)|\bthread contention\b"
         rf"|{_HOST_SYNC}[^.]{{0,60}}\b{_EVERY_STEP}|\b{_EVERY_STEP}[^.]{{0,60}}{_HOST_SYNC}",
         0.5,
         "give each rank its own cores (cpus-per-task, no inherited affinity); "
@@ -282,8 +289,10 @@ SIGNS = (
     CausePattern(
         "no device",
         r"\bcompiled without (?:gpu|cuda)\b|\b(?:torch|pytorch) not compiled with cuda\b"
-        r"|\bcuda is not available\b|\bcpu_amp\b|\b(?:no|zero) (?:cuda )?(?:gpus?|devices) "
-        r"(?:are |were )?(?:available|found|detected|visible)|\b(?:falls?|falling|fell) back to (?:the )?cpu\b",
+        r"|(?:\bcuda is not available|\b(?:no|zero) (?:cuda )?(?:gpus?|devices) "
+        r"(?:are |were )?(?:available|found|detected|visible))\b"
+        r"(?! (?:on|in) (?:the |a )?(?:login|head|queue|partition|cluster))"
+        r"|\bcpu_amp\b|\b(?:falls?|falling|fell) back to (?:the )?cpu\b",
         0.9,
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
         "LLaMA-Factory issue 6773",
@@ -309,7 +318,8 @@ SIGNS = (
         "memory",
         r"\bcudamalloc\b|\bcudafree\b|\balloc(?:ation)?[_ ]retries\b"
         r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
-        r"|\bempty_cache\b[^.]{0,30}\b(?:every|each|between|after)\b"
+        r"|\bempty_cache\b(?:(?!\b(?:never|not|only)\b|n't\b)[^.]){0,30}\b(?:every|each|between"
+        r"|after (?:the |a )?(?:\w+ )?(?:step|batch|iteration|micro-?batch|forward|backward)\w*)\b"
         r"|\b(?:after|between|in) (?:every|each|all) [^.]{0,30}\bempty_cache\b",
         0.3,
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
@@ -370,7 +380,8 @@ SIGNS = (
     CausePattern(
         "token dispatch",
         r"\b(?:moe|mixture of experts|activat(?:ed|ion) param\w*)\b[^;]{0,80}\b(slow\w*)"
-        r"|\b(?:dispatch\w*|all[- ]?(?:to|2)[- ]?all\w*|permut(?:e|ation)s?|rout(?:er|ing))\b[^.;]{0,40}"
+        r"|\b(?:dispatch\w*|all[- ]?(?:to|2)[- ]?all\w*|permut(?:e|ation)s?|rout(?:er|ing))\b"
+        r"(?:(?!\b(?:only|under|below|just|less than)\b)[^.;]){0,40}"
         r"\b(?:(?:majority|most|half) of (?:the |a )?(?:time|step)|dominat\w+|bottleneck|\d{2} ?%)",
         0.4,
         "fused experts (grouped matrix products), experts over more ranks, all-to-all dispatch",
@@ -488,7 +499,8 @@ SIGNS = (
     CausePattern(
         "software version",
         rf"\b(?:after|since) (?:\w+ ){{0,3}}?(?:upgrad\w+|(?:updat|downgrad|switch)\w+[^.;]{{0,20}}{_SOFTWARE})"
-        rf"|\b(?:newer|new|latest) {_SOFTWARE}[^.;]{{0,60}}\b(slow\w*)"
+        rf"(?!{_IMPROVED})"
+        rf"|\b(?:newer|new|latest) {_SOFTWARE}(?:(?!{_MENDED})[^.;]){{0,60}}\b(slow\w*)"
         r"|\bregress(?:ed|ions?|es)?\b[^.;]{0,60}\b(?:speed|throughput|slow\w*|step time)"
         r"|\b(?:speed|throughput|step time)\b[^.;]{0,20}\bregress",
         0.5,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from runbook.planning.cost.accelerators import find_accelerator
 from runbook.tools.speed.facts import Facts, doubled_peak
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
@@ -209,11 +210,25 @@ def _peak_of_another_device(text: str) -> str:
     'h100'
     >>> _peak_of_another_device("mfu 41% of the peak of the h100, on 8 h100")
     ''
+    >>> _peak_of_another_device("mfu 45%, divided by the peak of the h100, on 8 h200")
+    ''
     """
     if not re.search(r"\bmfu\b|flops utili[sz]ation", text):
         return ""
     for match in re.finditer(_PEAK_OF_DEVICE, text):
         divisor = match[1] or match[2]
-        if any(divisor not in device for device in re.findall(_ANY_DEVICE, text)):
+        others = text[: match.start()] + text[match.end() :]
+        devices = re.findall(_ANY_DEVICE, others)
+        # A text that names the divisor's device once more compares it with the other devices.
+        if devices and not any(_has_peak_of(device, divisor) for device in devices):
             return divisor
     return ""
+
+
+def _has_peak_of(name: str, divisor: str) -> bool:
+    """Return whether a device is the divisor, or has the same 16-bit peak."""
+    device = find_accelerator(name)
+    other = find_accelerator(divisor)
+    if device is None or other is None:
+        return divisor in name
+    return device.peaks.get("bf16") == other.peaks.get("bf16")

@@ -10,20 +10,23 @@ from dataclasses import dataclass
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
-from runbook.tools.speed.phrases import is_stated
+from runbook.tools.speed.phrases import first_stated, is_stated
 from runbook.tools.speed.sign_rows import OLD_DEVICES
 
 LISTED_CAUSES = 3
 """Number of causes that an answer lists first."""
 _COMPLAINT = (
-    r"\b(?:slow(?:er|ly|ness|s)?|low(?:er)?(?! (?:cpu|precision|rank|loss))|bottleneck\w*|bad"
+    r"\b((?:slow(?:er|ly|ness|s)?|low(?:er)?(?! (?:cpu|precision|rank|loss|variance|latency))|bottleneck\w*|bad"
     r"|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)|long(?:er)? than"
     r"|(?:too|so|very) long|only (?:about |around |get |reach |~)*\d|less than expected"
     r"|(?:is|was) (?:expected|reasonable)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
     r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|utili[sz]ed)"
-    r"|lag(?:s|ging)?|waits?|waiting|stall\w*|inefficien\w+|underutili[sz]\w+)\b"
+    r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+))\b"
 )
-"""Words with which people describe a slow training."""
+"""Words with which people describe a slow training.
+
+They are a group, so that words about the loss are known.
+"""
 _SEVERAL_NODES = (
     r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
     r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
@@ -112,7 +115,7 @@ _SUSPECTS = (
 def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
     """Yield causes that the set-up makes likely, until with the `named` ones there are enough."""
     plain = text.lower()
-    if not is_stated(_COMPLAINT, plain):
+    if first_stated(_COMPLAINT, plain) is None:
         return
     causes = set(named)
     for suspect in _SUSPECTS:
