@@ -284,8 +284,8 @@ _PARTS_OF_OTHER_MODELS = {
     "heterogeneous-layers-config-path": "layers of different kinds",
 }
 """Options that turn a dense GPT into another model, each with the part that it adds."""
-_WHOLE_HEADS = ("1", "1.0")
-"""Values of `--rotary-percent` with which a model is dense."""
+_ENDLESS_WINDOW = re.compile(r"\(?-1\b")
+"""A window of attention without an end on the left."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
@@ -320,7 +320,13 @@ def _leave_other_model(
 
 def _is_without_part(name: str, value: str) -> bool:
     """Return whether an option's value means that the model lacks the option's part."""
-    return value in _WHOLE_HEADS if name == "rotary-percent" else value == "0"
+    if name == "window-size":
+        return _ENDLESS_WINDOW.match(value) is not None
+    try:
+        number = float(value)
+    except ValueError:
+        return False
+    return number == (1 if name == "rotary-percent" else 0)
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:

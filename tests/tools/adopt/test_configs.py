@@ -297,6 +297,24 @@ def test_a_part_that_no_model_here_has_keeps_a_configuration_from_passing(tmp_pa
     assert "model" in report.adopted.required
 
 
+@pytest.mark.parametrize(
+    ("keys", "is_other"),
+    [
+        ('"sparsity_config": {}', False),
+        ('"sparsity_config": {"block": 16}, "attention_config": [[["flash"], 12]]', False),
+        ('"moe_num_experts": 0', False),
+        ('"attention_config": [[["sparse_fixed", "global"], 6]]', True),
+        ('"attention_config": [[["local", "global"], "all"]]', True),
+    ],
+)
+def test_only_sparse_layers_make_a_sparse_model(tmp_path, keys, is_other):
+    with_keys = NEOX.replace('"use_shared_fs": false', f'"use_shared_fs": false, {keys}')
+    (tmp_path / "neox.yml").write_text(with_keys)
+    (tmp_path / "paths.yml").write_text(NEOX_PATHS)
+    report = adopt([tmp_path / "neox.yml", tmp_path / "paths.yml"], tmp_path / "mine.yaml")
+    assert bool(report.adopted.findings.other_model) is is_other
+
+
 def test_scaled_rotary_embeddings_of_nanotron_are_another_model(tmp_path):
     scaled = NANOTRON.replace("rope_scaling: null", "rope_scaling: {factor: 8.0}")
     (tmp_path / "nano.yaml").write_text(scaled)

@@ -70,7 +70,16 @@ def test_a_part_that_no_model_here_has_makes_another_model(tmp_path, option):
     assert verdicts[name] is OptionVerdict.DROPPED
 
 
-@pytest.mark.parametrize("option", ["--rotary-percent 1.0", "--no-rope-freq 0"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--rotary-percent 1.0",
+        "--rotary-percent 1.00",
+        "--no-rope-freq 0",
+        "--hybrid-attention-ratio 0.0",
+        '--window-size "(-1, 0)"',
+    ],
+)
 def test_a_part_that_is_switched_off_leaves_a_dense_model(option):
     adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} {option}\n")
     assert adoption.findings.other_model == ""
@@ -114,6 +123,15 @@ def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_oth
     assert ("model" in report.adopted.findings.questions) is is_other
 
 
+@pytest.mark.parametrize("default", ["no_rope_layer: 0", "sliding_window_size: null"])
+def test_a_default_of_nanotron_leaves_a_dense_model(tmp_path, default):
+    config = tmp_path / "dense.yaml"
+    config.write_text(
+        EXPERTS_IN_YAML.replace("moe_config: {num_experts: EXPERTS, top_k: 2}", default)
+    )
+    assert adopt_files([config], tmp_path / "mine.yaml").adopted.findings.other_model == ""
+
+
 OTHER_PARTS = {
     "a vision encoder": "vision_config: {hidden_size: 64, patch_size: 14}",
     "layers of another model": "is_starcoder2_config: true",
@@ -147,6 +165,23 @@ def test_a_section_that_a_configuration_leaves_out_is_no_lost_option(tmp_path):
     misspelled = adopt_files([config], tmp_path / "mine.yaml", replace=True)
     (verdict,) = [row.verdict for row in misspelled.proof if row.option == "trian"]
     assert verdict is OptionVerdict.UNACCOUNTED
+
+
+@pytest.mark.parametrize(
+    ("keys", "is_other"),
+    [
+        ("window_size: [-1, 0]", False),
+        ("window_size: [1024, 0]", True),
+        ("position_embedding_type: learned_absolute, rotary_percent: 0.5", False),
+        ("position_embedding_type: rope, rotary_percent: 0.5", True),
+    ],
+)
+def test_a_key_without_effect_leaves_a_dense_model(tmp_path, keys, is_other):
+    config = tmp_path / "run_config.yaml"
+    with_keys = BRIDGE_YAML.replace("seq_length: 1024}", f"seq_length: 1024, {keys}}}")
+    config.write_text(with_keys.partition("\n")[2])
+    findings = adopt_files([config], tmp_path / "mine.yaml").adopted.findings
+    assert bool(findings.other_model) is is_other
 
 
 FINE_TUNINGS = (

@@ -14,7 +14,7 @@ from runbook.tools.adopt.configs.megatron_bridge import MEGATRON_BRIDGE
 from runbook.tools.adopt.configs.nemo_recipe import NEMO_2
 from runbook.tools.adopt.configs.program_config import NamedText, ProgramConfig
 from runbook.tools.adopt.configs.recipes import LLAMA
-from runbook.tools.adopt.configs.rows import CarriedKey, DroppedKey
+from runbook.tools.adopt.configs.rows import ROTARY_SHARE, CarriedKey, DroppedKey
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.program_arguments import ModelKind
@@ -195,9 +195,21 @@ def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
         row = config.format.row(value.name)
         if not isinstance(row, DroppedKey) or not row.other_model:
             continue
+        if row.other_model == ROTARY_SHARE and _is_without_rotary(config):
+            continue
         if value.value is not None and value.value not in row.same_if:
             text = f"{value.name} {value.shown}"
             findings.trains_another_model(value.line, text, row.other_model)
+
+
+def _is_without_rotary(config: ProgramConfig) -> bool:
+    """Return whether a model learns its positions, so that no part of a head is rotated."""
+    key = "model.position_embedding"
+    for value in config.values:
+        row = config.format.row(value.name)
+        if isinstance(row, CarriedKey) and our_values(row, value).get(key) == "learned":
+            return True
+    return False
 
 
 def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:

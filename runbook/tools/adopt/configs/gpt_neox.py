@@ -60,6 +60,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     _take_tokenizer(values, findings)
     _lower_zero_stage(values, findings)
     _leave_other_positions(values, findings)
+    _leave_sparse_attention(values, findings)
     _take_accumulation(values, findings)
     _drop_uneven_saves(values, findings)
 
@@ -167,6 +168,19 @@ def _leave_other_positions(values: Values, findings: Findings) -> None:
     if positions not in ("", "rotary", "learned"):
         part = "other position embeddings"
         findings.trains_another_model(line_of(values, "pos_emb"), f"pos_emb {positions}", part)
+
+
+_SPARSE = ("local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
+"""Attention to a part of the earlier tokens, as GPT-NeoX's `attention_config` names it."""
+
+
+def _leave_sparse_attention(values: Values, findings: Findings) -> None:
+    """Record layers with sparse attention. Their `sparsity_config` counts for no other layer."""
+    for name, value in values.items():
+        is_kind = name == "attention_config" or name.startswith("attention_config.")
+        if is_kind and any(f"'{kind}'" in repr(value.value) for kind in _SPARSE):
+            findings.trains_another_model(value.line, f"{name} {value.shown}", "sparse attention")
+            return
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:

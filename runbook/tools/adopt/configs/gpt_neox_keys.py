@@ -27,7 +27,6 @@ from runbook.tools.adopt.configs.rows import (
     STARTER,
     UNSET,
     UNSET_OFF_OR_ONE,
-    UNSET_OR_ONE,
     WINDOWED,
     ChosenKey,
     ConvertedKey,
@@ -124,7 +123,7 @@ _MODEL_ROWS = (
     ),
     DroppedKey("use_qk_layernorm", why=NO_SUCH_PART, same_if=OFF, other_model=QUERY_KEY_NORMS),
     DroppedKey("sliding_window_width", why=NO_SUCH_PART, same_if=UNSET, other_model=WINDOWED),
-    DroppedKey("moe_num_experts", why=NO_EXPERTS, same_if=UNSET_OR_ONE, other_model="experts"),
+    DroppedKey("moe_num_experts", why=NO_EXPERTS, same_if=(None, 0, 1), other_model="experts"),
     DroppedKey("moe_*", why=NO_EXPERTS, same_if=UNSET_OFF_OR_ONE),
     DroppedKey("expert_*", why=NO_EXPERTS, same_if=UNSET_OFF_OR_ONE),
     ChosenKey(
@@ -136,7 +135,7 @@ _MODEL_ROWS = (
     DroppedKey("use_mup", why=NO_SUCH_PART, same_if=OFF),
     DroppedKey("mup_*", why="counts with use_mup only"),
     DroppedKey("attention_config", why="one kernel for all layers: training.attention"),
-    DroppedKey("sparsity_config*", why=NO_SUCH_PART, same_if=UNSET, other_model="sparse attention"),
+    DroppedKey("sparsity_config*", why="counts with sparse layers of attention_config only"),
     DroppedKey("mlp_multiple_of", why="counts in training.shape.ffn_hidden"),
     DroppedKey("make_vocab_size_divisible_by", why=PADDED_VOCABULARY),
     DroppedKey(

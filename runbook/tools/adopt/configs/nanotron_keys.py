@@ -62,7 +62,12 @@ _MODEL_CONFIG_ROWS = in_section(
     IntegerKey("vocab_size", "model.vocabulary"),
     DroppedKey("max_position_embeddings", why=AdoptMessage.ROTARY_WITHOUT_TABLE.fill()),
     DroppedKey("rope_scaling*", why=NO_SUCH_PART, same_if=(None, {}), other_model=SCALED_ROTARY),
-    DroppedKey("no_rope_layer", why=NO_SUCH_PART, same_if=UNSET, other_model=SOME_WITHOUT_ROTARY),
+    DroppedKey(
+        "no_rope_layer",
+        why=NO_SUCH_PART,
+        same_if=(None, 0),
+        other_model=SOME_WITHOUT_ROTARY,
+    ),
     DroppedKey("sliding_window_size", why=NO_SUCH_PART, same_if=UNSET, other_model=WINDOWED),
     DroppedKey(
         "moe_config.num_experts",

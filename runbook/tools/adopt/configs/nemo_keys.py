@@ -8,6 +8,7 @@ from typing import Any
 
 from runbook.tools.adopt.configs.rows import (
     ADAMW,
+    ALL_EARLIER_TOKENS,
     BATCH_RAMP,
     EVEN_STAGES,
     EVERY_TOKEN_COUNTS,
@@ -142,7 +143,12 @@ _OTHER_MODEL_KEYS = in_section(
     DroppedKey("*num_moe_experts", why=NO_EXPERTS, same_if=UNSET_OR_ONE, other_model="experts"),
     DroppedKey("*moe_*", why=NO_EXPERTS, same_if=UNSET_OR_OFF),
     DroppedKey("*expert_*", why=NO_EXPERTS, same_if=UNSET_OR_ONE),
-    DroppedKey("*window_size", why=NO_SUCH_PART, same_if=UNSET, other_model=WINDOWED),
+    DroppedKey(
+        "*window_size",
+        why=NO_SUCH_PART,
+        same_if=ALL_EARLIER_TOKENS,
+        other_model=WINDOWED,
+    ),
     DroppedKey("*qk_layernorm", why=NO_SUCH_PART, same_if=OFF, other_model=QUERY_KEY_NORMS),
     DroppedKey("*scale_factor", why="longer sequences than those of the training"),
     DroppedKey("*rotary_percent", why=NO_SUCH_PART, same_if=ONE, other_model=ROTARY_SHARE),

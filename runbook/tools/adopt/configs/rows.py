@@ -16,6 +16,8 @@ UNSET_OR_OFF = (None, False)
 UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
 """Values that have no effect, so that a key with such a value can be left out."""
+ALL_EARLIER_TOKENS = (None, [-1, -1], [-1, 0], (-1, -1), (-1, 0))
+"""Windows of attention without an end on the left. A GPT never attends to later tokens."""
 
 PERFORMANCE = "this affects only speed: our trainer chooses its own kernels"
 LOGGING = "our trainer writes its own log, in the run's folder"
