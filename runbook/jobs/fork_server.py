@@ -132,8 +132,8 @@ class ForkServer:
         with contextlib.suppress(OSError):
             os.unlink(self.path)  # noqa: PTH108
         self.listener.setblocking(False)
-        while self.keeps_ranks and (connection := self._next_pending()):
-            self._fork(connection)
+        while self.keeps_ranks and (pending := self._next_pending()):
+            self._fork(pending)
         self.listener.close()
 
     def _next_pending(self) -> socket.socket | None:
