@@ -107,7 +107,7 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
         (
             ("nodes=3",),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("3 nodes are more than partition main has, 2")
+                text=containing("3 nodes are more than partition main has (2)")
             ),
         ),
         (
