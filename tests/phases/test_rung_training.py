@@ -11,9 +11,14 @@ from suite.messages import refuses
 from runbook import params
 from runbook.core.errors import RunbookError
 from runbook.phases.ladder.budget import LadderBudget
-from runbook.phases.ladder.climb import climb, read_rung
+from runbook.phases.ladder.climb import climb, read_rung, rung_folder
 from runbook.phases.ladder.ladder_plan import Ladder, PlannedRung, family_of
-from runbook.phases.ladder.rung_training import OUTPUT_FILE, can_fork_ranks, rung_trainer
+from runbook.phases.ladder.rung_training import (
+    OUTPUT_FILE,
+    can_fork_ranks,
+    request_of,
+    rung_trainer,
+)
 from runbook.phases.ladder.rungs import design_rungs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_plan
@@ -177,6 +182,21 @@ def test_a_rung_that_fails_says_so_in_its_record_and_goes_on_afterwards(
     # The metrics begin with the first step of the attempts that failed.
     losses = losses_of(tmp_path / "local--two-2")
     assert losses[-STEPS:] == losses_of(trained / "local--two-2")
+
+
+def test_a_rung_that_was_begun_with_the_prompt_of_the_run_keeps_it(ladder, tmp_path, monkeypatch):
+    monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
+    planned = ladder.rungs[0]
+    no_prompt = "training.sample_prompt="
+    words = request_of(ladder, planned, [].append).set_words
+    assert no_prompt in words
+    older = [word for word in words if word != no_prompt]
+    settings = params.load(ladder.run, set_words=[*older, f"as={planned.name}"])
+    assert settings.run.training.sample_prompt
+    folder = rung_folder(ladder, settings, planned)
+    folder.mkdir()
+    (folder / "run.yaml").write_text(settings.as_yaml())
+    assert request_of(ladder, planned, [].append).set_words == tuple(older)
 
 
 def test_ranks_are_forked_only_on_this_machines_cpu():

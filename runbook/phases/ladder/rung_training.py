@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -33,12 +33,16 @@ from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.runner import RunRequest, run_phases
 from runbook.plan_file.phase_names import DATA, ENVIRONMENT, FULL, PLAN
 from runbook.records.session import Session
+from runbook.runs import run_files
 from runbook.runs.step import read_mark
 
 OUTPUT_FILE = "rungs.log"
 """What the steps of all rungs printed, in the ladder's folder."""
 PYTHON_FILE = "python"
 """The python of the rungs' jobs, in the ladder's folder; see `WarmTrainer.write_python`."""
+
+PROMPT = "training.sample_prompt"
+"""Key of the text that a run continues before and after its training; rungs have none."""
 
 
 @contextmanager
@@ -83,13 +87,7 @@ class RungTrainer:
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
         """Do what is left of a rung. Raise `RunbookError` if it fails."""
-        request = RunRequest(
-            ladder.run,
-            (*ladder.set_words, *planned.rung.words()),
-            planned.name,
-            PLAN,
-            ENVIRONMENT,
-        )
+        request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
             # A node of a queue may lack what this machine has; a rung here fails as fast itself.
@@ -131,6 +129,20 @@ class RungTrainer:
         path = self.folder.absolute() / PYTHON_FILE
         self.warm.write_python(path)
         return str(path)
+
+
+def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
+    """Return the call of `runbook run` that checks the environment of a rung.
+
+    A rung that was begun when rungs still had the run's prompt keeps it.
+    """
+    words = (*ladder.set_words, *planned.rung.words())
+    request = RunRequest(ladder.run, words, planned.name, PLAN, ENVIRONMENT)
+    settings = _settings_of(request, say)
+    changes = run_files.changed_values(rung_folder(ladder, settings, planned), settings)
+    if all(key != PROMPT for key, _, _ in changes):
+        return request
+    return replace(request, set_words=tuple(word for word in words if word != f"{PROMPT}="))
 
 
 def _settings_of(request: RunRequest, say: Say) -> Settings:
