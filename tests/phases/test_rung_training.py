@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import sys
 from dataclasses import replace
 
 import pytest
@@ -197,6 +198,11 @@ def test_a_rung_that_was_begun_with_the_prompt_of_the_run_keeps_it(ladder, tmp_p
     folder.mkdir()
     (folder / "run.yaml").write_text(settings.as_yaml())
     assert request_of(ladder, planned, [].append).set_words == tuple(older)
+
+
+def test_ranks_are_forked_only_on_linux(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not can_fork_ranks(params.load("local", set_words=WORDS))
 
 
 def test_ranks_are_forked_only_on_this_machines_cpu():

@@ -2,8 +2,9 @@
 
 The steps are those of the notebooks 02-data and 04-training, and leave the same files: run.yaml,
 plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON records.
-Only the executed notebooks are missing. They took three kernels and most of a small rung's time;
-`runbook run RUN --as RUNG` still makes them, and trains nothing again.
+The executed notebooks are missing, and so is what they alone do: the record of 00, sealed forecasts
+and sample text. They took three kernels and most of a small rung's time; `runbook run RUN --as RUNG`
+still makes them, and trains nothing again.
 """
 
 import contextlib
@@ -64,8 +65,10 @@ def can_fork_ranks(settings: Settings) -> bool:
     """Return whether ranks on this machine can be forked from a process that has imported torch.
 
     A site's own interpreter, modules and variables come into force when a process starts, and a GPU
-    does not survive a fork.
+    does not survive a fork. Other systems than Linux lack calls that the fork server needs.
     """
+    if sys.platform != "linux":
+        return False
     site = settings.site
     starts_plainly = not (site.python or site.modules or site.setup or site.environment)
     return (
