@@ -170,7 +170,7 @@ check_end() { # a failed step never ends if a process on one of its nodes cannot
     if grep -qE '^srun: .*Terminating (StepId|job step)' <(tail -c "+$err_read" "$job/err"); then failed_at=$now; fi
     if ((size - 200 > err_read)); then err_read=$((size - 200)); fi # the last line may be incomplete
   elif ((now - failed_at >= 30)); then
-    : >"$job/unended"
+    : >"$job/unended" || true # a full disk must not end the training
     kill -KILL "$step" 2>/dev/null || true
     export SLURM_OVERLAP=1 # Slurm still counts that step as running; the next step shares its nodes
   fi

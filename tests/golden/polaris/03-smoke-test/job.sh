@@ -186,13 +186,16 @@ while [[ -z $code ]]; do
     : >"$job/stop" # rank 0 sees it and tells its program
   fi
   if [[ -z $first_code && -s $job/rank-ended ]]; then # mpiexec would wait forever for the ranks of a lost node
-    read -r first_code port <"$job/rank-ended"
-    case $first_code in 0 | 75) others=240 ;; *) others=30 ;; esac
-    if [[ $port != "$MASTER_PORT" ]]; then # from an earlier attempt
+    if ! read -r first_code port <"$job/rank-ended"; then
+      first_code="" # another node has not written the whole line yet
+    elif [[ $port != "$MASTER_PORT" ]]; then # from an earlier attempt
       rm -f "$job/rank-ended"
       first_code=""
-    elif ((deadline == 0 || now + others < deadline)); then
-      deadline=$((now + others)) end_signal=KILL # after TERM, mpiexec blames the wrong node in the log
+    else
+      case $first_code in 0 | 75) others=240 ;; *) others=30 ;; esac
+      if ((deadline == 0 || now + others < deadline)); then
+        deadline=$((now + others)) end_signal=KILL # after TERM, mpiexec blames the wrong node in the log
+      fi
     fi
   fi
   if ((deadline && now >= deadline)); then
