@@ -182,7 +182,7 @@ def kill_until_none(
 ) -> list[psutil.Process]:
     """Kill the processes that `find` returns, until it returns none.
 
-    New processes may start meanwhile. Return the processes that could not be killed.
+    New processes may start during the kills. Return the processes that could not be killed.
     """
 
     def none_left() -> bool:

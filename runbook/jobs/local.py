@@ -47,8 +47,8 @@ class LocalScheduler(Scheduler):
             state, reason = _half_submitted(folder, job_id)
 
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # The job may have ended meanwhile. The exit code is written before the process ends, so it
-        # exists by now.
+        # The job may have ended since the state was read. The exit code is written before the
+        # process ends, so it exists by now.
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:

@@ -315,7 +315,7 @@ class QueueScheduler(Scheduler):
         if not status.final:
             return status
         follower = self._waiting_follower(folder, status)
-        # The next job of its chain has started meanwhile.
+        # The next job of its chain started while the queue was asked.
         if self._number(folder) != number:
             return self.state(folder)
         return follower or status
@@ -328,7 +328,7 @@ class QueueScheduler(Scheduler):
         status = self._status_by_queue(folder, number)
         if not status.final:
             return status
-        # It may have ended meanwhile, and its own exit code takes precedence.
+        # The job may have ended while the queue was asked; its own exit code takes precedence.
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:

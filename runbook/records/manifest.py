@@ -245,8 +245,8 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder, together with their unchanged entries.
 
-    Files have no entry while they are being moved. If the process is killed meanwhile, they are
-    recorded as new later and contradict no entry.
+    Files have no entry while they are being moved. If the process is killed during the move, they
+    are recorded as new later and contradict no entry.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}

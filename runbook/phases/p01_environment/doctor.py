@@ -157,7 +157,7 @@ def climb_with_run(
 ) -> PreflightResult:
     """Run the preflight with a job in the run's own folder, and keep the answers there.
 
-    The folder is locked meanwhile.
+    The folder stays locked until the preflight ends.
     """
     folder = runs_folder(settings.project) / settings.name
     with hold_run(folder, "checking the nodes"):

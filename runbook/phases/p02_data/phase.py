@@ -217,7 +217,7 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    # A text file that was added meanwhile is in no group, and the next start finds it.
+    # A text file that was added during the work is in no group; the next start finds it.
     tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
     tokenized.mark_done()
     if groups:

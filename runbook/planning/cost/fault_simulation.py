@@ -198,7 +198,7 @@ class Policy:
     person: float = 0.0
     """Seconds until somebody responds, if the rules leave the decision to a person.
 
-    No device is occupied meanwhile.
+    No device is occupied during that time.
     """
     follow: Callable[[Sequence[CampaignFailure]], FollowUp] = restart_always
 

@@ -3,7 +3,7 @@
 Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
 counted. Only a few shares, in `Coefficients`, are calibrated. The time of a matrix product is that
 of its operations at the sustained rate, with half a wave of idle processors, plus that of its
-bytes. Meanwhile the host launches operators one by one.
+bytes. At the same time the host launches operators one by one.
 """
 
 import math
