@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 HOME = Path(os.environ["PBS_STAND_IN"])
+FIRST = int(os.environ["PBS_STAND_IN_FIRST"])
 SERVER = "stand-in"
 CHUNK = ("ncpus", "mem", "mpiprocs", "ompthreads", "ngpus", "host")
 ATTRIBUTES = ("group_list", "tolerate_node_failures", "umask")
@@ -80,7 +81,7 @@ def qsub(words: list[str]) -> None:
             say_and_end(154, "qsub: Error (15002) submitting job")
     if asked.get("A") == "nobody":
         say_and_end(1, "qsub: Request rejected.  Reason: account nobody is not allowed to submit")
-    number = len(list(HOME.glob("*.json"))) + 1700
+    number = FIRST + len(list(HOME.glob("*.json")))
     first, _, last = asked.get("J", "").partition("-")
     job = {
         "number": number,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from suite.messages import says
+from suite.stand_in import FIRST_JOB, FIRST_VARIABLE
 
 from runbook import params
 from runbook.core import processes
@@ -77,6 +78,7 @@ def pbs(tmp_path, monkeypatch) -> QueueScheduler:
         (home / name).write_text(f"#!{sys.executable} -S\n{text}")
         (home / name).chmod(0o755)
     monkeypatch.setenv("PBS_STAND_IN", str(home))
+    monkeypatch.setenv(FIRST_VARIABLE, str(FIRST_JOB))
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     monkeypatch.setattr(queue, "ASK_SECONDS", 0.0)
     return QueueScheduler(Pbs())
@@ -109,10 +111,12 @@ def folder(tmp_path) -> JobFolder:
 
 def test_a_killed_and_a_stopped_job_are_followed_and_a_finished_one_is_not(pbs, folder):
     pbs.submit(folder)
-    assert pbs.queue_followers(folder, 3) == ["pbs-1701", "pbs-1702", "pbs-1703"]
+    assert pbs.queue_followers(folder, 3) == [f"pbs-{FIRST_JOB + place}" for place in (1, 2, 3)]
     assert processes.wait_until(lambda: pbs.state(folder).final, 120), pbs.state(folder)
     status = pbs.state(folder)
-    assert (status.state, status.job_id) == (JobState.DONE, "pbs-1702"), folder.err.read_text()
+    assert (status.state, status.job_id) == (JobState.DONE, f"pbs-{FIRST_JOB + 2}"), (
+        folder.err.read_text()
+    )
     starts = folder.run_folder / "starts"
     assert starts.read_text().splitlines() == ["start"] * 3
     events = (folder.run_folder / "events.jsonl").read_text().splitlines()

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from suite.messages import containing, refuses, says
+from suite.stand_in import FIRST_JOB, FIRST_VARIABLE
 
 from runbook.core import processes
 from runbook.core.errors import JobError
@@ -45,6 +46,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
         program.write_text(f"#!{sys.executable} -S\n{text}")
         program.chmod(0o755)
     monkeypatch.setenv("PBS_STAND_IN", str(home))
+    monkeypatch.setenv(FIRST_VARIABLE, str(FIRST_JOB))
     monkeypatch.setenv("PATH", f"{home}:{os.environ['PATH']}")
     monkeypatch.setattr(queue, "ASK_SECONDS", 0.0)
     yield QueueScheduler(Pbs())
@@ -90,8 +92,8 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     pbs, tmp_path, settings
 ):
     folder = task(tmp_path / "a run", settings, "false")
-    assert pbs.submit(folder) == "pbs-1700"
-    assert json.loads(folder.record.read_text())["queue_id"] == "1700.stand-in"
+    assert pbs.submit(folder) == f"pbs-{FIRST_JOB}"
+    assert json.loads(folder.record.read_text())["queue_id"] == f"{FIRST_JOB}.stand-in"
     assert end_of(pbs, folder) is JobState.FAILED
     assert pbs.state(folder).reason == JobReason.ENDED.fill(code=1, by="")
     folder.exit_code.unlink()  # as where the disk was full at the end
@@ -172,8 +174,8 @@ def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
 def test_a_submission_whose_answer_was_lost_is_found_and_not_doubled(pbs, tmp_path, settings):
     (tmp_path / "stand-in" / "lost").touch()
     folder = task(tmp_path / "a run", settings, "sleep", "300")
-    assert pbs.submit(folder) == "pbs-1700"
-    assert pbs.submit(folder) == "pbs-1700"
+    assert pbs.submit(folder) == f"pbs-{FIRST_JOB}"
+    assert pbs.submit(folder) == f"pbs-{FIRST_JOB}"
     assert len(list((tmp_path / "stand-in").glob("*.json"))) == 1
     assert pbs.cancel(folder).state is JobState.CANCELLED
 
@@ -287,7 +289,7 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
     assert processes.wait_until(
         lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
     )
-    Pbs().end("1700.stand-in")
+    Pbs().end(f"{FIRST_JOB}.stand-in")
     assert end_of(pbs, folder) is JobState.FAILED
     by = JobReason.AT.fill(request="SIGTERM")
     assert pbs.state(folder).reason == JobReason.ENDED.fill(code=255, by=by)
@@ -297,7 +299,7 @@ def test_the_ranks_of_a_task_are_told_where_to_meet(pbs, tmp_path, settings):
     folder = task(tmp_path / "a run", settings, "bash", "-c", "echo $MASTER_ADDR $MASTER_PORT")
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.DONE
-    assert folder.out.read_text() == f"localhost {49152 + 1700}\n"
+    assert folder.out.read_text() == f"localhost {49152 + FIRST_JOB % 16384}\n"
 
 
 def test_error_numbers_of_pbs_are_not_signals(pbs, tmp_path, settings):

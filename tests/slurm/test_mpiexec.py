@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from suite.scripts import command_of, options_of
+from suite.stand_in import FIRST_JOB, FIRST_VARIABLE
 from two_nodes import PROJECT, Project, lines_of
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.training]
@@ -29,7 +30,11 @@ class Host:
             if not name.startswith(("RUNBOOK_", "SLURM"))
         }
         path = f"{home}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = own | {"PATH": path, "PBS_STAND_IN": str(home)}
+        self.environment = own | {
+            "PATH": path,
+            "PBS_STAND_IN": str(home),
+            FIRST_VARIABLE: str(FIRST_JOB),
+        }
 
 
 def mpiexec_is_missing() -> str:
@@ -63,5 +68,5 @@ def test_mpiexec_trains_with_a_rank_a_process(tmp_path):
     assert [row["iteration"] for row in rows] == [1, 2, 3, 4, 5, 6] and {
         row["world_size"] for row in rows
     } == {2}
-    assert (folder / "started").read_text().startswith("job pbs-1700\n")
-    assert "pbs-1700" in project.call("status", "queued")
+    assert (folder / "started").read_text().startswith(f"job pbs-{FIRST_JOB}\n")
+    assert f"pbs-{FIRST_JOB}" in project.call("status", "queued")
