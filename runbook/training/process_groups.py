@@ -18,6 +18,7 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import distributed_c10d
 
 from runbook.plan_file.errors import FAILED, TrainingError
+from runbook.plan_file.rendezvous_causes import RendezvousCause
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.job_output import say
 from runbook.training.messages import TrainingMessage
@@ -300,23 +301,14 @@ That time-out does not cover a server that accepts a connection and never answer
 """
 
 _RENDEZVOUS_CAUSES = {
-    "eaddrinuse|address already in use": (
-        "another process uses this port: choose another one, for example derived from the job's "
-        "number"
-    ),
-    "clients joined": (
-        "not all ranks arrived: look for a rank that failed earlier, or a missing node"
-    ),
-    "gaierror|could not be resolved": (
-        "MASTER_ADDR is a host that cannot be resolved: it must be a name or address of rank 0's "
-        "node"
-    ),
-    "failed to listen": (
-        "rank 0 cannot listen there: the port is in use, or the address belongs to another node"
-    ),
-    "timed out": "rank 0 does not answer: it failed, runs elsewhere, or is behind a firewall",
-    "connection refused": "nothing listens there: rank 0 failed, or MASTER_ADDR is the wrong node",
+    "eaddrinuse|address already in use": RendezvousCause.PORT_IN_USE,
+    "clients joined": RendezvousCause.MISSING_RANK,
+    "gaierror|could not be resolved": RendezvousCause.ADDRESS_NOT_RESOLVED,
+    "failed to listen": RendezvousCause.CANNOT_LISTEN,
+    "timed out": RendezvousCause.RANK_0_SILENT,
+    "connection refused": RendezvousCause.NOTHING_LISTENS,
 }
+"""Cause by a pattern in torch's message. The first pattern that is found decides."""
 
 
 @contextlib.contextmanager
@@ -342,7 +334,7 @@ def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, OSError) as error:
         message = str(error)
-        cause = "see the words before"
+        cause = RendezvousCause.UNKNOWN
         for signs, known_cause in _RENDEZVOUS_CAUSES.items():
             if re.search(signs, message.lower()):
                 cause = known_cause

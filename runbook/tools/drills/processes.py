@@ -25,6 +25,7 @@ from runbook.phases.job_control import job_step
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.phase_names import FULL
+from runbook.plan_file.rendezvous_causes import RendezvousCause
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, MeasuredValue
 from runbook.tools.drills.faults import ON_PURPOSE
 
@@ -285,7 +286,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
             ending,
             "port in use",
             _start_ranks(case, [0, 1], {"MASTER_PORT": str(taken.getsockname()[1])}),
-            "in use",
+            RendezvousCause.PORT_IN_USE,
         )
 
     with socket.socket() as probe:
@@ -293,7 +294,9 @@ def rendezvous(bench: Bench) -> DrillEnding:
         port = {"MASTER_PORT": str(probe.getsockname()[1])}
 
     _judge_rendezvous(ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"])
-    _judge_rendezvous(ending, "rank 1 missing", _start_ranks(case, [0], port), "not all ranks came")
+    _judge_rendezvous(
+        ending, "rank 1 missing", _start_ranks(case, [0], port), RendezvousCause.MISSING_RANK
+    )
     wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
     _judge_rendezvous(
         ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid"
