@@ -30,7 +30,7 @@ from runbook.tools.logs.summary import summary
     help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN "
     "also mllog:FILE.",
 )
-@phase_option("With RUN: the training whose metrics to use.")
+@phase_option("With RUN: use the metrics of this training.")
 @RUNS
 def logs(
     targets: tuple[str, ...],
@@ -74,7 +74,7 @@ def logs(
 
 
 MLLOG = "mllog:"
-"""Prefix of an export in MLPerf's form, which needs the plan of a run."""
+"""Prefix of an export target in MLPerf's format. Such an export needs the plan of a run."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
@@ -103,7 +103,7 @@ def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
 
 
 def _hides_effects(log: ParsedLog) -> bool:
-    """Return whether the log contains known failures that its first error explains."""
+    """Return whether the first error of a log explains known failures that come after it."""
     return log.first_error is not None and log.first_error.explains_effects
 
 

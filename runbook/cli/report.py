@@ -19,7 +19,7 @@ from runbook.cli.options import EXISTING_FILE, FOLDER, on_run_folder
     multiple=True,
     type=EXISTING_FILE,
     metavar="NOTEBOOK",
-    help="First add a notebook to the records that JupyterLab or papermill executed and saved.",
+    help="First add to the records a notebook that JupyterLab or papermill executed and saved.",
 )
 @click.option(
     "--out",

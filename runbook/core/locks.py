@@ -83,7 +83,7 @@ def hold_file(path: Path, purpose: str, *, wait_seconds: float = 0.0) -> Iterato
     """
     path = path.absolute()
     process = processes.identify(os.getpid())
-    assert process is not None, "This process runs, so it is found"
+    assert process is not None, "This process is running, so its identity is always found"
     new_holder = Holder(
         secrets.token_hex(8),
         purpose,

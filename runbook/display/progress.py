@@ -6,8 +6,8 @@
 
 `done` counts up to `total`. Every other name is a fact shown next to it, and its newest value is
 kept (None removes it). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
-The work itself is not done here, so a later call (a re-run cell, another machine) gets the same
-picture; `timed` adds how long this call took.
+This module does not do the work itself, so a later call (a re-run cell, another machine) shows the
+same picture. `timed` adds how long this call took.
 
 A curve is an image with its numbers in the alt text. It is not removed by JupyterLab, GitHub or
 nbviewer, and needs no script. Our own pages draw the same curve inline instead, in their own
@@ -67,7 +67,7 @@ def curve_html(points: Points, label: str) -> str:
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-# Between printed lines, if nothing can be redrawn
+# Time between two printed lines, where a drawing cannot be updated in place
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 

@@ -4,9 +4,9 @@ A Gaussian process forecasts by how much the loss will still fall. Its inputs ar
 loss at fixed parts of the steps done (so moving a curve up or down changes nothing), the share of
 the steps after which the learning rate falls, and logarithms of steps. Each family of published
 curves has its own process. The families are short trainings that compete for speed, and
-pre-trainings with a cosine or WSD schedule. With a common process, they would blur each other's
-scales. The family with the nearest curves has the largest weight.
-`benchmarks/fit_curve_forecast.py` fits them and writes `curve_coefficients.json`.
+pre-trainings with a cosine or WSD schedule. A common process would blur their different scales. The
+family with the nearest curves has the largest weight. `benchmarks/fit_curve_forecast.py` fits them
+and writes `curve_coefficients.json`.
 """
 
 import json

@@ -39,10 +39,10 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return the words after each option with which a framework would train the same.
+    """Return the options of a framework for this phase's training, each with its words.
 
-    The run itself may use another framework, or a tokenizer other than GPT-2's, whose options are
-    left out.
+    The run itself may use another framework. If its tokenizer is not GPT-2's, the options of
+    GPT-2's tokenizer are left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
     data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})

@@ -81,9 +81,10 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _counts_tokens(run: PhaseRun) -> bool:
-    """Return whether the phase counts in tokens.
+    """Return whether the phase's lengths are written in tokens.
 
-    Only Megatron-DeepSpeed can, and only if the run does.
+    They are if the run gives its length in tokens and the framework is Megatron-DeepSpeed, which
+    alone accepts tokens.
     """
     is_training = run.phase.phase == FULL
     return (
@@ -254,12 +255,12 @@ def _reduces_in_bf16(run: PhaseRun) -> bool:
 
 
 def _fuses_loss(run: PhaseRun) -> str | None:
-    """Return the value of the option alone, which both implementations need."""
+    """Return the value of the option that turns fusion on, which both implementations need."""
     return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
 
 
 def _loss_implementation(run: PhaseRun) -> str | None:
-    """Return the implementation to name, unless it is the option's default or there is none."""
+    """Return the implementation, or None if it is the option's default or the loss is not fused."""
     implementation = run.training.loss_fusion
     return None if implementation in ("auto", _NATIVE_LOSS) else implementation
 

@@ -184,7 +184,9 @@ def flag(
     *,
     means: str | bool = True,
 ) -> Option:
-    """Return a row for an option without a value, written if the plan has `means` at `path`.
+    """Return a row for an option without a value.
+
+    It is written if the plan's value at `path` is `means`.
 
     Without a path, the key keeps its name in plan.json.
     """

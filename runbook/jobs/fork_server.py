@@ -121,9 +121,10 @@ class ForkServer:
                 return
 
     def _stop_listening(self, owner: socket.socket) -> None:
-        """Fork no more ranks: who asks for one now starts it without this server.
+        """Accept no further requests. From now on, clients start their ranks without this server.
 
-        Ranks that were requested before are still forked, because others already wait for them.
+        Ranks that were requested before are still forked, because other ranks already wait for
+        them.
         """
         self.listens = False
         for connection in (owner, self.listener):

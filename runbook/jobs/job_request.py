@@ -20,7 +20,7 @@ class JobRequest:
     nodes: int = 0
     seconds: int = 0
     array: str = ""
-    """The indices of its elements, if it is an array."""
+    """The indices of the job's elements, if the job is an array."""
 
 
 @dataclass(frozen=True)

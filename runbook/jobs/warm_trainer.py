@@ -25,8 +25,8 @@ WARM_SECONDS = 240.0
 class WarmTrainer:
     """A server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    The server ends when this process ends, for any reason. With `keeps_ranks`, its ranks end first,
-    by themselves.
+    The server ends when this process ends, for any reason. With `keeps_ranks`, it first waits until
+    its ranks have ended.
     """
 
     def __init__(self, folder: Path, *, keeps_ranks: bool = False) -> None:

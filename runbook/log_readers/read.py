@@ -186,9 +186,9 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """Reader of the last record if Megatron's reader has none.
+        """Reader of the last record, while Megatron's reader has none.
 
-        It is tried first, because most logs come from one program.
+        This reader is tried first, because most logs come from a single program.
         """
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
@@ -336,7 +336,7 @@ class LogReader:
         return log
 
     def _choose(self) -> tuple[LineReader, Assembly]:
-        """Return the reader whose records count: the one with most of them.
+        """Return the reader whose records are used: the one with the most records.
 
         Lines of DeepSpeed and MLPerf occur in logs of other programs. They are used only if no
         other reader has a record.

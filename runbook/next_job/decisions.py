@@ -81,7 +81,8 @@ class Attempt:
     def failed_like(self, earlier: Attempt) -> bool:
         """Return whether both jobs failed in the same way at the same step.
 
-        For an external cause this shows nothing; its restarts are limited by the budget.
+        If the cause is external, a repeated failure proves nothing, and only the budget limits the
+        restarts.
         """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
             return False

@@ -17,7 +17,8 @@ ROUNDS = 3
 MAX_TIMED_CORES = 64
 """Number of cores that are timed.
 
-A node with more is sampled evenly: 64 cores x 3 rounds x 3 ms stay under a second.
+On a node with more cores, evenly spaced ones are timed: 64 cores x 3 rounds x 3 ms stay under a
+second.
 """
 SUSPECT_RATIO = 1.5
 """A core that takes this many times the median is timed again."""

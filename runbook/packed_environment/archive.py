@@ -85,7 +85,7 @@ def _compressor(path: Path, compression: str) -> Iterator[IO[bytes]]:
             process = _start(stack, command, stderr, stdout=target)
             assert process.stdin is not None
             try:
-                with contextlib.suppress(BrokenPipeError):  # its own words say why
+                with contextlib.suppress(BrokenPipeError):  # zstd's own message gives the reason
                     yield process.stdin
             finally:
                 with contextlib.suppress(BrokenPipeError):
@@ -157,7 +157,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
             zstd_command = ["zstd", "-d", "-q", "-c"]
             programs.insert(0, _start(stack, zstd_command, zstd_stderr, stdout=tar.stdin))
             assert tar.stdin is not None
-            # Only zstd holds it now: when zstd ends, tar's input ends
+            # Only zstd holds the pipe now: when zstd ends, tar's input ends
             tar.stdin.close()
 
         target = programs[0].stdin

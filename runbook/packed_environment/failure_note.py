@@ -1,7 +1,7 @@
 """Note of a recent failure on a node, for the other ranks of the job on that node.
 
-Each of them would try the same, and would compare tens of thousands of files on the shared file
-system.
+Without the note, each of them would try the same, and would compare tens of thousands of files on
+the shared file system.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class CopyResult:
     folder: str
     """Folder from which Python runs."""
     seconds: float
-    """Seconds that this took, including the wait for another process."""
+    """Seconds until this Python was ready, including the wait for another process."""
     files: int = 0
     read_bytes: int = 0
     problem: str = ""
@@ -304,7 +304,7 @@ def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | N
 
 
 def forget_failures(manifest: EnvironmentManifest) -> None:
-    """Remove the note in this node's memory. `remove_copy` removes the other one."""
+    """Remove the note in this node's memory. `remove_copy` removes the note next to the copy."""
     root = copies_folder(MEMORY_FOLDER)
     with contextlib.suppress(OSError):
         if not root.is_symlink():

@@ -1,4 +1,4 @@
-"""Paths that a moved environment has inside: links, first lines of scripts, pyvenv.cfg."""
+"""Adapts the paths inside a moved environment: links, first lines of scripts, pyvenv.cfg."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def moved_config(text: str, copy: Path) -> str:
         key = line.partition("=")[0].strip().lower()
         if key == "home":
             lines.append(f"home = {copy / BASE / 'bin'}")
-        elif key not in ("executable", "command"):  # where it was once made
+        elif key not in ("executable", "command"):  # where the environment was created
             lines.append(line)
 
     return "\n".join(lines) + "\n"

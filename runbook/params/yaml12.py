@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 with the line of every value, and writes YAML that version 1.1 reads the same."""
+"""Reads YAML 1.2 with the line of every value, and writes YAML that means the same in YAML 1.1."""
 
 import math
 import re

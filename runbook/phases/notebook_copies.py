@@ -1,9 +1,9 @@
 """Copies of the shipped notebooks.
 
-`runbook init` puts them into a project folder, and `runbook lab` into a run's folder. An edited
-master changes every run that is executed from it; an edited copy changes only its own run. A copy
-differs from its master only in the parameters cell and the links. Cells keep their ids, so their
-records do not differ.
+`runbook init` writes copies into a project's folder, and `runbook lab` into a run's folder. An
+edited master changes every run that is executed from it, but an edited copy changes only its own
+run. A copy differs from its master only in the parameters cell and the links. Its cells have the
+same ids, so a record does not depend on whether a master or a copy was executed.
 """
 
 import json

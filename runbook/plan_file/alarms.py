@@ -53,8 +53,8 @@ With this many, a second one is required.
 # Multiple of the usual loss that no unusual text reaches, so that no second record is required
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
-"""A loss this far above each of the last `CONFIRMING` records is a spike if its gradient is also
-large.
+"""A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient
+norm is large too.
 """
 LARGE_NORM_FACTOR = 10.0
 """Multiple of the usual gradient norm that counts as large.
@@ -71,7 +71,7 @@ BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
-# Number of levels, each the median of a block; so many are enough to estimate a slope
+# Number of levels, each the median of a block: enough to estimate a slope
 LEVELS = 40
 # Share of rising pairs of levels; ratio of the newer slope to the older; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
@@ -111,7 +111,7 @@ class AlarmSettings:
     """
 
     alarms_after: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of first iterations whose losses and gradient norms are not looked at."""
+    """Number of first iterations whose losses and gradient norms are not checked."""
 
     def looks_at(self, iteration: int | None) -> bool:
         """Return whether an iteration's loss and gradient norm belong to the curve."""
@@ -237,7 +237,7 @@ class RiseWatch:
         self._recent.clear()
 
     def look(self, iteration: int, loss: float) -> Alarm | None:
-        """Return a divergence alarm for a rise. It comes once, until the loss has recovered."""
+        """Return a divergence alarm for a rise. It is raised once, until the loss has recovered."""
         self._recent.append((iteration, loss))
         if loss < self._limit:
             self._limit = inf

@@ -34,7 +34,7 @@ def command_checks(settings: Settings) -> list[Check]:
 
 
 def commands_table(settings: Settings) -> list[Table]:
-    """Return the same checks for a plan, or nothing if the run has no command."""
+    """Return a table with the results of `command_checks`, or nothing if the run has no command."""
     rows = []
     for check in command_checks(settings):
         rows.append(

@@ -1,7 +1,7 @@
 """The only module that names the internals of ipykernel and IPython that we use.
 
-    close = listen(listener)                the listener tells whether it dealt with a message
-    page_kernel() -> PageKernel | None      this process's kernel, if it hears pages in a cell
+    close = listen(listener)                the listener returns whether it handled a message
+    page_kernel() -> PageKernel | None      its kernel, if it reads messages during a cell
     lose_no_output()                        nothing that a cell prints is dropped
 
 A kernel answers requests one after another, so a click or a second run of a cell waits for the end
@@ -63,11 +63,11 @@ class PageKernel:
     def redirect(
         self, receive: Callable[[Sequence[Any], Callable[[Sequence[Any]], Any]], Any] | None
     ) -> None:
-        """Let `receive` get each message before the kernel does.
+        """Pass each message to `receive` before the kernel gets it.
 
-        It also receives the kernel's own receiver. Pass None to restore the kernel's own receiver.
-        The kernel's thread makes the change. Wait until that is done, so that no message after this
-        call is missed.
+        `receive` is called with the message and the kernel's own receiver. None restores the
+        kernel's own receiver. The kernel's thread makes the change, and this function waits for it,
+        so that no message after this call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main

@@ -40,7 +40,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""Makes a button as wide as its word, whatever is next to it."""
+"""Makes a button as wide as its label, whatever is next to it."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -171,7 +171,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
 
 
 def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
-    """Perform the action of a click; return whether the message was one."""
+    """Perform the action of a click; return whether the message was a click."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
     if not clicked or message.content.get("comm_id") not in clicks:

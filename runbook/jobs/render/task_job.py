@@ -30,7 +30,9 @@ class Task:
     on_each_node: bool = False
     """Whether it runs once on each of the job's nodes, not only on the first one."""
     is_array: bool = False
-    """Whether there are `jobs.<phase>.array` jobs. Each finds its number in RUNBOOK_ELEMENT.
+    """Whether the job is an array of `jobs.<phase>.array` jobs.
+
+    Each finds its number in RUNBOOK_ELEMENT.
 
     Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is their number,
     and srun or mpiexec provides each task's index.
@@ -38,7 +40,7 @@ class Task:
     in_container: bool = False
     """Whether to use the trainer's Python, modules and image instead of the submitter's.
 
-    One core is enough.
+    Such a job needs only one core.
     """
     part: str = ""
     """Suffix of the job folder's name if a phase has several jobs."""

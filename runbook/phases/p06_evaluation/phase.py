@@ -200,7 +200,8 @@ def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[T
 def num_processes(spec: PhasePlan) -> int:
     """Return the number of ranks that score.
 
-    On a CPU it is one, unless the training split the model; otherwise it is the training's number.
+    On a CPU, one rank scores, unless the training split the model. In all other cases, as many
+    ranks score as trained.
     """
     is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1
     if is_cut or spec.device != "cpu":

@@ -982,7 +982,10 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert to the site's nodes if each of the script's nodes has a multiple of their devices."""
+    """Convert the number of nodes to the site's nodes.
+
+    This is done if a node of the script has a multiple of the devices of the site's nodes.
+    """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
     if carried is None or not isinstance(carried.value, int) or not site_devices:

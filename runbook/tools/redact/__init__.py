@@ -1,1 +1,1 @@
-"""Redacted copies of runs, without names and places: `runbook report --redact`."""
+"""Copies of runs without users, hosts, accounts, paths and buckets: `runbook report --redact`."""

@@ -64,7 +64,8 @@ _DATA_TIME = re.compile(
 )
 """Time for which a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
 _TIMERS = ("step", "iteration", "iter", "batch", "")
-"""Names of timers, starting with the one that certainly covers a whole step; "" is just "time"."""
+"""Names of timers of a step, most certain first. "" stands for a timer that is only called "time".
+"""
 _LONGEST_STEP = 1e5
 """A printed time of more seconds than this is a date."""
 _WARM_UP_STEPS = 10

@@ -73,7 +73,7 @@ _WORDS = {
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
-"""Words that the optional columns accept."""
+"""By optional column, the words that it accepts and their meanings."""
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))

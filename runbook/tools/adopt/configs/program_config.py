@@ -232,7 +232,7 @@ def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name:
 
 
 def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
-    """Return a function's configuration of torchtitan.
+    """Return the torchtitan configuration that a function of a recipe returns.
 
     Raise `ParamsError` if it configures fine-tuning or a model without attention.
     """
