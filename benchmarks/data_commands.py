@@ -30,7 +30,7 @@ class Run:
     """Bytes that went, or will go, to the disk."""
 
     sha256: str
-    """Of the .bin and the .idx."""
+    """Checksum of the .bin and the .idx together."""
 
     text: int = 0
     tokens: int = 0
@@ -195,7 +195,7 @@ def three_steps(folder: Path, out: Path, megatron: Megatron) -> Run:
 
 
 def token_sum(prefix: Path) -> str:
-    """Of the .bin and the .idx."""
+    """Return the sha256 of the .bin and the .idx together."""
     whole = hashlib.sha256()
     for ending in ("bin", "idx"):
         with Path(f"{prefix}_text_document.{ending}").open("rb") as file:

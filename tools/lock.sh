@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pin every package for Python 3.11 and newer, without the CUDA packages that a GPU build of PyTorch brings by itself.
-# What is pinned stays pinned, unless UPGRADE=1.
+# Pin every package for Python 3.11 and newer, without the CUDA packages that a GPU build of PyTorch installs itself.
+# Pinned versions stay the same, unless UPGRADE=1.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(mktemp -d)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Transformer Engine for an NVIDIA GPU, in the version that the installed megatron-core asks for; its PyTorch part comes as
-# source and is compiled here. The trainer works without it, so whatever is missing is said and ends nothing.
+# Installs Transformer Engine for an NVIDIA GPU, in the version that the installed megatron-core requires. Its PyTorch part comes as
+# source and is compiled here. The trainer works without it, so the script reports what is missing and does not fail.
 # Usage: transformer_engine.sh PYTHON
 set -euo pipefail
 python=$1

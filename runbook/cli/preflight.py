@@ -1,4 +1,4 @@
-"""`runbook preflight`: find a cluster's faults before a job meets them."""
+"""`runbook preflight`: find a cluster's faults before a job fails because of them."""
 
 import json
 import os

@@ -229,7 +229,7 @@ def _start(
             start_new_session=True,
         )
     except OSError as error:
-        # The file is not a program, or there is no memory for another process.
+        # The file is not a program, or there is not enough memory for another process.
         raise ProgramError(
             CoreMessage.PROGRAM_NOT_STARTED, command=shlex.join(argv), reason=error.strerror
         ) from error
@@ -246,7 +246,7 @@ def _kill_group(leader: subprocess.Popen[str]) -> tuple[str, str]:
     try:
         return leader.communicate(timeout=5)
     except subprocess.TimeoutExpired:
-        # A child process in a session of its own keeps the pipes open.
+        # A child process in a separate session keeps the pipes open.
         return "", ""
 
 

@@ -107,12 +107,12 @@ class Option:
     None means all phases.
     """
     means: str | int | None = None
-    """The key's value if the option has no value of its own.
+    """The key's value if the option is a flag without a value.
 
     The option is written exactly if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does by itself, so that the option need not be set."""
+    """What the runbook does automatically, so that the option need not be set."""
 
     @property
     def keys(self) -> list[str]:

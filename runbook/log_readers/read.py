@@ -364,8 +364,8 @@ class LogReader:
         for reader, out in self.pairs:
             if out is not chosen and out.records:
                 yield (
-                    f"{len(out.records)} records of {reader.name} tell the same steps "
-                    "in other words: left out"
+                    f"{len(out.records)} records of {reader.name} cover the same steps "
+                    "in another format: left out"
                 )
 
         for kind, (count, first_line) in self._near_misses.items():

@@ -30,7 +30,7 @@ INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """A Python's answer. Its texts are empty if it gave none."""
+    """A Python's answer. Its texts are empty if that Python did not answer."""
 
     ended: ProgramEnd
     prefix: str = ""

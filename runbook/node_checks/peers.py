@@ -2,7 +2,7 @@
 
 Each node listens at the port where the trainer's ranks would meet. A peer that connects there
 learns a second port and the address of the interface that the environment names. The kernel chooses
-the port, as it does for gloo and NCCL. So the node does once what the ranks will do later.
+the port, as it does for gloo and NCCL. So each node tries once what its ranks will do later.
 """
 
 import json

@@ -46,7 +46,7 @@ TOKEN_SHAPES = (
     TokenShape("Telegram bot", r"\d{8,10}:AA[A-Za-z0-9_-]{30,}"),
     TokenShape("Azure client secret", r"[A-Za-z0-9_.-]{3}\dQ~[A-Za-z0-9_.~-]{30,}"),
     TokenShape(
-        "webhook of a chat: who knows the address may write there",
+        "webhook of a chat: anyone who knows the address may write there",
         r"https://(?:hooks\.slack\.com/|hooks\.zapier\.com/|[^\s\"'/]*webhook\.office\.com/"
         r"|[^\s\"'/]+\.logic\.azure\.com[^\s\"'/]*/|chat\.googleapis\.com/v1/spaces/"
         r"|[^\s\"'/]+/api/webhooks/|[^\s\"'/]+/hooks/|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/"

@@ -252,7 +252,7 @@ class PhaseMessage(Message):
     PHASE_VERIFIED = "{phase:16} done, verified"
     PLANNED_AND_FOUND = "Planned and found"
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
-    PLAN_MAKES = "{origins}\n  the plan makes of it: {derived}"
+    PLAN_MAKES = "{origins}\n  the plan derives from it: {derived}"
     PROGRAM_ANSWERS = "{program} answers"
     PROJECT_IS_A_FILE = "{folder} is a file, but a project is a folder. Choose another name."
     PUT_CELL_BACK = "\nTo continue this run as it is, reset the parameters cell to its defaults."

@@ -72,7 +72,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
 
 
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
-    """Return the first call of a notebook whose phase shows nothing of its own at this point."""
+    """Return the first call of a phase's notebook, which shows only the usual summary of the run."""
     return partial(bind_phase, phase)
 
 

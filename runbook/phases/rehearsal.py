@@ -54,11 +54,10 @@ _ABSENT = {
     "fuse_gradients": "auto",
 }
 _TRANSFORMER_ENGINE = (
-    "Transformer Engine's layers: megatron-core's own are rehearsed, with torch's attention"
+    "Transformer Engine's layers: megatron-core's layers are rehearsed, with torch's attention"
 )
 _DEEPSPEED = (
-    "DeepSpeed's path on a GPU: its path on a CPU is, with the attention and the loss that a CPU "
-    "has"
+    "DeepSpeed's path on a GPU: its path on a CPU is rehearsed, with the CPU's attention and loss"
 )
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
@@ -138,7 +137,7 @@ class Rehearsal:
                 if abs(planned - counted) > TOLERANCE * counted:
                     change = show_change(planned / counted)
                     findings.append(
-                        f"{where}: the plan's {quantity} is {change} off what was counted"
+                        f"{where}: the plan's {quantity} differs by {change} from the counted value"
                     )
 
         if self.replay:
@@ -168,7 +167,7 @@ class Rehearsal:
         notes = [f"Set for the rehearsal: {change}" for change in self.changed]
         notes.append(
             f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
-            "the others add nothing to the peak, and the same work each"
+            "each other one adds the same work, and nothing to the peak"
         )
         notes += [PhaseMessage.NOT_REHEARSED.fill(part=part) for part in self.not_rehearsed]
         rows = [_memory_row(stage) for stage in self.stages]
@@ -337,7 +336,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
         "planned_flops": planned_flops(plan.phases[phase], stage),
     }
-    failure = "what was counted cannot be read:"
+    failure = "the counts of the dry run cannot be read:"
     return from_json(Stage, counted | planned, name="a stage", failure=failure)
 
 
@@ -411,7 +410,6 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
     if training.framework != "runbook":
         needed |= _OWN
     if settings.site.hardware.device != "cpu":
-        # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
         # Triton's kernels run only on a GPU, so megatron-core's own layers are counted and planned
         # instead.
         needed["kernels"] = "plain"

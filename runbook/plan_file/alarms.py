@@ -50,7 +50,8 @@ FEW_BEFORE = 5
 
 With this many, a second one is required.
 """
-# Multiple of the usual loss that no unusual text reaches, so that no second record is required
+# From this multiple of the usual loss on, one record is enough for a spike: no unusual text has
+# such a loss
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient

@@ -439,7 +439,10 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
 
 
 def _alarm_settings(choice: Choice) -> AlarmSettings:
-    """Return the settings of the alarms. The few steps of a smoke test are all looked at."""
+    """Return the settings of the alarms.
+
+    Every step of a smoke test is checked, because it has only a few.
+    """
     if choice.smoke:
         return AlarmSettings()
     return AlarmSettings(alarms_after=choice.training.alarms_after)

@@ -174,7 +174,7 @@ def _rules(plan: Plan) -> tuple[str, str]:
     verdicts = _verdicts(plan.checks)
     warnings = [check.name for check in plan.checks if check.verdict == "warn"]
     if not warnings:
-        return verdicts, "nothing is warned of"
+        return verdicts, "no warnings"
     return verdicts, f"warned of: {'; '.join(warnings)}"
 
 

@@ -242,7 +242,7 @@ def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
 
 def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     jumps = [_jump(metrics, first) for first in metrics.restarts]
-    texts = ["no loss beside it" if jump is None else f"{jump:.1%}" for jump in jumps]
+    texts = ["no loss to compare with" if jump is None else f"{jump:.1%}" for jump in jumps]
     rule = (
         f"the loss of the first resumed step is within {tolerance:.0%} of the median of the five "
         f"before it, or no farther from it than any of the {STEPS_BEFORE_SEAM} steps before was "

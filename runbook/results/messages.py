@@ -19,7 +19,7 @@ class ResultMessage(Message):
     )
     ELAPSED_AXIS = "time since the first step began ({unit})"
     EXCEPTION = "{exception}: {message}"
-    FIRST_COPIES_DRAWN = "The first {drawn} of {replicas:,} copies are drawn."
+    FIRST_COPIES_DRAWN = "The first {drawn} of {replicas:,} replicas are drawn."
     FIRST_LOSS_OFF = "{loss:.4g}{where}, off by {difference:+.3f}"
     FIRST_LOSS_OF_VOCABULARY = "ln {vocabulary} = {loss:.2f}"
     FIRST_REPEATED = ", first {repeated}"

@@ -26,7 +26,7 @@ def command_checks(settings: Settings) -> list[Check]:
             f"{command} ({where})",
             "a command of a run file is started only if you allowed it in "
             f"{allowed_commands_file()}",
-            "Until then alarms are not sent to it. It runs on the training's node with your "
+            "Until then no alarm is sent to the command. It runs on the training's node with your "
             f"rights: if you wrote or read it, {how_to_allow(command)}",
             otherwise="warn",
         )

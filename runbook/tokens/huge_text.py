@@ -33,9 +33,9 @@ class TextCut(StrEnum):
     NEVER = "never"
     """A token may cross the border, so the text is encoded as a whole."""
     BEFORE_SPACE = "before the space"
-    """The next piece begins with its space."""
+    """The next piece begins with the space."""
     INSTEAD_OF_SPACE = "instead of the space"
-    """The next piece begins with its word, because the tokenizer adds a space before every text."""
+    """The next piece begins with the word, because the tokenizer adds a space before every text."""
 
 
 def cut_of(tokenizer: Tokenizer) -> TextCut:

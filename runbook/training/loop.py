@@ -480,7 +480,7 @@ class TrainingLoop:
     def _roll_back(self, steps: list[BadStep]) -> None:
         self._end_save()
         loaded = state.load_checkpoint(self.spec, self.engine)
-        assert loaded is not None, "it was there a moment ago"
+        assert loaded is not None, "a step is rolled back only if a checkpoint exists"
         segment = self.progress.segment + 1
         passed_over = list(self.progress.passed_over)
         for step in steps:

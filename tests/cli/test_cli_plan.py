@@ -250,7 +250,7 @@ def test_why_explains_a_name_that_no_key_has_with_the_same_value():
 def test_why_says_the_models_own_number_where_the_shape_is_left_at_0():
     said = why_text("azure-175b", "NUM_LAYERS", STAGE)
     assert said.startswith("training.shape.layers = 0\n")
-    assert said.endswith("the plan makes of it: 96, of model 175b")
+    assert said.endswith("the plan derives from it: 96, of model 175b")
 
 
 @pytest.mark.parametrize("name", sorted(DOCUMENT_NAMES))

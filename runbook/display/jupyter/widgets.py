@@ -4,9 +4,10 @@
         ...                                             # stop() -> str, shown next to the button
         ...
 
-A button works while its cell still runs if the kernel can hear the click (`kernel`). With an older
-ipykernel, it works only after the cell has ended. So its action is always also shown as a command.
-If that command ends with "...", the action needs a text, which is typed next to its button.
+A button works while its cell still runs if the kernel can receive the click (`kernel`). With an
+older ipykernel, it works only after the cell has ended. So its action is always also shown as a
+command. If that command ends with "...", the action needs a text, which is typed next to its
+button.
 
     show_form(sections, consider, write, table)
 
@@ -216,7 +217,7 @@ def _act(
 
     The text stays in the field: clearing it from here could lose characters typed since the click.
     So the same text again is treated as a double click. The action runs in its own thread, because
-    the thread that heard the click has other messages to pass on.
+    the thread that received the click has other messages to pass on.
     """
     texts = [] if field is None else [field.value]
     if texts and texts == sent:

@@ -52,8 +52,8 @@ It must be shorter than the queue's warning before its limit.
 UNENDED_SECONDS = 30
 """Seconds for which a job waits until a failed step has ended on all its nodes.
 
-Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more. MPICH's mpiexec waits for
-the ranks of a lost node without an end.
+Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more. MPICH's mpiexec waits
+forever for the ranks of a lost node.
 """
 
 

@@ -165,7 +165,7 @@ def node_folder_text(text: str) -> str:
     """
     if text and _NODE_FOLDER.fullmatch(text) is None:
         raise ValueError(
-            f"{text!r} is no folder of a node: write an absolute path of letters, digits and . _ / "
+            f"{text!r} is not a folder on a node: write an absolute path of letters, digits and . _ / "
             "-, in which $NAME "
             "stands for a variable of the node, such as /tmp or $TMPDIR"
         )

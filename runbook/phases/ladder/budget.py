@@ -158,7 +158,10 @@ def _affordable_factor(
 
 
 def _is_line(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
-    """Whether each rung costs clearly more than the one below, so that none has another shape."""
+    """Return whether each rung has clearly more compute than the rung before it.
+
+    Extra rungs of another shape have the compute of an earlier rung, so they do not form a line.
+    """
     below = last.flops
     for planned in untrained:
         if planned.rung.flops < below * (1 + LEAST_BETWEEN_RUNGS) / 2:

@@ -24,7 +24,7 @@ from runbook.runs.step import Reading, read_mark, step_status
 
 Say = Callable[[str], None]
 TrainRung = Callable[[Ladder, PlannedRung, Say], None]
-"""Trains what is left of a rung. It raises `RunbookError` if the rung fails."""
+"""Trains a rung, or the remaining part of it. It raises `RunbookError` if the rung fails."""
 
 
 @dataclass(frozen=True)

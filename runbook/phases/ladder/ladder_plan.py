@@ -241,7 +241,7 @@ def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
     numbers = ", ".join(f"{rung.number} ({rung.iterations} steps)" for rung in short)
     return (
         f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of so short a "
-        f"training follows its steps, "
+        f"training depends on its steps, "
         f"not its tokens. Give a larger budget, or a smaller training.global_batch.",
     )
 

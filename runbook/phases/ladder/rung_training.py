@@ -2,9 +2,9 @@
 
 The steps are those of the notebooks 02-data and 04-training, and leave the same files: run.yaml,
 plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON records.
-The executed notebooks are missing, and so is what they alone do: the record of 00, sealed forecasts
-and sample text. They took three kernels and most of a small rung's time; `runbook run RUN --as RUNG`
-still makes them, and trains nothing again.
+The executed notebooks are missing, and so are the results that only notebooks make: the record of
+00, sealed forecasts and sample text. They took three kernels and most of a small rung's time;
+`runbook run RUN --as RUNG` still makes them, and trains nothing again.
 """
 
 import contextlib
@@ -38,17 +38,17 @@ from runbook.runs import run_files
 from runbook.runs.step import read_mark
 
 OUTPUT_FILE = "rungs.log"
-"""What the steps of all rungs printed, in the ladder's folder."""
+"""File in the ladder's folder with the output of all rungs' steps."""
 PYTHON_FILE = "python"
 """The python of the rungs' jobs, in the ladder's folder; see `WarmTrainer.write_python`."""
 
 PROMPT = "training.sample_prompt"
-"""Key of the text that a run continues before and after its training; rungs have none."""
+"""Key of the text that a run continues before and after its training. Rungs have no such text."""
 
 
 @contextmanager
 def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
-    """Give a function that trains rungs, one after another, with the ladder's own folder.
+    """Yield a function that trains rungs, one after another. `folder` is the ladder's own folder.
 
     On this machine's CPU, torch and megatron-core are imported once for all of them.
     """
@@ -89,11 +89,12 @@ class RungTrainer:
     """None if each rank of each rung imports torch for itself."""
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
-        """Do what is left of a rung. Raise `RunbookError` if it fails."""
+        """Train a rung, or the remaining part of it. Raise `RunbookError` if that fails."""
         request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
-            # A node of a queue may lack what this machine has; a rung here fails as fast itself.
+            # The nodes of a queue may lack software that this machine has, so their environment is
+            # checked first. On this machine, the rung itself would fail just as quickly.
             outcome, folder = run_phases(request, say)
             if outcome.exit_code:
                 raise _stopped(folder, ENVIRONMENT, outcome.message)
@@ -107,7 +108,7 @@ class RungTrainer:
             self._train(settings, rung_path)
 
     def _train(self, settings: Settings, rung_path: Path) -> None:
-        """Make the token files unless another rung has, and train."""
+        """Make the token files unless another rung has made them, and train."""
         if not has_token_files(rung_path):
             _make_tokens(settings)
         opened = open_run_phase(settings, FULL)
@@ -137,7 +138,7 @@ class RungTrainer:
 def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
     """Return the call of `runbook run` that checks the environment of a rung.
 
-    A rung that was begun when rungs still had the run's prompt keeps it.
+    Rungs of an earlier version had the run's prompt. Such a rung keeps the prompt.
     """
     words = (*ladder.set_words, *planned.rung.words())
     request = RunRequest(ladder.run, words, planned.name, PLAN, ENVIRONMENT)
@@ -149,7 +150,7 @@ def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
 
 
 def _settings_of(request: RunRequest, say: Say) -> Settings:
-    """Return the values of a rung, with those that its folder was given by hand."""
+    """Return the values of a rung, including values that were set by hand for its folder."""
     load = partial(params.load, request.run, set_words=request.words())
     settings = with_values_given_before(load, say)
     require_values(settings)

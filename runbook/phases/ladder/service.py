@@ -173,7 +173,7 @@ def _refuse_named_folder(run: str) -> None:
 
 
 RungTrainers = Callable[[Settings, Path], AbstractContextManager[TrainRung]]
-"""Gives the function that trains the rungs of a run whose ladder is in this folder."""
+"""Yields the function that trains the rungs of a run, whose ladder is in this folder."""
 
 
 def climb_ladder(request: LadderRequest, trainers: RungTrainers, say: Say) -> LadderState:

@@ -316,7 +316,7 @@ def values_table(settings: Settings) -> Table:
         "In JupyterLab this is a form. Elsewhere: "
         "runbook plan RUN --set KEY=VALUE shows what a change would do."
     )
-    return Table(rows, "Values one mostly changes", [note])
+    return Table(rows, "Frequently changed values", [note])
 
 
 def consider_changes(

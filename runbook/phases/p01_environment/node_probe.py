@@ -184,7 +184,7 @@ def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
     num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
         value = f"{num_visible} seen on a site that computes on CPUs"
-        return check("fail", value, remedy="Report it: a fault.")
+        return check("fail", value, remedy="This is a bug in runbook: report it.")
 
     return check("pass", "none seen; the site computes on CPUs")
 

@@ -371,7 +371,7 @@ def show_what_it_is(run: PlannedRun) -> View:
     """Return a table of the results, with figures of document lengths and sources."""
     manifests = _read_manifests(run)
     if not manifests:
-        return View(["There is no manifest: no text became tokens in this run."])
+        return View(["There is no manifest, because this run tokenized no text."])
     facts = [{"what": name, "value": value} for name, value in _manifest_facts(manifests)]
     view = View([Table(facts, "What the data is")])
     sources = _source_rows(manifests)
@@ -408,7 +408,7 @@ def show_plan_beside(run: PlannedRun) -> View:
     """Return the plan's estimates next to the counts, and the throughput of each stage."""
     manifests = _read_manifests(run)
     if not manifests:
-        return View(["There is nothing to compare: no text became tokens in this run."])
+        return View(["There is nothing to compare, because this run tokenized no text."])
     table = plan_versus_actual(_planned_work(run), _counted_work(manifests))
     longest = max(manifests, key=lambda manifest: manifest.seconds["wall"])
     planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers

@@ -43,7 +43,7 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, with the parts of a step that each one adds up.
+"""Columns of the table, each with the parts of a step that it adds up.
 
 An empty list means all parts.
 """
@@ -194,7 +194,7 @@ class Replay:
             title="Seconds of one step, replayed on the schedule of all stages",
             notes=[
                 f"A step takes {self.text}; replayed: {basis}",
-                f"Stages wait for each other in {bubble} of it, send in {communication}",
+                f"Stages wait for each other for {bubble} of it, and send for {communication}",
             ],
         )
 

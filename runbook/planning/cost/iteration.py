@@ -313,7 +313,10 @@ class StepSetup:
     FSDP does so in pure bf16, and Megatron-LM if it is configured to.
     """
     first_sharding: bool = False
-    """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
+    """Whether states are sharded by PyTorch's FSDP of 2023.
+
+    It hides less communication than later versions.
+    """
     fused_loss: bool = True
     """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
     stops_early: bool = False
@@ -328,7 +331,7 @@ class StepSetup:
     Otherwise it is assumed to be the second, of 2023.
     """
     plain_activation: bool = False
-    """Return the number of layers on each stage, or an empty tuple if they do not divide evenly."""
+    """Whether the activation runs as several PyTorch kernels, like Nemotron's squared ReLU in NeMo."""
     fp8_recipe: str = ""
     """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner dimension; all other
     recipes cost the same."""
@@ -368,7 +371,10 @@ class StepTime:
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
-    """Return the reason why no speed is known, or an empty string."""
+    """Return the time of a step, part by part.
+
+    Raise `KeyError` if the device has no peak for the precision or no sustained share (`known`).
+    """
     return StepModel(setup, coefficients).step()
 
 

@@ -28,7 +28,7 @@ MEMORY_PARTS = (
     ("optimizer", "optimizer states", GREEN, ".."),
     ("activations", "activations", ORANGE, "\\\\"),
     ("logits", "logits", VERMILION, "xx"),
-    ("passing", "gradients on their way", GREY, "oo"),
+    ("passing", "gradients in transit", GREY, "oo"),
 )
 """Key, label, colour and hatching. The hatching distinguishes the parts without colour."""
 

@@ -450,7 +450,8 @@ def published_figure(table: Table) -> Any:
     """Draw the tokens per second and device of the rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
     rows = [result for result in table.rows if result[column]]
-    with drawing("Speed beside published results", height=1.4 + 0.38 * len(rows)) as (figure, axes):
+    title = "Speed next to published results"
+    with drawing(title, height=1.4 + 0.38 * len(rows)) as (figure, axes):
         for row_number, result in enumerate(rows):
             speed = result[column]
             _draw_marker(axes, result, speed, row_number)
@@ -576,7 +577,7 @@ def scaling_figure(table: Table) -> Any:
 def mfu_figure(table: Table) -> Any:
     """Draw the MFU of the rows of `published_table`, or the HFU if no MFU was published."""
     rows = [row for row in table.rows if row[quantities.MFU] or row[quantities.HFU]]
-    title = "MFU beside published results"
+    title = "MFU next to published results"
     with drawing(title, height=1.6 + 0.38 * max(1, len(rows))) as (figure, axes):
         for row_number, row in enumerate(rows):
             _draw_share(axes, row, row_number)

@@ -249,7 +249,7 @@ class PartsFolder:
         All of these shards must have a done marker.
         """
         for mark in map(self.read, range(count)):
-            assert mark is not None, "each mark was there a moment ago"
+            assert mark is not None, "each done marker existed a moment ago"
             yield mark.lengths, mark.empty
 
     def forget(self, shard: int) -> None:

@@ -67,7 +67,7 @@ _TIMERS = ("step", "iteration", "iter", "batch", "")
 """Names of timers of a step, most certain first. "" stands for a timer that is only called "time".
 """
 _LONGEST_STEP = 1e5
-"""A printed time of more seconds than this is a date."""
+"""A printed number above this is a date, not a number of seconds."""
 _WARM_UP_STEPS = 10
 """Largest number of steps that count as warm-up, in a log that is at least ten times as long."""
 

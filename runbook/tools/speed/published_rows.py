@@ -77,7 +77,7 @@ _WORDS = {
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""FP8 recipes, by words in a source. Other recipes are planned like these."""
+"""Words in a source that name an FP8 recipe, each with the recipe. All other recipes cost the same."""
 _LARGEST_NUMBER = 1e9
 """A larger number in a cell is ignored as a typing error."""
 _TUNED_SOFTWARE = (

@@ -387,7 +387,7 @@ class TrainingEngine(abc.ABC):
         shape = whole_shape(weight)
         part = owned.parts.get(weight)
         if not owned.is_cut or group.size() == 1:
-            assert part is not None, "where nothing is shared out, every rank has all of its state"
+            assert part is not None, "without sharding, every rank has all of its state"
             state = part.tensor(kind) if group.rank() == writer else None
         else:
             state = self._brought_together(weight, part, kind, writer)

@@ -272,7 +272,7 @@ class Tracer:
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Call `look` with a module's result.
 
-    For a matrix product, the result is the one before its sum over ranks.
+    For a matrix product, it is the result before the sum over ranks.
     """
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):

@@ -35,7 +35,7 @@ def rank_presence_check(
     """
     rule = PlacedRule(
         PreflightCheck.RANKS,
-        "every rank starts in the same way as the trainer's, and answers",
+        "every rank starts in the same way as the trainer's ranks, and answers",
         (
             "See err in the job's folder. A rank that never appears was not started, or ended "
             "while importing torch."

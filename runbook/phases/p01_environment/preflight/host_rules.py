@@ -182,7 +182,7 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault of the node's temporary folder."""
+    """Return a fault if the node's temporary folder is unusable or nearly full."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
         return f"TMPDIR={tmpdir} cannot hold files here; programs use {facts['folder']} instead"

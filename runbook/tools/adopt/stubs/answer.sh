@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Programs that tell about the machine: they answer for the nodes and devices that the job asks for.
+# Programs that describe the machine. They report the nodes and devices that the job requests.
 # programs: scontrol hostname nvidia-smi rocm-smi amd-smi rocminfo nproc getent ifconfig ip ibstat ibdev2netdev xpu-smi npu-smi
 kind=answer
 . /adopt/stubs/record.sh

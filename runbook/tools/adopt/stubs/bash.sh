@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Shells: the real bash, which finds the job's own scripts wherever the job has changed to.
+# Shells: starts the real bash, which finds the job's own scripts from whatever folder the job has changed to.
 # programs: bash sh
 words=("$@")
 for place in "${!words[@]}"; do

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Containers: the command inside runs at once, in the same sandbox.
+# Containers: runs the command inside directly, in the same sandbox.
 # programs: singularity apptainer docker podman nerdctl nvidia-docker enroot shifter sarus ch-run udocker podman-hpc
 kind=container
 . /adopt/stubs/record.sh

@@ -35,9 +35,9 @@ bind "$stage/adopt" adopt
 mkdir -p ".$folder"
 cp -r "$stage/above/." ".${folder%/*}/"
 cp -r "$stage/job/." ".$folder/"
-# A stub whose place the job's files have already leaves the others alone.
+# If a file of the job is already in the place of a stub, only that stub is not copied.
 cp -r "$stage/root/." . 2> /dev/null || true
-# A launcher that is called by its full path is the stub as well.
+# Launchers that are called by their full paths are replaced by stubs too.
 for path in adopt/launchers/*; do
   [ ! -f "usr/bin/${path##*/}" ] || mount --bind "adopt/bin/${path##*/}" "usr/bin/${path##*/}"
 done
@@ -51,7 +51,7 @@ mkfifo -m 666 /trace
 exec 198<> /trace
 mkfifo /never
 exec 197<> /never
-# A job that forks without end leaves no process for `sleep`.
+# If a job forks endlessly, no process is left for `sleep`.
 wait_without_fork() { read -r -t "$1" -u 197 _ || true; }
 cat /trace &
 builtin cd "$folder"
@@ -60,17 +60,17 @@ trap 'ended=1' CHLD
 setpriv --bounding-set=-all --inh-caps=-all --ambient-caps=-all --no-new-privs \
   timeout -s KILL "$seconds" "$@" 199>&1 > /dev/null 2>&1 < /dev/null &
 job=$!
-# A job may stop or trace `timeout`; nothing in here can stop this shell, the first process.
+# A job may stop or trace `timeout`, but nothing in the sandbox can stop this shell, its first process.
 last=$((SECONDS + seconds + 2))
 while [ -z "$ended" ] && [ "$SECONDS" -lt "$last" ]; do wait_without_fork 0.05; done
 code=124
 if [ -n "$ended" ]; then wait "$job" && code=0 || code=$?; fi
 trap - CHLD
-for _ in 1 2 3 4 5 6 7 8 9 10; do  # what the job left in the background may still be starting
+for _ in 1 2 3 4 5 6 7 8 9 10; do  # the job's background processes may still be starting
   others=(/proc/[0-9]*)
   [ "${#others[@]}" -gt 3 ] || break
   wait_without_fork 0.1
 done
 wait_without_fork 0.05
-kill -KILL -1 # everything but this shell, the first process in here
+kill -KILL -1 # every process except this shell, the first one in the sandbox
 printf '\036exit\037%s\034\034\034\035\n' "$code"

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Programs that look at files: where the job's data is not here, the answer says that only its machine could tell.
+# Programs that look at files. If the job's data is missing, the answer is marked as known only on the job's machine.
 # programs: find ls cat
 name=${0##*/}
 for word in "$@"; do

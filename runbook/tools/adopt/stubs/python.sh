@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Python: a training script is written down; one-liners and small scripts beside the job are run where Python is there.
+# Python: a training script is only recorded; one-liners and small scripts next to the job are run if Python exists here.
 # programs: python python3 python3.6 python3.7 python3.8 python3.9 python3.10 python3.11 python3.12 python3.13 python3.14 ipython
 kind=python
 . /adopt/stubs/record.sh
@@ -17,7 +17,7 @@ for word in "$@"; do
 done
 case "$*" in *torch.distributed* | *accelerate.commands* | *deepspeed.launcher*) script=launcher ;; esac
 case "$script: $* " in
-  launcher:*" --no_python "* | launcher:*" --no-python "*) # as starter.sh: the command that it starts on a rank runs once
+  launcher:*" --no_python "* | launcher:*" --no-python "*) # as in starter.sh, the command that it starts on each rank runs once
     kind=step
     own_words "$@"
     record starter "$own" "$@"

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Programs that ask a YAML or JSON file: plain keys of a file at hand are answered; of others only the job's machine could tell.
+# Programs that query a YAML or JSON file. Plain keys of an available file are answered; any other answer is marked as known only on the job's machine.
 # programs: yq jq
 kind=query
 . /adopt/stubs/record.sh

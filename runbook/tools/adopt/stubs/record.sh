@@ -3,10 +3,10 @@
 name=${0##*/}
 id=$$-${EPOCHREALTIME//[.,]/}
 
-record() {  # record KIND OWN_WORDS WORD...: write down this call; OWN_WORDS of the words are this program's own
+record() {  # record KIND OWN_WORDS WORD...: record this call; the first OWN_WORDS words belong to this program
   local kind=$1 own=$2 file
   shift 2
-  { true >&199; } 2> /dev/null || exec 199> /trace  # Python closes what it does not know
+  { true >&199; } 2> /dev/null || exec 199> /trace  # Python closes file descriptors that it did not open
   exec {lock}< "${BASH_SOURCE[0]}"
   flock "$lock"
   {
@@ -26,7 +26,7 @@ record() {  # record KIND OWN_WORDS WORD...: write down this call; OWN_WORDS of 
   exec {lock}<&-
 }
 
-values_of() {  # how many of the words after this option belong to it
+values_of() {  # print how many of the words after this option belong to it
   case "$name $1" in
     *" --"*=*) return 0 ;;
     uv\ --extra | uv\ --with* | uv\ --python | uv\ --group | uv\ --only-group | uv\ --project | uv\ --directory | uv\ --package | \
@@ -72,11 +72,11 @@ values_of() {  # how many of the words after this option belong to it
   esac
 }
 
-is_at_hand() {  # whether a word names a program or a script that is here
+is_at_hand() {  # succeed if a word names a program or a script that exists here
   [ -e "$1" ] || [ -f "${ADOPT_FOLDER-}/${1##*/}" ] || [ -x "/adopt/bin/${1##*/}" ] || type -P -- "$1" > /dev/null
 }
 
-more_at_hand() {  # whether one of the next words that are no options names a program that is here
+more_at_hand() {  # succeed if one of the next words that are not options names a program that exists here
   local word
   for word in "$@"; do
     [[ $word == -* ]] || ! is_at_hand "$word" || return 0
@@ -84,13 +84,13 @@ more_at_hand() {  # whether one of the next words that are no options names a pr
   return 1
 }
 
-own_words() {  # number of words before the command that this program starts; all of them where it starts none
+own_words() {  # print the number of words before the command that this program starts; all words if it starts none
   local count=0 skip=0 word before=
   own=$#
   for word in "$@"; do
     count=$((count + 1))
     if [ "$skip" -eq 0 ] && [[ $before == -* && $before != *=* && $word != -* ]] && ! is_at_hand "$word" && more_at_hand "${@:$((count + 1))}"; then
-      before=  # the value of an option that nobody here knows
+      before=  # the value of an unknown option
       continue
     fi
     before=
@@ -105,7 +105,7 @@ own_words() {  # number of words before the command that this program starts; al
       before=$word
       [ "$skip" -eq 0 ] || before=
     elif [[ $word =~ ^__NOT_SET_[A-Za-z0-9_]*(ARGS|ARGUMENTS|OPTS|OPTIONS|FLAGS)__$ ]]; then
-      :  # options of the launcher that nothing sets: srun $SRUN_ARGS python train.py
+      :  # launcher options in a variable that is not set: srun $SRUN_ARGS python train.py
     elif [[ $kind != step && $word =~ ^(run|exec|start|shell|launch|profile|record|submit)$ ]]; then
       :
     elif [[ $kind != container || $word == */*.sh ]] || type -P -- "$word" > /dev/null || [ -x "/adopt/bin/${word##*/}" ]; then
@@ -115,7 +115,7 @@ own_words() {  # number of words before the command that this program starts; al
   done
 }
 
-start() {  # become the command that was given; one that is not here is only written down
+start() {  # become the given command; a command that does not exist here is only recorded
   [ "$#" -gt 0 ] || exit 0
   export ADOPT_PARENT=$id
   local program=$1

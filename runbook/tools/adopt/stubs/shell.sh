@@ -1,5 +1,5 @@
-# Read by every bash of the job (BASH_ENV): trace every command, and go on where something is missing.
-command_not_found_handle() {  # also of a script that sets a PATH without the stubs
+# Read by every bash of the job (BASH_ENV). It traces every command, and continues if something is missing.
+command_not_found_handle() {  # also used if a script sets a PATH without the stubs
   if [ -x "/adopt/bin/$1" ]; then "/adopt/bin/$1" "${@:2}"; else /adopt/bin/unknown-program "$@"; fi
 }
 # shellcheck disable=SC2164
@@ -10,7 +10,7 @@ source() { if [ ! -e "$1" ] && [ -f "${ADOPT_FOLDER-}/${1##*/}" ]; then builtin 
 # shellcheck disable=SC1090
 .() { source "$@"; }
 [ -z "${ADOPT_KEEP_GOING-}" ] || exit() { :; }
-seq() {  # a range whose end nothing sets is empty: where loops are entered once, it has one number
+seq() {  # a range without an end is empty, but has one number if loops are to be entered once
   local numbers
   numbers=$(command seq "$@" 2> /dev/null)
   [ -n "$numbers" ] || [ -z "${ADOPT_ENTER_LOOPS-}" ] || numbers=0

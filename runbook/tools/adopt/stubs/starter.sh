@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Programs that start a training on the devices of a node: written down, nothing is started.
+# Programs that start a training on the devices of a node. The call is only recorded; nothing is started.
 # programs: torchrun deepspeed ds accelerate horovodrun colossalai fabric torch_run
 kind=starter
 . /adopt/stubs/record.sh

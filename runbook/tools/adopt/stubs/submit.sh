@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Queues: what is submitted is kept, and a job's number is the answer.
+# Queues: the submitted script is kept, and the answer is a job number.
 # programs: sbatch qsub salloc bsub
 kind=submit
 . /adopt/stubs/record.sh

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# timeout: the real one, with a limit of its own where nothing sets the script's: timeout "${LIMIT}m" srun ...
+# timeout: runs the real program. If the script's limit is not set (timeout "${LIMIT}m" srun ...), it uses another limit.
 # programs: timeout
 words=("$@")
 skip=0

@@ -1,5 +1,5 @@
 #!/bin/bash -p
-# Programs that run another one under observation, with other rights or on chosen cores.
+# Programs that run another program under observation, with other rights, or on chosen cores.
 # programs: numactl nsys ncu nvprof dlprof rocprof rocprofv2 rocprofv3 sudo unbuffer strace perf taskset uv poetry pixi hatch ezpz-launch dumb-init tini catchsegv conda mamba micromamba coverage py-spy memray ray
 kind=wrapper
 . /adopt/stubs/record.sh
