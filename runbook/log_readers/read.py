@@ -22,7 +22,7 @@ from runbook.log_readers.nanogpt import LlmC, Modded, NanoGpt
 from runbook.log_readers.nemo import Nemo1, Nemo2
 from runbook.log_readers.pytorch_trainers import DeepSpeed, Ezpz, Own, Torchtitan
 from runbook.log_readers.record import Assembly, LineReader, ParsedLog
-from runbook.results.failures.finder import FailureFinder
+from runbook.results.failures.finder import FailureFinder, may_be_effect
 
 CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -329,7 +329,7 @@ class LogReader:
         divergence = find_divergence(log.records)
         if divergence is not None:
             log.failures.append(divergence)
-            if log.cause is None or not log.cause.is_specific:
+            if log.cause is None or not log.cause.is_specific or may_be_effect(log.cause):
                 log.cause = divergence
 
         log.notes = [*self.notes, *self._notes(out)]

@@ -45,6 +45,7 @@ _ADVISES = re.compile(r"\bNCCL WARN\b")
 """NCCL marks warnings, after which it may go on, and errors in the same way."""
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
+    r"|\b(?:is|are) not an? (?:failure|error|problem)\b"
     r"|\b(?:exceeded|failed|failures|errors?|lost|full|diverged|detected)\b\"?\s?[:=]\s?(?:0|no|none|None|false|False)\b"
 )
 """A line that says that there is no failure."""

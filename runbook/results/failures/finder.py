@@ -16,12 +16,15 @@ from runbook.results.failures.harmless import is_beside_the_point, is_harmless, 
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
     CANCELLED,
+    INTERFACE,
     KILLED,
+    LAUNCHER,
     OWN_ERROR,
     OWN_ERROR_EXAMPLES,
     PEER_DIED,
     PROGRAM_ENDED,
     RANK_HUNG,
+    RENDEZVOUS,
     TIMEOUT,
 )
 from runbook.results.failures.log_line import LogLine, split_prefix
@@ -63,6 +66,11 @@ LOST_PEERS = WAITING | {PEER_DIED.name}
 """Failures whose remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from another rank's error."""
+MAY_BE_EFFECTS = EFFECTS | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
+"""Failures whose symptoms may also follow from another failure.
+
+Ranks that lose a peer, or cannot reach its store any more, report the network or the launcher.
+"""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -385,15 +393,23 @@ def _message(error: FirstError) -> str:
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure of the strongest level, preferring `root_rank`.
 
-    Return None if there is no failure.
+    Among symptoms, one of a rank itself comes before those of ranks that waited for it, which other
+    ranks may print first. Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:
         return None
     strongest = max(failure.level.strength for failure in last)
     strong = [failure for failure in last if failure.level.strength == strongest]
-    specific = [failure for failure in strong if failure.is_specific]
-    return _earliest(specific or strong, root_rank)
+    specific = [failure for failure in strong if failure.is_specific] or strong
+    of_rank_itself = [failure for failure in specific if not may_be_effect(failure)]
+    return _earliest(of_rank_itself or specific, root_rank)
+
+
+def may_be_effect(failure: Failure) -> bool:
+    """Return whether a failure may follow from another one that the log shows."""
+    is_symptom = failure.level is Level.SYMPTOM
+    return failure.level is Level.CONSEQUENCE or (is_symptom and failure.name in MAY_BE_EFFECTS)
 
 
 def _earliest(failures: Sequence[Failure], root_rank: int | None) -> Failure:

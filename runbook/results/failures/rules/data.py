@@ -161,6 +161,17 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
+    # PyTorch's distributed checkpoints have no message for a folder without its metadata.
+    Rule(
+        kind=CHECKPOINT_FIT,
+        patterns=(r"^(?:Assertion|Key|Type|Attribute)Error\b",),
+        after=r"torch/distributed/checkpoint/(?:state_dict_loader|default_planner|filesystem)\.py",
+        example_before='  File "torch/distributed/checkpoint/state_dict_loader.py", line 250, in local_step',
+        example="AssertionError",
+        source="bghira/SimpleTuner#1880",
+        also=CHECKPOINT_DAMAGE,
+        check="If the folder has no .metadata, its save did not finish: resume from the previous checkpoint.",
+    ),
     # Some programs wrap long lines, so the key is on the next line.
     Rule(
         kind=CHECKPOINT_FIT,

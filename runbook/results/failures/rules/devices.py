@@ -86,8 +86,13 @@ DEVICE_RULES = (
     ),
     Rule(
         kind=NODE,
-        patterns=(r"nvls\.cc:\d+ NCCL WARN Cuda failure",),
+        patterns=(
+            r"nvls\.cc:\d+ NCCL WARN Cuda failure",
+            r"[Ff]ailed to \w+ (?:NVLink SHARP|NVLS|\w{0,10} ?[Mm]ulticast)",
+            r"error in the Fabric Manager or NVSwitches",
+        ),
         example="gpu46:78367:78492 [0] transport/nvls.cc:244 NCCL WARN Cuda failure 1 'invalid argument'",
+        counterexample="n1:99:99 [0] NCCL INFO NVLS multicast support is not available on dev 0",
         source="NVIDIA/nccl#1562",
         also=GPU_STACK,
         check="If nvidia-fabricmanager is active on the node, NCCL_NVLS_ENABLE=0 shows whether NVLS is to blame.",
@@ -348,6 +353,16 @@ DEVICE_RULES = (
         counterexample="IndexError: list index out of range",
         source="PyTorch, a message of aten/src/ATen/native/Embedding.cpp",
         decision=NextStep.FIX_FIRST,
+    ),
+    # DeepSpeed and LightSeq print cuBLAS's status for each call that fails.
+    Rule(
+        kind=KERNEL,
+        patterns=(r"kernel execution error\. \(",),
+        example="!!!! kernel execution error. (m: 2304, n: 512, k: 768, error: 13)",
+        counterexample="retries after a kernel execution error: 3",
+        source="bytedance/lightseq#444",
+        also=GPU_STACK,
+        check="If the first call of the job fails, the library was built for another GPU or CUDA version.",
     ),
     # PyTorch's destructors cannot raise, so they print a warning.
     Rule(

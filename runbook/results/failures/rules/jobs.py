@@ -253,6 +253,7 @@ JOB_RULES = (
         kind=CONTAINER,
         patterns=(
             r"pyxis: .{0,60}(?:fail|error|couldn't|unable)",
+            r"pyxis: +\[ERROR\] ",
             r"enroot-\w+",
             r"seccomp filter failed",
             r"container creation failed",

@@ -131,6 +131,17 @@ NETWORK_RULES = (
         source="hiyouga/LlamaFactory#3698",
         in_warnings=True,
     ),
+    Rule(
+        kind=RENDEZVOUS,
+        patterns=(
+            r"(?:more than one|two|multiple|several) (?:node|process|rank|worker)s?(?:es)? .{0,40}same rank",
+            r"[Dd]uplicated? (?:global )?rank\b",
+            r"[Rr]ank \d+ (?:is |was |has )?(?:already|been) (?:registered|joined|taken|in use)",
+        ),
+        example="RuntimeError: more than one node have assigned same rank at THD/process_group/General.cpp:17",
+        counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
+        source="NVIDIA/apex#28",
+    ),
     # A connection failed, but the line does not say whose. Another rank, or a server outside of the
     # job.
     Rule(
