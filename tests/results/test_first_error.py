@@ -90,6 +90,7 @@ def test_an_error_hides_no_other_way_to_end():
         "fatal: unsafe repository ('/workspace' is owned by someone else)",
         "bash: ulimit: open files: cannot modify limit: Invalid argument",
         "The cache does not exist or is invalid, rebuilding indices on rank 0",
+        "the allocator failed to get 0 bytes; this is not a failure, but costs time",
     ],
 )
 def test_what_a_job_prints_at_its_start_is_no_first_error(line):

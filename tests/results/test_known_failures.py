@@ -172,6 +172,46 @@ def test_a_closed_connection_after_another_ranks_own_error_is_no_lost_peer():
     assert [one.name for one in find_failures([*CLOSED, *CLOSED])] == [kinds.PEER_DIED.name]
 
 
+WAITED = "[rank5]: [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9)"
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("slurmstepd: error: pyxis: container start failed with error code: 1", "container failed"),
+        ("RuntimeError: DataLoader worker (pid(s) 9) exited unexpectedly", "host out of memory"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'tokens'", "file missing"),
+    ],
+)
+def test_a_ranks_own_symptom_comes_before_those_of_ranks_that_waited_for_it(line, name):
+    for lines in ([WAITED, line], [line, WAITED]):
+        failures = find_failures(lines)
+        assert {failure.level for failure in failures} == {Level.SYMPTOM}
+        assert find_cause(failures).name == name
+
+
+def test_a_network_symptom_may_follow_from_a_rank_that_waited():
+    lines = [WAITED, "ConnectionRefusedError: [Errno 111] Connection refused"]
+    failures = find_failures(lines)
+    assert [failure.name for failure in failures] == ["collective timeout", "ranks did not meet"]
+    assert find_cause(failures).name == "collective timeout"
+
+
+@pytest.mark.parametrize(
+    ("later", "name"),
+    [
+        ("n1: rank 3 died from signal 15", "NaN in the loss"),
+        (WAITED, "NaN in the loss"),
+        ("RuntimeError: CUDA error: out of memory", "device out of memory"),
+    ],
+)
+def test_a_loss_that_is_lost_explains_lost_peers_but_no_other_cause(later, name, tmp_path):
+    step = "iteration {}/ 100 | lm loss: nan | loss scale: 1.0 | number of skipped iterations: 0 |"
+    log = tmp_path / "run.log"
+    log.write_text("\n".join([step.format(1), step.format(2), later, ""]))
+    assert parse_files([log]).cause.name == name
+
+
 def test_an_error_that_was_caught_hides_no_lost_peer():
     caught = "RuntimeError: printed by the program, which goes on"
     of_rank_1 = f"[rank1]: {caught}"
@@ -498,6 +538,9 @@ CONTINUES = (
     "Connection to the tracker refused, will retry in 10 s",
     "CUDA out of memory while probing batch size 64, skipping this size",
     "No NaNs detected in the gradients",
+    "Suppressing duplicate rank output on 63 ranks",
+    "watching for a spot interruption notice of the cloud",
+    "you have to specify an account only on shared partitions",
     "quota exceeded: no",
     "GPU 0: uncorrectable ECC errors detected: 0",
     "n1:9:9 [0] tuning.cc:187 NCCL WARN CollNet fails to initialize, ignoring NCCL_ALGO=COLLNET",

@@ -66,10 +66,10 @@ LOST_PEERS = WAITING | {PEER_DIED.name}
 """Failures whose remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from another rank's error."""
-MAY_BE_EFFECTS = EFFECTS | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
-"""Failures whose symptoms may also follow from another failure.
+MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
+"""Failures whose symptoms may follow from another rank's failure.
 
-Ranks that lose a peer, or cannot reach its store any more, report the network or the launcher.
+Ranks that wait for a rank, or lose the one with the store, report the network or the launcher.
 """
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")

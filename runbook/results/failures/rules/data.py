@@ -23,7 +23,7 @@ FILE_SYSTEM_RULES = (
     # Python appends the name of the file, so it is a file system that refused, and no connection.
     Rule(
         kind=STORAGE,
-        patterns=(r"\[Errno (?:5|103|107|108|110|111|112|113|121)\] [^:]*: b?['\"]\S*/",),
+        patterns=(r"\[Errno (?:5|11|70|103|107|108|110|111|112|113|121)\] [^:]*: b?['\"]\S*/",),
         example="OSError: [Errno 107] Transport endpoint is not connected: '/mnt/data/x.bin'",
         counterexample="OSError: [Errno 107] Transport endpoint is not connected",
         source="Python, the message of an OSError with a file name",
@@ -59,12 +59,13 @@ DATA_RULES = (
             r"cannot read .{0,40}central directory",
         ),
         error_patterns=(
-            r"(?:checkpoint|weights?|safetensors).{0,60}(?:corrupt|truncated|incomplete)",
+            r"(?:[Cc]heckpoint|weights?|safetensors).{0,60}(?:corrupt|truncated|incomplete)",
+            r"Unable to load weights from \w+ checkpoint file",
             r"file is not a database",
             r"invalid magic number",
             r"not enough bytes",
         ),
-        unless=r"index|\.idx|[Pp]arquet|dataset|npy",
+        unless=r"index|\.idx|[Pp]arquet|dataset|npy|\.mds\b",
         example=(
             "safetensors_rust.SafetensorError: Error while deserializing header: "
             "MetadataIncompleteBuffer"
@@ -108,6 +109,7 @@ DATA_RULES = (
             r"value from checkpoint .{0,60}not equal",
             r"is not equal to the input argument value",
             r"Missing key in checkpoint",
+            r"set a tensor of shape .{0,200}which has shape",
         ),
         error_patterns=(
             r"world size .{0,60}checkpoint",
@@ -216,6 +218,8 @@ DATA_RULES = (
             r"driver lock request failed",
             r"No locks available",
             r"\[Errno 37\]",
+            # Object storage
+            r"\(AccessDenied\) when calling",
             r"file signature not found",
         ),
         error_patterns=(
@@ -301,6 +305,8 @@ DATA_RULES = (
             r"[Uu]nable to open (?:data|dataset)",
             r"last epoch number of samples exceeded",
             r"pyarrow\.lib\.\w+",
+            r"\.mds\b.{0,60}(?:hash|checksum) mismatch",
+            r"ReadError.{0,20}unexpected end of data",
             r"Invalid flatbuffers message",
             r"invalid (?:magic|index file)",
         ),

@@ -37,6 +37,9 @@ DEVICE_RULES = (
             r"ERROR_GPU",
             r"Unable to determine the device handle for (?:GPU|gpu)",
             r"cudaErrorHardwareStackError",
+            r"CUDA error: hardware stack error",
+            r"HW Exception by GPU",
+            r"AER: Uncorrected \(Fatal\)",
             r"RmInitAdapter failed",
             r"GPU (?:has|is) (?:fallen|hung)",
             r"CUDA_ERROR_(?:ECC|HARDWARE|UNKNOWN)",
@@ -184,6 +187,7 @@ DEVICE_RULES = (
         kind=GPU_STACK,
         patterns=(
             r"no kernel image is available",
+            r"Value '(?:sm|compute)_\w+' is not defined for option",
             r"hipErrorNoBinaryForGpu",
             r"Missing CO for these ISAs",
             r"invalid device function",
@@ -315,6 +319,8 @@ DEVICE_RULES = (
             r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)",
             r"hipErrorIllegalAddress",
             r"hipErrorLaunchFailure",
+            # Inductor prints the message without the exception for a variant that it leaves out.
+            r"triton\.\S{0,40}OutOfResources: ",
             r"cudaErrorIllegalAddress",
             r"cudaErrorLaunchFailure",
             r"cudaErrorAssert",
@@ -354,10 +360,13 @@ DEVICE_RULES = (
         source="PyTorch, a message of aten/src/ATen/native/Embedding.cpp",
         decision=NextStep.FIX_FIRST,
     ),
-    # DeepSpeed and LightSeq print cuBLAS's status for each call that fails.
+    # DeepSpeed, LightSeq and Transformer Engine print the status of cuBLAS.
     Rule(
         kind=KERNEL,
-        patterns=(r"kernel execution error\. \(",),
+        patterns=(
+            r"kernel execution error\. \(",
+            r"cuBLAS Error: (?:an (?:unsupported|internal)|the (?:GPU program|requested|function))",
+        ),
         example="!!!! kernel execution error. (m: 2304, n: 512, k: 768, error: 13)",
         counterexample="retries after a kernel execution error: 3",
         source="bytedance/lightseq#444",

@@ -89,6 +89,7 @@ ENDING_RULES = (
             r"has exited due to process rank \d+",
             r"Primary job +terminated normally",
             r"MPI_ABORT was invoked",
+            r"\[ERR\.\] PLE \d+ .{0,60}aborted",
             r"exits with return code",
         ),
         example="srun: error: nid01934: tasks 2,4-5,7: Terminated",

@@ -21,7 +21,7 @@ MEMORY_RULES = (
             r"posix_fallocate failed",
             r"[Ee]rror while creating shared memory segment",
             r"failed to extend /dev/shm",
-            r"shm_open failed",
+            r"shm_open(?: failed|\(.{0,120}No space)",
             r"/dev/shm/\S*.{0,80}No space left",
             r"No space left on device: '/dev/shm/",
         ),
@@ -164,6 +164,8 @@ MEMORY_RULES = (
             r"BlockingIOError: \[Errno 11\]",
             r"(?:thread|fork|clone|spawn|[Cc]an't create|Errno 11\]).{0,60}Resource temporarily unavailable",
             r"libgomp: Thread creation failed",
+            # std::thread's constructor
+            r"what\(\): +Resource temporarily unavailable",
             r"OMP: Error #34",
             r"(?:[Ff]ailed|[Uu]nable) to (?:create|start) (?:an? )?(?:\w+ )?threads?\b",
         ),
@@ -175,7 +177,8 @@ MEMORY_RULES = (
     Rule(
         kind=DEVICE_MEMORY,
         patterns=(
-            r"(?:CUDA|HIP|XPU)(?: error)?:? out of memory",
+            r"(?:CUDA|HIP|XPU|NPU)(?: driver)?(?: error)?:? out of memory",
+            r"OutOfMemoryError: Out of memory allocating",
             r"torch\.(?:cuda\.|xpu\.)?OutOfMemoryError",
             r"hipErrorOutOfMemory",
             r"cudaErrorMemoryAllocation",
@@ -234,6 +237,7 @@ MEMORY_RULES = (
             r"(?:malloc|mmap|fork|os\.fork).{0,40}Cannot allocate memory",
             r"[Uu]nable to allocate .{0,40}(?:[KMGT]i?B|bytes)",
             r"numpy\.core\._exceptions\._ArrayMemoryError",
+            r"unable to mmap .{0,200}Cannot allocate memory",
             r"cudaHostAlloc.{0,40}out of memory",
             r"Not enough (?:host )?memory",
         ),
@@ -251,6 +255,7 @@ MEMORY_RULES = (
             r"BrokenProcessPool",
             r"worker .{0,40}killed.{0,40}memory",
             r"Ray.{0,60}killed.{0,60}(?:memory|OOM)",
+            r"killed due to .{0,20}node running low on memory",
         ),
         example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
         source="hezhangsprinter/DCPDN#12",

@@ -90,6 +90,8 @@ PROGRAM_RULES = (
         kind=CONFIGURATION,
         patterns=(
             r"Check batch related parameters",
+            r"Unrecognized or misspelled options",
+            r"(?:Config|Args|Arguments)(?:\.__init__)?\(\) got an unexpected keyword argument",
             r"still have inflight params",
             r"unrecognized arguments?",
             r"the following arguments are required",

@@ -18,6 +18,7 @@ SOFTWARE_RULES = (
         patterns=(
             rf"{_FILE_ERROR}.{{0,200}}{_CACHE_PATH}",
             rf"{_CACHE_PATH}.{{0,200}}(?:Stale file handle|No such file|Directory not empty)",
+            rf"{_CACHE_PATH}.{{0,200}}(?:file too short|invalid ELF header)",
             rf"{_CACHE_PATH}.{{0,200}}(?:Device or resource busy|File exists)",
         ),
         unless=r"No space left|quota|Read-only",
@@ -124,8 +125,10 @@ SOFTWARE_RULES = (
         kind=BUILD,
         patterns=(
             r"Error building extension",
-            r"Failed to (?:compile|build|JIT).{0,80}(?:helper|extension|kernel|wheel|op\b)",
+            r"Failed to (?:compile|make|build|JIT).{0,80}(?:helper|extension|kernel|wheel|op\b)",
             r"Unable to JIT load",
+            r"[Hh]elpers? module failed",
+            r"\['which', '(?:c\+\+|g\+\+|gcc|hipcc|nvcc|ninja)'\]",
             r"No targets specified and no makefile",
             r"python3?-config: (?:[Cc]ommand )?not found",
             r"cannot import name 'helpers'",
