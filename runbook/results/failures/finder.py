@@ -71,6 +71,11 @@ MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
 
 Ranks that wait for a rank, or lose the one with the store, report the network or the launcher.
 """
+_NCCL_STARTED = re.compile(
+    r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
+    r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
+)
+"""A line with which a process shows that NCCL got past its warnings so far."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -130,6 +135,7 @@ class FailureFinder:
         self._lines_since_build += 1
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
+        self._drop_survived_warnings(line)
         is_source = self._is_source(line)
         lowered = line[:MAX_TEXT].lower()
         rule = None
@@ -337,6 +343,21 @@ class FailureFinder:
         was_in_frame = self._in_frame
         self._in_frame = False
         return was_in_frame and text.startswith("    ") and not _RAISES.match(text)
+
+    def _drop_survived_warnings(self, line: str) -> None:
+        """Forget the warnings of a process whose NCCL started all the same.
+
+        NCCL tries networks and features one after the other, and warns of each that it cannot use.
+        """
+        if not self._found or "NCCL INFO" not in line:
+            return
+        started = _NCCL_STARTED.search(line[:MAX_TEXT])
+        if started is None:
+            return
+        for name, failure in [*self._found.items()]:
+            is_of_process = started["process"] in failure.evidence
+            if is_of_process and "NCCL WARN" in failure.evidence:
+                del self._found[name]
 
     def _look_for_root_cause(self, line: str) -> None:
         if ROOT_CAUSE in line:

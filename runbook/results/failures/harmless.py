@@ -44,6 +44,9 @@ _HARMLESS = re.compile(
             # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
             # a log may put another rank's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
+            # NCCL's server for its own monitoring, and a question that a device need not answer
+            r"\bras/\w+\.cc:\d+ NCCL WARN",
+            r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
             # A system script, such as a scheduler's prolog. The job starts anyway. However, a full

@@ -24,7 +24,7 @@ DEVICE_RULES = (
     Rule(
         kind=NODE,
         patterns=(
-            r"[Uu]ncorrectable (?:ECC|NVLink|memory)",
+            r"[Uu]ncorrectable (?:ECC|NVLink|memory|hardware)",
             r"NVRM: Xid",
             r"\bX[Ii][Dd] \d+",
             r"fallen off the bus",
@@ -222,6 +222,7 @@ DEVICE_RULES = (
         kind=GPU_STACK,
         patterns=(
             r"invalid value for --gpu-arch",
+            r"CU(?:BLAS|SPARSE|SOLVER)_STATUS_(?:NOT_SUPPORTED|ARCH_MISMATCH)",
             r"setup doesn't support bf16/gpu",
         ),
         error_patterns=(

@@ -400,6 +400,7 @@ JOB_RULES = (
             r"mpi/pmi\w*: can(?: ?not|'t) load",
             r"CPU binding outside of job step allocation",
             r"[Uu]nable to set CPU binding",
+            r"daemon was unable to complete a TCP connection",
             r"\baprun: .{0,60}not found",
             r"No slot '\d+' specified on host",
             r"specified plugin name for mpi",

@@ -154,6 +154,8 @@ NETWORK_RULES = (
             r"Name or service not known",
             r"Temporary failure in name resolution",
             r"Could not resolve host",
+            r"^nslookup: can't resolve",
+            r"Name does not resolve",
             r"No route to host",
             r"Network is unreachable",
             r"connection to .{0,60}:\d+ .{0,20}(?:refused|timed out)",
