@@ -212,6 +212,49 @@ def test_a_loss_that_is_lost_explains_lost_peers_but_no_other_cause(later, name,
     assert parse_files([log]).cause.name == name
 
 
+NCCL_WARNING = "n1:801:839 [1] misc/ibvwrap.cc:268 NCCL WARN Call to ibv_create_cq failed"
+
+
+@pytest.mark.parametrize(
+    ("process", "message", "names"),
+    [
+        ("n1:801:850 [1]", "ncclCommInitRank comm 0x55 rank 1 nranks 2 - Init COMPLETE", []),
+        ("n1:801:839 [1]", "Connected all rings", []),
+        ("n1:801:839 [1]", "Using network Socket", ["limit of the system"]),
+        ("n1:802:839 [2]", "Connected all rings", ["limit of the system"]),
+        ("n2:801:839 [1]", "Connected all rings", ["limit of the system"]),
+    ],
+)
+def test_a_warning_of_an_nccl_that_started_all_the_same_is_no_failure(process, message, names):
+    lines = [NCCL_WARNING, f"{process} NCCL INFO {message}"]
+    assert [failure.name for failure in find_failures(lines)] == names
+
+
+def test_an_exception_stays_when_nccl_starts_afterwards():
+    memory = "n1:801:839: RuntimeError: CUDA error: out of memory"
+    (failure,) = find_failures([memory, "n1:801:839 [1] NCCL INFO Connected all rings"])
+    assert failure.name == kinds.DEVICE_MEMORY.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2025-08-22 17:44:36] n1:9:9 [1] ras/client_support.cc:159 NCCL WARN Call to bind failed: Address already in use",
+        "n1:9:9 [0] NCCL WARN Call to ibv_query_port_speed failed with error Protocol not supported",
+    ],
+)
+def test_what_a_training_does_not_need_of_nccl_is_no_failure(line):
+    assert find_failures([line]) == []
+
+
+def test_a_process_that_aborted_comes_after_the_symptom_that_explains_it():
+    aborted = "[ERROR] failed (exitcode: -6) local_rank: 0 (pid: 4711) of binary: /usr/bin/python"
+    worker = "RuntimeError: DataLoader worker (pid(s) 9) exited unexpectedly"
+    assert find_cause(find_failures([aborted])).name == kinds.PROGRAM_ENDED.name
+    for lines in ([aborted, worker], [worker, aborted]):
+        assert find_cause(find_failures(lines)).name == kinds.HOST_MEMORY.name
+
+
 def test_an_error_that_was_caught_hides_no_lost_peer():
     caught = "RuntimeError: printed by the program, which goes on"
     of_rank_1 = f"[rank1]: {caught}"

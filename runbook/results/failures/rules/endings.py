@@ -54,14 +54,10 @@ ENDING_RULES = (
             r"Segmentation fault",
             r"SIGSEGV",
             r"signal 11\b",
-            r"exitcode\s*: -(?:11|6|4|8)\b",
-            r"Signal (?:4|6|8|11) \(SIG",
-            r"core dumped",
-            r"SIGABRT",
+            r"exitcode\s*: -(?:11|4|8)\b",
+            r"Signal (?:4|8|11) \(SIG",
             r"Fatal Python error",
-            r"exit code 13[469]\b",
-            # The shell's and srun's report of a signal, not a server that aborted a job
-            r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
+            r"exit code 13[69]\b",
             r"(?:: | )Assertion `.{0,200}' failed\.?$",
             # MPICH's own assertions
             r"Assertion failed in file \S+ at line \d+",
@@ -69,6 +65,24 @@ ENDING_RULES = (
         unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",
         example="Fatal Python error: Segmentation fault",
         source="Python, faulthandler",
+    ),
+    # A process that aborts has printed why: its own exception, or that it waited for another rank.
+    Rule(
+        kind=PROGRAM_ENDED,
+        patterns=(
+            r"exitcode\s*: -6\b",
+            r"Signal 6 \(SIG",
+            r"core dumped",
+            r"SIGABRT",
+            r"exit code 134\b",
+            # The shell's and srun's report of a signal, not a server that aborted a job
+            r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
+        ),
+        unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",
+        example="[ERROR] failed (exitcode: -6) local_rank: 0 (pid: 4711) of binary: /usr/bin/python",
+        counterexample="Fatal Python error: Segmentation fault",
+        source="NVIDIA/Megatron-LM#1525",
+        level=Level.CONSEQUENCE,
     ),
     Rule(
         kind=PEER_DIED,
