@@ -2,8 +2,9 @@
 
     python -m benchmarks.analysis_logs [--lines 1000000] [--formats NAME...] [--folder DIR] [--json FILE]
 
-Each log is made from the layout of a line in tests/samples with numbers that change, read by a process of its own on
-one core (time and the most memory are the kernel's), and the records that come out are counted.
+Each log repeats the layout of a line in tests/samples with changing numbers. A separate process on
+one core reads each log; the kernel reports its time and its peak memory. The records that the
+process prints are counted.
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ FORMATS: dict[str, Callable[[int], str]] = {
 
 
 def make(path: Path, line: Callable[[int], str], lines: int) -> None:
-    """A log of so many records."""
+    """Write a log with so many records."""
     with path.open("w", encoding="utf-8") as stream:
         for start in range(1, lines + 1, 10_000):
             stream.write(
@@ -187,7 +188,7 @@ def make(path: Path, line: Callable[[int], str], lines: int) -> None:
 
 
 def read(path: Path, output: Path) -> dict[str, float]:
-    """Seconds, CPU seconds and bytes of memory of one reading, on one core."""
+    """Return the seconds, CPU seconds and bytes of memory that one process takes to read the log on one core."""
     core = min(os.sched_getaffinity(0))
     began = time.perf_counter()
     child = os.fork()
@@ -209,7 +210,7 @@ def read(path: Path, output: Path) -> dict[str, float]:
 
 
 def count(output: Path) -> int:
-    """Records in the JSON, without reading it whole."""
+    """Count the records in the JSON without loading it whole."""
     with output.open("rb") as stream:
         return sum(line.lstrip().startswith(b'{"iteration"') for line in stream)
 

@@ -1,13 +1,17 @@
-"""The control plane of a training with thousands of stand-in ranks on this machine, through the trainer's own modules.
+"""The cost of a training's control plane with thousands of stand-in ranks, on this machine.
+
+The stand-in ranks call the trainer's own modules.
 
     python -m benchmarks.control_plane [RANKS ...] [--json FILE]
 
-Stand-in ranks have a watchdog, a heartbeat and a report each, but no model and no thread: their looks are called one
-after the other, on a simulated clock for what they see and on the real one for what it costs. Counted are metadata
-operations of the file system (open, stat, rename, unlink, mkdir, listing: by Python's audit hook and by wrappers, since
-a stat raises no audit event), apart for the job's folder and for the machine's own memory (/dev/shm, /proc), the bytes
-of the files, processor seconds of rank 0, and memory. rank.sh is run for real below strace. Not counted: Python's
-imports and the shards themselves, which belong to each rank whatever the control plane does.
+Each stand-in rank has a watchdog, a heartbeat and a report, but no model and no thread. The
+benchmark calls their checks one after the other: the ranks see a simulated clock, and the cost is
+measured on the real clock. The benchmark counts metadata operations of the file system (open, stat,
+rename, unlink, mkdir, listing) by Python's audit hook, and by wrappers because a stat raises no
+audit event. It counts the operations in the job's folder separately from those in the machine's own
+memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank 0,
+and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are not
+counted, because every rank needs them without a control plane too.
 """
 
 from __future__ import annotations
@@ -45,11 +49,13 @@ from runbook.training.training_log import StepRecord, TrainingLog
 
 RANKS = (8, 200, 1024, 10_000)
 RANKS_PER_MACHINE = 8
-STEP_SECONDS = 1.0  # shorter than any large training's
+STEP_SECONDS = 1.0  # shorter than a step of any large training
 SAVE_SECONDS = 1200.0  # between two saves
 SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
-"""Of the job's scripts a second: job.sh looks for two files each second and renames its heartbeat every five, and
-rank 0's rank.sh looks for `stop` every two seconds; `rank_script_operations` measures the latter."""
+"""Metadata operations of the job's scripts per second: job.sh looks for two files each second and
+renames its heartbeat every five, and rank 0's rank.sh looks for `stop` every two seconds;
+`rank_script_operations` measures the latter.
+"""
 GROUPS = 25  # process groups of a rank, as megatron-core makes them
 AUDITED = {
     "open",
@@ -65,12 +71,12 @@ WRAPPED = ("stat", "lstat", "access", "utime")
 
 
 class Clock:
-    """What the stand-in ranks take for the time since the machine's start."""
+    """The simulated uptime of the machine, which the stand-in ranks read."""
 
     now = heartbeat.uptime()
 
     def __call__(self) -> float:
-        """It."""
+        """Return the simulated uptime in seconds."""
         return self.now
 
 
@@ -108,7 +114,7 @@ class Operations:
 
     @contextlib.contextmanager
     def counting(self, root: Path) -> Iterator[Counter[str]]:
-        """Those of the body."""
+        """Count the operations that the body of the `with` statement makes below `root` and elsewhere."""
         self.counts, self.root, self.on = Counter(run=0, machine=0), str(root), True
         try:
             yield self.counts
@@ -120,34 +126,34 @@ OPERATIONS = Operations()
 
 
 class StandInStore:
-    """The ranks' store, which is memory of rank 0's process: no file."""
+    """The ranks' store, which lies in the memory of rank 0's process and not in a file."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
         self.calls = 0
 
     def set(self, key: str, value: str) -> None:
-        """Keep a value."""
+        """Store a value."""
         self.calls += 1
         self.values[key] = value
 
     def get(self, key: str) -> str:
-        """A value."""
+        """Return a value."""
         self.calls += 1
         return self.values[key]
 
     def multi_get(self, keys: list[str]) -> list[str]:
-        """Several values."""
+        """Return several values."""
         self.calls += 1
         return [self.values[key] for key in keys]
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all are there."""
+        """Return whether the store has all the keys."""
         self.calls += 1
         return all(key in self.values for key in keys)
 
     def delete_key(self, key: str) -> None:
-        """Forget a value."""
+        """Delete a value."""
         self.calls += 1
         self.values.pop(key, None)
 
@@ -165,7 +171,7 @@ class ControlPlane:
         self.watchdogs: list[Watchdog] = []
 
     def ranks(self, rank: int) -> Ranks:
-        """A stand-in rank among all."""
+        """Return one stand-in rank of the training."""
         return Ranks(rank, self.num_ranks, rank % self.local, "srun", "node0", 29500)
 
     def start(self) -> dict[str, Any]:
@@ -187,7 +193,10 @@ class ControlPlane:
         }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
-        """All watchdogs look for so many simulated seconds; rank 0's processor time is measured at its real pace."""
+        """All watchdogs check for so many simulated seconds.
+
+        Rank 0's processor time is measured at the real interval.
+        """
         with OPERATIONS.counting(self.folder) as counts:
             for _ in range(round(seconds / HEARTBEAT_SECONDS)):
                 CLOCK.now += HEARTBEAT_SECONDS
@@ -206,7 +215,7 @@ class ControlPlane:
         }
 
     def steps(self, num_steps: int) -> dict[str, Any]:
-        """Rank 0 and the last rank report steps; every rank compares the times where they were exchanged."""
+        """Rank 0 and the last rank report steps; every rank compares the times after each exchange."""
         logs = [TrainingLog(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
         detector = StragglerDetector(1)
         every = exchange_interval(self.num_ranks)
@@ -240,7 +249,11 @@ class ControlPlane:
         }
 
     def save(self) -> dict[str, Any]:
-        """What rank 0 does around a save: its folder, metadata with a checksum of each rank's file, rename, tracker."""
+        """Do what rank 0 does for a save.
+
+        Rank 0 makes the folder, writes metadata with a checksum of each rank's file, renames the
+        folder, and writes the tracker.
+        """
         root = self.folder / "checkpoints"
         part = folders.begin_checkpoint(root, 100)
         names = [f"{folders.SHARDS}/__{rank}_0.distcp" for rank in range(self.num_ranks)]
@@ -261,7 +274,7 @@ class ControlPlane:
         return {"operations": dict(counts), "metadata_bytes": size, "rank_0_seconds": seconds}
 
     def requeue(self) -> dict[str, Any]:
-        """What is read when a job is started again: the plan's events by the trainer, all metrics by the results."""
+        """Read what a restarted job reads: the trainer reads the plan's events, and the results read all metrics."""
         begun = time.process_time()
         tracemalloc.start()
         with OPERATIONS.counting(self.folder) as counts:
@@ -279,7 +292,10 @@ class ControlPlane:
         }
 
     def hang(self) -> dict[str, Any]:
-        """All ranks stand still and one of the last machine is the cause: what it takes to name it."""
+        """Measure how the watchdogs name the rank that causes a hang.
+
+        All ranks stand still, and the cause is a rank of the last machine.
+        """
         store = StandInStore()
         culprit = self.num_ranks - 2
         template = asdict(self.watchdogs[0].heartbeat.current())
@@ -314,14 +330,14 @@ class ControlPlane:
         return {"operations": dict(counts), "store_bytes": size, "rank_0_seconds": rank_0}
 
     def close(self) -> None:
-        """Remove what is on this machine."""
+        """Remove the heartbeat files of this machine."""
         for rank, watchdog in enumerate(self.watchdogs):
             file: HeartbeatFile = watchdog._file
             file.close(remove=rank % self.local == 0)
 
 
 def step_record(iteration: int) -> StepRecord:
-    """A step as the loop reports it."""
+    """Return the record of a step as the training loop reports it."""
     parts = {"forward_backward_seconds": 0.81, "optimizer_seconds": 0.12}
     return StepRecord(
         iteration,
@@ -343,7 +359,10 @@ def step_record(iteration: int) -> StepRecord:
 
 
 def rank_script_operations() -> dict[str, float] | None:
-    """How often a second rank.sh looks for `stop`, by strace: rank 0 and any other; None where strace cannot."""
+    """Return how often per second rank.sh of rank 0 and of another rank looks for `stop`, by strace.
+
+    The result is None if strace does not work here.
+    """
     if not shutil.which("strace"):
         return None
     script = Path(__file__).parents[1] / "tests" / "golden" / "slurm" / "04-training" / "rank.sh"
@@ -365,7 +384,7 @@ def rank_script_operations() -> dict[str, float] | None:
 
 
 def measure(num_ranks: int) -> dict[str, Any]:
-    """Every part of the control plane with so many ranks."""
+    """Measure every part of the control plane with so many ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan_file(*load_plan("local", ()), folder)
@@ -399,7 +418,7 @@ def measure(num_ranks: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a line for each number of ranks, and write it all as JSON where it was asked for."""
+    """Measure, print a line for each number of ranks, and write all results to the file that --json names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

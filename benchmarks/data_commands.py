@@ -1,4 +1,7 @@
-"""The commands that the data benchmark measures: ours, Megatron-LM's two tools, the documents' three steps."""
+"""The commands that the data benchmark measures.
+
+They are our own, Megatron-LM's two tools, and the documents' three steps.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ _OVERRIDE = "import typing\nif not hasattr(typing, 'override'):\n    typing.over
 
 @dataclass(frozen=True)
 class Run:
-    """One process, from its start to its end, with all of its children."""
+    """The measurements of one process and its children, from its start to its end."""
 
     wall: float
     cpu: float
     rss: int
-    """Of its largest process."""
+    """Peak resident memory of the largest process, in bytes."""
 
     written: int
-    """Bytes that went, or will go, to the disk."""
+    """Bytes that were written, or will be written, to the disk."""
 
     sha256: str
     """Checksum of the .bin and the .idx together."""
@@ -38,11 +41,11 @@ class Run:
     """Seconds inside the fused loop."""
 
     each: dict[str, float] = field(default_factory=dict)
-    """Of them, by stage."""
+    """Seconds inside the fused loop by stage."""
 
 
 def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") -> list[str]:
-    """`runbook data tokenize`; a literal end-of-text is read as Megatron with Hugging Face reads it."""
+    """`runbook data tokenize`; it reads a literal end-of-text as Megatron with Hugging Face does."""
     words = [
         sys.executable,
         "-c",
@@ -68,7 +71,7 @@ NO_CHECKOUT = "{folder} is no checkout of Megatron-LM: it has no tools/preproces
 
 @dataclass(frozen=True)
 class Megatron:
-    """A checkout of Megatron-LM, and what it needs to start on a CPU without network."""
+    """A checkout of Megatron-LM, and the settings with which its tools start on a CPU without network."""
 
     folder: Path
     python: Path
@@ -77,7 +80,7 @@ class Megatron:
 
     @classmethod
     def found(cls, folder: Path, python: Path | None) -> Megatron:
-        """Add to it what it needs: GPT-2 as a model folder, and a name that Python 3.11 lacks."""
+        """Prepare the checkout: add GPT-2 as a model folder, and a name that Python 3.11 lacks."""
         if not (folder / "tools" / "preprocess_data.py").is_file():
             raise SystemExit(NO_CHECKOUT.format(folder=folder))
         extra = folder / ".runbook-benchmark"
@@ -97,11 +100,11 @@ class Megatron:
         return cls(folder, python or Path(sys.executable), vocabulary, {"env": env, "cwd": folder})
 
     def slow(self, source: Path, prefix: Path, workers: int) -> list[str]:
-        """The tool of all five documents."""
+        """Return the command of preprocess_data.py, which all five documents use."""
         return [*self._words("preprocess_data.py", source, prefix), "--workers", str(workers)]
 
     def fast(self, source: Path, prefix: Path) -> list[str]:
-        """Its newest one, with gigatoken."""
+        """Return the command of Megatron-LM's newest tool, which uses gigatoken."""
         return [*self._words("preprocess_data_fast.py", source, prefix), "--use-gigatoken"]
 
     def _words(self, tool: str, source: Path, prefix: Path) -> list[str]:
@@ -130,9 +133,10 @@ def measure_command(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Run:
-    """Run it with the machine's pages of its output forgotten; its output is removed afterwards.
+    """Run the command after its old output is removed, and remove its new output afterwards.
 
-    Modules are compiled once, as those of an installed package are, whatever this environment says.
+    Python may store compiled modules, as for an installed package, even where this environment
+    forbids it.
     """
     remove(prefix)
     surroundings = {**os.environ, **(env or {})}
@@ -167,7 +171,10 @@ def measure_command(
 
 
 def three_steps(folder: Path, out: Path, megatron: Megatron) -> Run:
-    """The documents' way, in its leanest form: decompress each file, join them, preprocess_data.py with two workers."""
+    """Measure the documents' steps in their leanest form.
+
+    These decompress each file, join the files, and run preprocess_data.py with two workers.
+    """
     from backports import zstd
 
     from benchmarks.data_corpus import parts
@@ -218,7 +225,7 @@ def _from_manifest(prefix: Path) -> dict[str, Any]:
 
 
 def remove(prefix: Path) -> None:
-    """All files of a prefix."""
+    """Remove all files of a prefix."""
     for path in prefix.parent.glob(f"{prefix.name}[._]*"):
         if path.is_dir():
             shutil.rmtree(path)

@@ -1,10 +1,11 @@
-"""Text for the data benchmarks: English in any amount, made from what is shipped, or somebody's own JSON lines.
+"""Text for the data benchmarks: any amount of English made from the shipped corpus, or your own JSON lines.
 
-`prose` puts the paragraphs of the shipped corpus (the World Factbook and Shakespeare, 12 MB) together anew in a seeded
-random order. That alone would flatter every encoder that remembers words, so 5 words in 100 are replaced by coined
-ones, spelled from the letter triples of real words: different words keep coming, as in real English (`variety` counts
-them; docs/data.md gives the comparison).
-`code` is every .py, .md, .rst, .txt and .h file below the Python environment: many rare words, which suits nobody.
+`prose` joins the paragraphs of the shipped corpus (the World Factbook and Shakespeare, 12 MB) in a
+seeded random order. That alone would favour every encoder that caches words, so 5 words in 100 are
+replaced by invented ones, built from the letter triples of real words: new words keep appearing, as
+in real English (`variety` counts them; docs/data.md gives the comparison). `code` is every .py,
+.md, .rst, .txt and .h file below the Python environment: many rare words, which slow down every
+encoder.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ COINED_SHARE = 0.05
 
 
 def prose(limit: int) -> Iterator[str]:
-    """Documents of four to forty paragraphs of the shipped corpus, with coined words among them."""
+    """Yield documents of four to forty paragraphs of the shipped corpus, with invented words among them."""
     from backports import zstd
 
     corpus = Path(__file__).parents[1] / "runbook" / "tokens" / "corpus"
@@ -49,7 +50,7 @@ def prose(limit: int) -> Iterator[str]:
 
 
 def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
-    """New words, letter by letter: each follows two others as it does in real words."""
+    """Yield new words, in which each letter follows the two before it as in real words."""
     following: dict[str, list[str]] = defaultdict(list)
     for word in words:
         for place in range(len(word) + 1):
@@ -64,7 +65,7 @@ def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
 
 
 def code(limit: int) -> Iterator[str]:
-    """Text files of the Python environment, in random order, again from the start where they do not suffice."""
+    """Yield text files of the Python environment in random order, and repeat them if they do not suffice."""
     files = sorted(
         path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file()
     )
@@ -83,7 +84,7 @@ def code(limit: int) -> Iterator[str]:
 
 
 def own(file: Path, limit: int) -> Iterator[str]:
-    """The first documents of a file of JSON lines."""
+    """Yield the first documents of a file of JSON lines."""
     made = 0
     with file.open("rb") as lines:
         for line in lines:
@@ -95,7 +96,7 @@ def own(file: Path, limit: int) -> Iterator[str]:
 
 
 def variety(texts: Iterable[str]) -> tuple[int, int]:
-    """Bytes, and different words."""
+    """Count the bytes and the different words."""
     size = 0
     words = set[str]()
     for text in texts:
@@ -105,7 +106,10 @@ def variety(texts: Iterable[str]) -> tuple[int, int]:
 
 
 def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
-    """The same records twice: whole.jsonl, and sixteen .jsonl.zst files of level 3, with the keys of SlimPajama."""
+    """Write the same records twice, with the keys of SlimPajama.
+
+    The records go into whole.jsonl, and into sixteen .jsonl.zst files of level 3.
+    """
     from backports import zstd
 
     folder.mkdir(parents=True)
@@ -130,5 +134,5 @@ def write_corpus(folder: Path, texts: Iterator[str], limit: int) -> None:
 
 
 def parts(folder: Path) -> list[Path]:
-    """The compressed files, in order."""
+    """Return the compressed files in order."""
     return sorted(folder.glob("*.zst"), key=lambda path: int(path.name.split("_")[1].split(".")[0]))

@@ -1,10 +1,11 @@
-"""`runbook data tokenize`, killed with all of its workers at random moments and run again each time.
+"""Kill `runbook data tokenize` with all of its workers at random moments, and run it again each time.
 
     python -m benchmarks.data_kills FOLDER [--kills 50] [--workers 2] [--seed 1]
 
-FOLDER holds text, a few hundred megabytes of it. Each moment is drawn from the length of an undisturbed run. At the end
-the bytes must be those of that run, and each kill may have cost at most one shard a worker: the processes tell, by way
-of a hook in their sitecustomize, when they begin a shard, and a shard begun n times was done n - 1 times too often.
+FOLDER holds text, a few hundred megabytes of it. Each moment lies within the length of an
+undisturbed run. At the end the bytes must equal those of the undisturbed run, and each kill may
+cost at most one shard per worker: a hook in the processes' sitecustomize records each start of a
+shard, and a shard that started n times was done n - 1 times too often.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ shard.ShardMaker.make = make
 
 
 def begun(log: Path) -> Counter[int]:
-    """How often each shard was begun."""
+    """Return how often each shard was started."""
     return Counter(int(line) for line in log.read_text().split()) if log.exists() else Counter()
 
 
 def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
-    """Whether the command came to its end; killed, with its whole group, where it did not in time."""
+    """Return whether the command ended in time; otherwise kill it with its whole process group."""
     process = subprocess.Popen(
         words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     )
@@ -59,7 +60,10 @@ def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
 
 
 def main() -> None:
-    """Measure and print; exit code 1 where a byte differs or a kill cost more than a shard a worker."""
+    """Measure and print.
+
+    Exit with code 1 if a byte differs or a kill costs more than one shard per worker.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--kills", type=int, default=50)

@@ -1,17 +1,21 @@
-"""Speed of the data pipeline: against Megatron-LM's own tools on the same text, stage by stage, one and two workers.
+"""Speed of the data pipeline.
+
+The pipeline is compared with Megatron-LM's own tools on the same text, stage by stage, with one and
+two workers.
 
     python -m benchmarks.data_tokenize [--megatron CHECKOUT [--python PYTHON]] [--text FILE.jsonl] [--megabytes 220]
                                        [--rounds 5] [--slow-rounds 1] [--folder DIR] [--json FILE]
 
-CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON one that can import it (torch, transformers, triton; gigatoken for
-its fast tool). Without it Hugging Face's tokenizers, which Megatron's tool calls, are measured in our own reader.
-Where gigatoken and awkward are installed here, that library with the least writer around it is measured as well
-(`benchmarks.gigatoken_writer`), held to one core like ours.
-
-Every measured command is a process of its own, from its start to its end, imports included. Commands alternate, so
-that a noisy neighbour hits all of them; the median counts. Ours with one worker is held to one core; Megatron's tools
-may use all. Megatron's read whole.jsonl; ours is measured on that file and on the same records as sixteen .jsonl.zst.
-All outputs must be equal, byte for byte.
+CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
+transformers, triton; gigatoken for its fast tool). Without CHECKOUT, Hugging Face's tokenizers,
+which Megatron's tool calls, are measured in our own reader. Where gigatoken and awkward are
+installed here, that library is measured as well, with a minimal writer around it
+(`benchmarks.gigatoken_writer`) and on one core like our command. Every measured command is a
+separate process, timed from its start to its end with its imports. Commands alternate, so that
+other load on the machine slows all of them; the median counts. Our command with one worker is bound
+to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our command
+reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must be
+equal, byte for byte.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ from benchmarks.data_commands import Megatron, Run, measure_command, ours, three
 
 
 def whole_lines(text: bytes) -> Iterator[bytes]:
-    """Blocks of whole lines of the size that the pipeline works with."""
+    """Yield blocks of whole lines in the size that the pipeline uses."""
     from runbook.tokens.sources.input_files import BLOCK
 
     start = 0
@@ -43,7 +47,7 @@ def whole_lines(text: bytes) -> Iterator[bytes]:
 
 
 def floors(inputs: list[Path]) -> dict[str, float]:
-    """Seconds of each stage alone, with everything else left out, on one core."""
+    """Measure the seconds of each stage by itself on one core."""
     import numpy as np
     from backports import zstd
 
@@ -52,7 +56,8 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     from runbook.tokens.tokenizer import _gpt2, use_one_thread
 
     use_one_thread()
-    _gpt2.cache_clear()  # encoders remember words: alone, too, this one begins with an empty memory
+    # encoders cache words: this one starts with an empty cache, as in the pipeline
+    _gpt2.cache_clear()
     tokenizer = _gpt2(False, "auto")
     parser = Parser("text", "meta.redpajama_set_name")
     seconds = dict.fromkeys(("decompress", "parse", "encode", "join and write"), 0.0)
@@ -92,7 +97,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
 def rows(
     folder: Path, megatron: Megatron | None
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
-    """The commands that are measured in each round, and where each writes."""
+    """Return the commands of each round, and the prefix to which each writes."""
     whole = folder / "whole.jsonl"
     packed = data_corpus.parts(folder)
     out = folder.parent / "out"
@@ -143,7 +148,7 @@ def slow_rows(
 def measure(
     name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int
 ) -> dict[str, Any]:
-    """All figures of one corpus."""
+    """Return all figures of one corpus."""
     runs: dict[str, list[Run]] = {}
     sums: dict[str, str] = {}
     alone: list[dict[str, float]] = []
@@ -172,7 +177,7 @@ def measure(
     tokens = first[0].tokens
     floor = {
         stage: min(each[stage] for each in alone) for stage in alone[0]
-    }  # the least disturbed, as below
+    }  # the fastest round is the least disturbed one, as below
     fused = min(run.stages for run in first)
     return {
         "corpus": name,
@@ -202,7 +207,7 @@ def _summary(results: list[Run], text: int) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Print a corpus's table and the ratios that count."""
+    """Print the table of a corpus and the ratios that have a target."""
     print(
         f"\n{figures['corpus']}: {figures['text'] / 1e6:.0f} MB of text, {figures['tokens'] / 1e6:.1f} M tokens"
     )
@@ -223,7 +228,7 @@ def show(figures: dict[str, Any]) -> None:
 
 
 def ratios(figures: dict[str, Any]) -> list[str]:
-    """What the targets are about."""
+    """Return the lines with the ratios that have a target."""
     found = figures["rows"]
     mine, packed, two = (
         found[f"ours, {kind}"]
@@ -259,7 +264,7 @@ def ratios(figures: dict[str, Any]) -> list[str]:
 
 
 def corpora(arguments: argparse.Namespace, home: Path) -> Iterator[tuple[str, Path]]:
-    """The corpora asked for, made where they are not there."""
+    """Return the requested corpora, and make those that do not exist yet."""
     limit = arguments.megabytes * 10**6
     makers = {"prose": data_corpus.prose, "code": data_corpus.code}
     if arguments.text:
@@ -274,7 +279,7 @@ def corpora(arguments: argparse.Namespace, home: Path) -> Iterator[tuple[str, Pa
 
 
 def main() -> None:
-    """Make the corpora, measure, print; the numbers also as JSON."""
+    """Make the corpora, measure, print, and write the numbers as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--megabytes", type=int, default=220)
     parser.add_argument("--rounds", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Both engines of the trainer against each other: do they train alike, and how fast is each.
+"""Compare the trainer's two engines: whether they train alike, and how fast each of them is.
 
     python -m benchmarks.engines agree     every allowed mixture on at most 4 processes, 20 iterations in fp32
     python -m benchmarks.engines speed     the smoke shape, by turns, median of the rounds
 
-Both print a table for docs/engines.md. `speed` wants an idle machine.
+Both print a table for docs/engines.md. `speed` needs an idle machine.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Steps of one turn, and how many of them are not counted."""
+"""Steps of one turn, and the first steps of it that are not counted."""
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run the comparison that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -63,7 +63,7 @@ def main() -> None:
 
 @contextmanager
 def warm() -> Iterator[Zygote]:
-    """The process that forks ranks."""
+    """Yield the process that forks ranks."""
     zygote = Zygote()
     try:
         yield zygote
@@ -92,7 +92,7 @@ def agree(zygote: Zygote, root: Path) -> None:
 
 
 def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) -> None:
-    """Tokens a second of each engine: the median over the rounds of the median over a turn's steps."""
+    """Measure the tokens per second of each engine: the median over the rounds of the median over a turn's steps."""
     seen: dict[str, list[float]] = {name: [] for name in RIVALS}
     for _ in range(rounds):
         for name, options in RIVALS.items():
@@ -119,7 +119,10 @@ def speed(zygote: Zygote, root: Path, rounds: int, copies: int, precision: str) 
 def metrics(
     zygote: Zygote, root: Path, content: dict[str, Any], patch: str = ""
 ) -> list[dict[str, Any]]:
-    """Train in a new folder; metrics.jsonl of it. `patch` names what each rank calls first (module:function)."""
+    """Train in a new folder and return the records of its metrics.jsonl.
+
+    `patch` names the function that each rank calls first (module:function).
+    """
     folder = Path(tempfile.mkdtemp(dir=root))
     (folder / "data").mkdir()
     for path in root.glob("corpus*"):
@@ -128,13 +131,13 @@ def metrics(
     assert set(job.codes) == {0}, job.err[-3000:]
     shutil.rmtree(
         folder / "checkpoints", ignore_errors=True
-    )  # of every turn, they would fill the disk
+    )  # the checkpoints of all turns would fill the disk
     found: list[dict[str, Any]] = job.metrics
     return found
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 

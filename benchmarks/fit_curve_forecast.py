@@ -3,10 +3,11 @@
     python -m benchmarks.fit_curve_forecast            # measure, and compare with the shipped coefficients
     python -m benchmarks.fit_curve_forecast --write    # write runbook/forecast/curve_coefficients.json
 
-Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two families with a model each.
-In the first, a folder of the source is one training recipe with up to four repetitions, so curves are left out by folders,
-never one by one. Leaving out a whole track (short, medium, optimizers) asks for more: no curve of the same kind is among
-those fitted. In the second, all trainings of one size are left out, or all with one schedule.
+Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two
+families with a model each. In the first, a folder of the source is one training recipe with up to
+four repetitions, so curves are left out by folders, never one by one. Leaving out a whole track
+(short, medium, optimizers) is a harder test: the fit sees no curve of the same kind. In the second
+family, all trainings of one size are left out, or all with one schedule.
 """
 
 import argparse
@@ -36,9 +37,9 @@ from runbook.forecast.laws import Array
 
 FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Where each curve is cut for the fit."""
+"""Shares of the steps at which each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
-"""Repetitions of one recipe that are fitted."""
+"""The number of repetitions of one recipe that the fit uses."""
 DIGITS = 5
 
 
@@ -54,12 +55,12 @@ class Curve:
 
     @property
     def folder(self) -> str:
-        """The folder of the source: one recipe."""
+        """The curve's folder in the source: one recipe."""
         return self.run.partition("#")[0]
 
     @property
     def track(self) -> str:
-        """The part of the source with one goal."""
+        """The track in the source: all recipes with one goal."""
         return self.run.partition("/")[0]
 
     @property
@@ -73,7 +74,7 @@ class Curve:
         return self.folder.rpartition("-")[2]
 
     def cut(self, share: float) -> "Cut | None":
-        """Return the part up to a share of the steps, or None where it has too few points."""
+        """Return the curve's part up to a share of the steps, or None if that part has too few points."""
         mask = self.steps <= share * self.total_steps
         if mask.sum() < 4:
             return None
@@ -97,12 +98,12 @@ Group = Callable[[Curve], str]
 
 @dataclass(frozen=True)
 class Family:
-    """Curves that share a model, and what is left out to measure it."""
+    """Curves that share a model, and the groups that are left out to measure it."""
 
     name: str
     table: str
     left_out: dict[str, Group]
-    """The first one sets the interval."""
+    """The groups to leave out, by name; the errors of the first grouping set the interval."""
 
     @property
     def path(self) -> Path:
@@ -203,7 +204,10 @@ def models_without(curves: list[Curve], group: Group) -> dict[str, CurveModel]:
 
 
 def half_widths_of(curves: list[Curve], group: Group, models: dict[str, CurveModel]) -> Array:
-    """Return the factors on the models' deviations within which 80% of the curves left out lie."""
+    """Return the factors on the models' deviations.
+
+    With these factors, 80% of the left-out curves lie within the intervals.
+    """
     factors = []
     for share in SHARES_MEASURED:
         ratios = []
@@ -235,7 +239,7 @@ def errors_at(
 
 
 def content_of(family: Family, model: CurveModel, cuts: list[Cut]) -> dict[str, Any]:
-    """Return what the package ships of a family."""
+    """Return the coefficients of a family that the package ships."""
     return {
         "curves_sha256": hashlib.sha256(family.path.read_bytes()).hexdigest(),
         "mean_change": model.mean_change,

@@ -1,9 +1,11 @@
-"""The public library gigatoken with the least writer around it: JSON lines in, .bin and .idx out, on one core.
+"""The public library gigatoken with a minimal writer around it.
+
+It reads JSON lines and writes .bin and .idx on one core.
 
     python -m benchmarks.gigatoken_writer PREFIX FILE.jsonl|FILE.jsonl.zst ...
 
-What `data tokenize` is measured against (`benchmarks.data_tokenize`, where gigatoken and awkward are installed). It has
-no resume, no check of records, no judge and no manifest.
+`benchmarks.data_tokenize` compares `data tokenize` with this program where gigatoken and awkward
+are installed. It has no resume, no check of records, no judge and no manifest.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ BLOCK = 4 << 20
 
 
 def blocks(path: Path) -> Iterator[bytes]:
-    """Whole lines of a file, packed or not, some megabytes at a time."""
+    """Yield whole lines of a file, compressed or not, a few megabytes at a time."""
     from backports import zstd
 
     tail = b""
@@ -37,7 +39,7 @@ def blocks(path: Path) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Tokenize with GPT-2's vocabulary, an end-of-document token after each text."""
+    """Tokenize with GPT-2's vocabulary, and write an end-of-document token after each text."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

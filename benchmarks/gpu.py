@@ -1,13 +1,14 @@
-"""All that one GPU can tell of the trainer, in one call, into one folder.
+"""Measure everything about the trainer that one GPU can show, in one call, into one folder.
 
     python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
     python -m benchmarks.gpu --plan FOLDER/gpu.json [--copy FILE]
     python -m benchmarks.gpu --write-losses
 
-Each job of a stage is a process with a deadline of its own; the next ones import meanwhile. FOLDER/gpu.json is
-rewritten after every row, so that a call that is cut short keeps what it has. docs/gpu.md says what each stage
-measures, how the folder reaches a device machine, and how to read the file.
+Each job of a stage is a process with its own deadline; while it measures, the next jobs import
+their modules. FOLDER/gpu.json is rewritten after every row, so that a call that is cut short keeps
+the rows that it has. docs/gpu.md says what each stage measures, how the folder reaches a device
+machine, and how to read the file.
 
 `--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it is a test of this program and measures
 nothing. `--plan` prints planned memory and step time next to a file's rows, on any machine, and `--copy` writes a
@@ -39,7 +40,7 @@ SECONDS = 330.0
 
 
 def main() -> None:
-    """Carry out what the command line asks for."""
+    """Run the benchmark as the command line asks."""
     arguments = _arguments()
     if arguments.plan:
         from benchmarks.gpu_stages import planned
@@ -92,7 +93,10 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def set_variables(caches: Path, *, rehearsal: bool) -> None:
-    """Set what the processes read at their start; a variable that is set already stays."""
+    """Set the variables that the processes read at their start.
+
+    A variable that is already set keeps its value.
+    """
     threads = "1" if rehearsal else "8"
     defaults = {
         "OMP_NUM_THREADS": threads,
@@ -123,7 +127,7 @@ def interprets_triton() -> bool:
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """End by an exception, so that the processes are killed and the table is printed."""
+    """Raise an exception, so that the processes are killed and the table is printed."""
     raise KeyboardInterrupt
 
 
@@ -139,7 +143,7 @@ def commit_of_git() -> str:
 
 
 def write_losses() -> None:
-    """Train on this CPU what the correctness stage trains on the GPU."""
+    """Train the models of the correctness stage on this CPU."""
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
     from benchmarks.gpu_stages import trainings
 

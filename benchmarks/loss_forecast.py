@@ -6,10 +6,9 @@ Two protocols. `parts`: fit the part below a threshold of compute, forecast the 
 `rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. A plain fit of E + A/N^a + B/D^b
 without weights, penalties, vote or correction stands next to each.
 
-Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line was chosen in view of the
-first table, before the second existed.
-
-With two tables of one's own, only these are measured.
+Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
+rungs was chosen by the first table, before the second existed. If you give two tables of your own,
+only these are measured.
 """
 
 import csv
@@ -34,7 +33,7 @@ ROLLING_SHARES = (0.5, 0.65, 0.8)
 
 @dataclass(frozen=True)
 class Split:
-    """Runs to fit and runs to forecast."""
+    """The runs that are fitted and the runs that are forecast."""
 
     name: str
     fitted: Runs

@@ -167,7 +167,10 @@ def train(folder: Path, world_size: int) -> None:
 
 
 def free_port() -> int:
-    """A port below those that the kernel hands to anybody, who may take it before the ranks do."""
+    """Return a port that the kernel gives to no other process.
+
+    The port lies below the range from which the kernel gives ports, so that the ranks can take it.
+    """
     while True:
         port = random.randrange(20000, 30000)
         with socket.socket() as one:

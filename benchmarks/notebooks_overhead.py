@@ -1,13 +1,19 @@
-"""What notebooks cost: papermill against the same calls without it, and what watching takes from a training.
+"""The cost of notebooks.
+
+It compares papermill with the same calls without it, and measures the time that watching takes from
+a training.
 
 python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--steps N] [--run DIR]
 
-1. Each notebook of a small run is executed by papermill (`runbook run`'s way), then its cells are run as one plain
-   Python program on a run folder of their own. The difference is papermill, the kernel, saving and the report.
-2. A training runs while nobody watches it and while a kernel such as a browser opens one draws its picture once a
-   second, in alternating turns. The difference of the middle of the turns' middle step times is what watching costs.
-3. `look`: CPU seconds of one look at the finished run DIR - asking the scheduler, reading what is new, drawing the
-   picture as text and HTML. A watch cell does this once a second; CPU time hardly depends on other load.
+1. Each notebook of a small run is executed by papermill, as `runbook run` does it; then its cells
+   run as one plain Python program in another run folder. The difference is the cost of papermill,
+   the kernel, saving and the report.
+2. A training runs in alternating turns: unwatched, and while a kernel, started as a browser starts
+   one, draws its picture once a second. Each turn has a median step time; the difference between
+   the two medians of these is the cost of watching.
+3. `look`: CPU seconds of one look at the finished run DIR: it asks the scheduler, reads the new
+   lines, and draws the picture as text and HTML. A watch cell does this once a second; CPU time
+   hardly depends on other load.
 """
 
 from __future__ import annotations
@@ -57,11 +63,11 @@ scheduler = scheduler_of(folder)
 picture = view_of(folder)
 """
 TURNS = 6
-"""With a watcher, and as many without, in alternation."""
+"""Turns with a watcher, which alternate with as many turns without."""
 
 
 def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
-    """Seconds of each notebook by papermill and as a plain program."""
+    """Measure the seconds of each notebook by papermill and as a plain program."""
     rows = []
     one = toy.root / "papermill"
     other = toy.root / "plain"
@@ -85,7 +91,7 @@ def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
 
 
 class Watcher:
-    """A kernel such as a browser opens one, whose watch cell is run and interrupted."""
+    """A kernel, started as a browser starts one, whose watch cell is run and interrupted."""
 
     def __init__(self, toy: Toy, folder: Path) -> None:
         from jupyter_client.manager import start_new_kernel
@@ -101,7 +107,7 @@ class Watcher:
         )
 
     def seconds(self) -> tuple[float, float]:
-        """CPU seconds of the kernel so far, and the time."""
+        """Return the CPU seconds of the kernel so far, and the current time."""
         used = psutil.Process(self.manager.provisioner.pid).cpu_times()
         return used.user + used.system, time.monotonic()
 
@@ -110,7 +116,7 @@ class Watcher:
         self.client.execute("picture.follow(lambda: scheduler.state(job))")
 
     def end(self) -> int:
-        """Stop looking; how many pictures were drawn meanwhile."""
+        """Stop looking, and return how many pictures were drawn."""
         self.manager.interrupt_kernel()
         self.client.get_shell_msg(timeout=30)
         drawn = 0
@@ -126,7 +132,10 @@ class Watcher:
 
 
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
-    """Median seconds of a step in each turn, without and with a watcher; pictures drawn; share of a core they took."""
+    """Return the median step times of the turns without and with a watcher.
+
+    The number of pictures and the share of a core that they took follow.
+    """
     folder = toy.root / "papermill" / "local"
     code = "from runbook.phases.p04_training import phase as phase\n"
     code += "campaign = phase.bind({'run': 'local'})\nphase.launch(campaign)"
@@ -147,7 +156,7 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
             before = watcher.seconds()
             if number % 2:
                 watcher.begin()
-            first = len(lines_of(metrics)) + 2  # the step that is being done began before this turn
+            first = len(lines_of(metrics)) + 2  # the current step began before this turn
             while len(lines_of(metrics)) < first + steps // (2 * TURNS):
                 assert not list((folder / "jobs").glob("04-training*/exit_code")), (
                     "the training ended before its turns"
@@ -166,7 +175,7 @@ def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float
 
 
 def view_of(folder: Path) -> LiveView:
-    """The live view of a run's training, which opens no record of it."""
+    """Return the live view of a run's training without opening any of its records."""
     from runbook import params
     from runbook.phases.job_control.live_view import LiveView
     from runbook.runs.machine import make_plan_here
@@ -180,7 +189,7 @@ def view_of(folder: Path) -> LiveView:
 
 
 def look(folder: Path, times: int = 200) -> dict[str, float]:
-    """CPU seconds of one look at a run's training."""
+    """Print the CPU seconds of one look at a run's training."""
     from runbook.jobs.job_folder import latest_job_folder
     from runbook.runs.status import scheduler_of
 
@@ -193,7 +202,7 @@ def look(folder: Path, times: int = 200) -> dict[str, float]:
 def seconds_of_a_look(
     picture: LiveView, state: Callable[[], JobStatus], times: int
 ) -> dict[str, float]:
-    """CPU seconds of one look, the mean of `times`."""
+    """Return the CPU seconds of one look, the mean over `times` looks."""
     began = time.process_time()
     for _ in range(times):
         picture.progress.draw_beside(picture.curve(), picture.last_events())
@@ -233,7 +242,7 @@ def main() -> None:
 
 
 def measured_notebooks(root: Path, text: str) -> dict[str, object]:
-    """The first part, as it is printed."""
+    """Return the results of the first part in the printed form."""
     toy = Toy(root, text)
     try:
         rows = notebooks(toy)
@@ -247,7 +256,7 @@ def measured_notebooks(root: Path, text: str) -> dict[str, object]:
 
 
 def measured_watching(root: Path, text: str, steps: int) -> dict[str, object]:
-    """The second part, as it is printed."""
+    """Return the results of the second part in the printed form."""
     toy = Toy(root, text)
     try:
         made = toy.run(toy.root / "papermill", "--to", "smoke")

@@ -1,7 +1,10 @@
-"""A GPT in plain PyTorch as nanoGPT trains it, with SDPA, fused AdamW, autocast, torch.compile: the rival.
+"""A GPT in plain PyTorch as nanoGPT trains it, with which our trainer is compared.
 
-The second rival (`even`) keeps its numbers as our trainer does: in bf16 its weights are bf16, not cast anew in every
-micro-batch; gradients are added up in float32, and the optimizer steps a float32 copy.
+It uses SDPA, fused AdamW, autocast and torch.compile.
+
+The second program (`even`) uses the number formats of our trainer: in bf16 its weights are bf16,
+not cast again in every micro-batch; gradients are added up in float32, and the optimizer updates a
+float32 copy.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True)
 class Shape:
-    """What both programs train."""
+    """The shape of the model that both programs train."""
 
     layers: int
     hidden: int
@@ -27,7 +30,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Attention and MLP, each behind its norm."""
+    """Attention and MLP, each after its own norm."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -43,7 +46,7 @@ class Block(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The residual stream after this block."""
+        """Return the residual stream after this block."""
         batch, length, width = x.shape
         query, key, value = self.qkv(self.norm1(x)).split(width, dim=2)
         query, key, value = (
@@ -71,7 +74,7 @@ class Gpt(nn.Module):
                 nn.init.normal_(weight, std=0.02)
 
     def forward(self, ids: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Mean loss."""
+        """Return the mean loss."""
         x = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
@@ -106,8 +109,9 @@ class Plain:
         self.model: Any = torch.compile(model) if compiled else model
 
     def step(self, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> float:
-        """Forward, backward, clip, AdamW over some micro-batches; the mean loss."""
-        total = torch.zeros((), device=self.device)  # read once: each read waits for the GPU
+        """Run forward, backward, clipping and AdamW over some micro-batches, and return the mean loss."""
+        # read the loss once, because each read waits for the GPU
+        total = torch.zeros((), device=self.device)
         for ids, labels in batches:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.autocast):
                 loss = self.model(ids.to(self.device), labels.to(self.device)) / len(batches)

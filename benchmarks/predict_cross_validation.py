@@ -2,12 +2,14 @@
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
-Without --fit the coefficients in use are judged, and what the last --fit wrote of rows left out is shown. With --fit they
-are fitted again (damped least squares on logarithms, each held to its start by a stated width, sources weighted by the root
-of their number of rows), printed, and judged by leaving out one source after the other, and one family of devices after
-the other: each row is then predicted by coefficients that never saw its source, or its family. left_out_errors.csv takes
-these errors, from which the intervals of `plan --predict` are made (`intervals`). A null counts as a miss of 100 %.
-Of the step times of one source that has hundreds, fits take `THINNED` rows, so that five minutes are enough.
+Without --fit, the coefficients in use are judged, and the errors of left-out rows that the last
+--fit wrote are shown. With --fit, the coefficients are fitted again (damped least squares on
+logarithms; each is drawn to its start by a stated width, and sources weigh the root of their number
+of rows), printed, and judged by leaving out one source after the other, and one family of devices
+after the other: each row is then predicted by coefficients that never saw its source, or its
+family. left_out_errors.csv takes these errors, from which the intervals of `plan --predict` are
+made (`intervals`). A null counts as a miss of 100 %. One source has hundreds of step times, of
+which a fit takes `THINNED` rows, so that it ends in five minutes.
 """
 
 from __future__ import annotations
@@ -46,26 +48,35 @@ TABLES = (
     "benchmarks/a100_step_times.csv",
 )
 NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
-"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step: looked at once the model's form had been decided, and
-in no fit."""
+"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step: first looked at when the
+model's form was decided, and used in no fit.
+"""
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
-"""What --fit found of rows whose source, or whose family, the fit had not seen."""
+"""The errors that --fit measures on rows whose source, or whose family, the fit has not seen."""
 COVERAGE = 0.8
-"""Share of rows that an interval is to hold."""
+"""The share of rows that an interval should contain."""
 NEW_SOURCE = 0.5
-"""How much further an interval reaches for a source that is not among so many known ones: 1 is sure to hold 80 % of a new
-source's rows (arXiv:1809.07441), and 0 holds fewer. docs/plan.md says how many it held of those left out."""
+"""How much an interval is widened for a new source: 1 is sure to contain 80 % of a new source's
+rows (arXiv:1809.07441), and 0 contains fewer. docs/plan.md says how many of the left-out rows the
+interval contains.
+"""
 SHRINKAGE = 3.0
-"""Sources of a family that count as much as all families together."""
+"""The number of a family's sources at which they count as much as all families together."""
 SOURCE_WEIGHT = 0.5
-"""A row weighs its source's count of rows to minus this, so that a source weighs the root of its rows, as in the fit."""
+"""A row weighs n^-SOURCE_WEIGHT where its source has n rows, so that a source weighs the root of
+its number of rows, as in the fit.
+"""
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
-"""Fewer rows or sources of a family and count of nodes have the interval of all rows of that count."""
+"""A family with fewer rows or sources at a count of nodes gets the interval of all rows at that
+count.
+"""
 SLOPES_HOLD = 4
-"""Rounds of a fit that take the same slopes, which cost most of its time."""
+"""Rounds of a fit that reuse the same slopes, because computing slopes takes most of its time."""
 THINNED = 70
-"""Rows of a source with more than twice as many that a fit takes; they are near-twins."""
+"""The number of rows that a fit takes from a source with more than twice as many, because these
+rows are nearly alike.
+"""
 WIDTH = {
     "sustained": 0.15,
     "links": 0.15,
@@ -78,7 +89,7 @@ WIDTH = {
     "launch_power": 0.15,
     "other": 0.4,
 }
-"""How far a coefficient may go from its start: standard deviation of its logarithm."""
+"""How far a coefficient may move from its start: the standard deviation of its logarithm."""
 NOISE = 0.10
 """Relative difference between two measurements of the same training (741 and 866 tokens/s are published for one)."""
 START = Coefficients(
@@ -116,16 +127,18 @@ START = Coefficients(
     latency_microseconds=8.0,
     jitter=0.006,
 )
-"""Where the fit begins: measured matrix products and vendors' figures; round figures for launching and
-latency, chosen with the step times known."""
+"""The coefficients from which the fit starts: measured matrix products and vendors' figures, and
+round figures for launches and latency, chosen with knowledge of the step times.
+"""
 MISS = 1.0
 MOST = 0.85
-"""No product of matrices, no link and no network sustains more of its datasheet's figure."""
+"""The largest share of its datasheet's figure that a matrix product, a link or a network sustains.
+"""
 
 
 @dataclass(frozen=True)
 class Known:
-    """A published row with an answer."""
+    """A published row with its measured speed."""
 
     source: str
     family: str
@@ -137,12 +150,12 @@ class Known:
 
     @property
     def name(self) -> str:
-        """Table and line."""
+        """The row's table and line."""
         return self.label.split(" ", 1)[0]
 
     @property
     def nodes(self) -> str:
-        """One node, or many."""
+        """Whether the row used one node or many."""
         return node_count(self.setup) if self.setup else ""
 
 
@@ -207,7 +220,7 @@ def read(path: Path) -> list[Known]:
 
 
 def source_of(text: str) -> str:
-    """Whose measurement it is: all pages of one publisher's one project are one source.
+    """Return whose measurement a row is: all pages of one project of one publisher are one source.
 
     >>> source_of("github mosaicml/llm-foundry scripts/x"), source_of("arXiv:2312.12705 (abstract)")
     ('mosaicml/llm-foundry', 'arXiv:2312.12705')
@@ -221,7 +234,7 @@ def source_of(text: str) -> str:
 
 
 def predicted(row: Known, coefficients: Coefficients) -> float:
-    """In the unit of the answer."""
+    """Return the predicted speed of a row in the unit of its measured speed."""
     setup = row.setup
     assert setup is not None
     step = iteration(setup, coefficients)
@@ -235,7 +248,7 @@ def predicted(row: Known, coefficients: Coefficients) -> float:
 
 
 def errors(rows: Sequence[Known], coefficients: Coefficients) -> list[float]:
-    """Relative error of each row; a row without prediction is a miss."""
+    """Return the relative error of each row; a row without prediction is a miss."""
     return [predicted(row, coefficients) / row.answer - 1 if row.setup else MISS for row in rows]
 
 
@@ -245,14 +258,17 @@ def fit(
     rounds: int = 12,
     first_slopes: Mapping[str, numpy.ndarray] | None = None,
 ) -> Coefficients:
-    """Damped least squares on logarithms from `begin`, with a start that pulls and outliers that pull less.
+    """Fit by damped least squares on logarithms from `begin`.
 
-    `first_slopes`: those at `begin` by row, where they are known (`slopes_at`).
+    Coefficients are drawn to their start, and outliers weigh less.
+
+    `first_slopes` are the slopes at `begin` by row, if they are known (`slopes_at`).
     """
     usable = fitted_rows(rows)
     counts = Counter(row.source for row in rows if row.setup)
     kept = Counter(row.source for row in usable)
-    # A source weighs as much as the root of all its rows, however many of them are taken.
+    # A source weighs the root of the number of all its rows, even if the fit takes only some of
+    # them.
     weights = numpy.array([counts[row.source] ** 0.5 / kept[row.source] for row in usable])
     weights *= len(usable) / weights.sum()
     names = list(flat(START))
@@ -283,25 +299,28 @@ def fit(
 
 
 def fitted_rows(rows: Sequence[Known]) -> list[Known]:
-    """Rows that a fit takes."""
+    """Return the rows that a fit takes."""
     return thinned([row for row in rows if row.setup])
 
 
 def moves_of(coefficients: Coefficients) -> numpy.ndarray:
-    """Logarithms of the coefficients relative to their start."""
+    """Return the logarithms of the coefficients relative to their start."""
     values = flat(coefficients)
     start = flat(START)
     return numpy.log([values[name] / start[name] for name in start])
 
 
 def residuals(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
-    """Logarithms of predicted relative to measured speeds."""
+    """Return the logarithms of the predicted speeds relative to the measured ones."""
     coefficients = moved(dict(zip(flat(START), moves.tolist(), strict=True)))
     return numpy.array([math.log(predicted(row, coefficients) / row.answer) for row in rows])
 
 
 def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
-    """Change of each residual with each move; a family's share moves that family's rows alone."""
+    """Return the change of each residual with each move.
+
+    A family's share moves only that family's rows.
+    """
     now = residuals(rows, moves)
     columns = []
     for index, name in enumerate(flat(START)):
@@ -318,7 +337,7 @@ def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
 
 
 def flat(values: Coefficients) -> dict[str, float]:
-    """Every coefficient by its name, the sustained shares by family."""
+    """Return every coefficient by its name, the sustained shares by family."""
     others = {
         field.name: getattr(values, field.name)
         for field in fields(values)
@@ -328,7 +347,7 @@ def flat(values: Coefficients) -> dict[str, float]:
 
 
 def moved(moves: Mapping[str, float]) -> Coefficients:
-    """The starting coefficients, each times the exponential of its move."""
+    """Return the starting coefficients, each multiplied by the exponential of its move."""
     sustained = {
         name: min(MOST, value * math.exp(moves[name])) for name, value in START.sustained.items()
     }
@@ -344,7 +363,7 @@ def moved(moves: Mapping[str, float]) -> Coefficients:
 
 
 def thinned(rows: Sequence[Known]) -> list[Known]:
-    """Rows with a part of those of a source that has far more than the others, chosen at random."""
+    """Return the rows, with a random part only of a source that has far more rows than the others."""
     kept = []
     for source in dict.fromkeys(row.source for row in rows):
         inside = [row for row in rows if row.source == source]
@@ -356,21 +375,21 @@ def thinned(rows: Sequence[Known]) -> list[Known]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The error of a row that the fit did not see."""
+    """The error of a row that the fit has not seen."""
 
     row: Known
     by: str
-    """What was left out: source or family."""
+    """Which group was left out: source or family."""
     error: float
 
     @property
     def logarithm(self) -> float:
-        """Size of the error as a logarithm, which is the same for a half and a double."""
+        """The size of the error as a logarithm, which is the same for half and double the speed."""
         return abs(math.log1p(self.error))
 
 
 def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
-    """Fit without each source and each family, and write the errors of what was left out."""
+    """Fit without each source and without each family, and write the errors of the left-out rows."""
     with_setup = [row for row in rows if row.setup]
     slopes = slopes_at(with_setup, moves_of(begin))
     by_row = {row.name: slope for row, slope in zip(with_setup, slopes, strict=True)}
@@ -388,7 +407,7 @@ def write_left_out(rows: Sequence[Known], begin: Coefficients) -> None:
 
 
 def read_left_out(rows: Sequence[Known]) -> list[LeftOut]:
-    """Errors as the last --fit wrote them, of rows that are still there."""
+    """Return the errors that the last --fit wrote, for the rows that still exist."""
     known_rows = {row.name: row for row in rows}
     lines = LEFT_OUT_ERRORS.read_text(encoding="utf-8").splitlines()
     found = []
@@ -400,7 +419,7 @@ def read_left_out(rows: Sequence[Known]) -> list[LeftOut]:
 
 
 def show_left_out(left_out: Sequence[LeftOut]) -> None:
-    """Errors and coverage of rows whose source, or whose family, was left out."""
+    """Print the errors and the coverage of rows whose source, or whose family, was left out."""
     for by in ("source", "family"):
         chosen = [one for one in left_out if one.by == by]
         by_group(f"{by} left out: ", [one.row for one in chosen], [one.error for one in chosen])
@@ -413,10 +432,10 @@ def show_left_out(left_out: Sequence[LeftOut]) -> None:
 
 
 def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
-    """Half-widths of the interval of 80 %, by family and count of nodes; '' is any other family.
+    """Return the half-widths of the interval of 80 % by family and count of nodes.
 
-    Conformal on sources left out, and shrunk: what a family's own sources say counts the more, the more of them there
-    are (`SHRINKAGE`); the rest is said by all families of that count of nodes.
+    '' is any other family. They are conformal on left-out sources, and shrunk: the more sources a
+    family has, the more they count against all families at that count of nodes (`SHRINKAGE`).
     """
     widths: dict[tuple[str, str], float] = {}
     for nodes in NODE_COUNTS:
@@ -435,7 +454,10 @@ def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
 
 
 def _conformal(left_out: Sequence[LeftOut]) -> float:
-    """Weighted quantile of the errors' logarithms. A new source differs from those known, the more so the fewer they are."""
+    """Return the weighted quantile of the errors' logarithms.
+
+    The fewer sources are known, the more a new source may differ from them.
+    """
     sources = Counter(one.row.source for one in left_out)
     weights = [sources[one.row.source] ** -SOURCE_WEIGHT for one in left_out]
     ordered = sorted(zip(left_out, weights, strict=True), key=lambda pair: pair[0].logarithm)
@@ -449,7 +471,10 @@ def _conformal(left_out: Sequence[LeftOut]) -> float:
 
 
 def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
-    """Rows inside and all rows, by count of nodes: each source judged by intervals made of all others."""
+    """Return the number of rows inside their interval and of all rows, by count of nodes.
+
+    Each source is judged by intervals from all the others.
+    """
     counts: dict[str, tuple[int, int]] = {}
     for source in dict.fromkeys(one.row.source for one in left_out):
         widths = intervals([one for one in left_out if one.row.source != source])
@@ -464,7 +489,7 @@ def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
 
 
 def group_of(row: Known) -> str:
-    """The table of a row; measured step times by how many nodes they are of."""
+    """Return the table of a row; measured step times are split by their number of nodes."""
     name = row.label.split(":")[0]
     if name != "a100_step_times.csv" or row.setup is None:
         return name
@@ -472,7 +497,7 @@ def group_of(row: Known) -> str:
 
 
 def by_group(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
-    """Errors by table."""
+    """Print the errors by table."""
     for group in dict.fromkeys(map(group_of, rows)):
         chosen = [
             (row, error) for row, error in zip(rows, wrong, strict=True) if group_of(row) == group
@@ -481,7 +506,7 @@ def by_group(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def by_family(rows: Sequence[Known], wrong: Sequence[float]) -> None:
-    """Errors by accelerator family."""
+    """Print the errors by accelerator family."""
     for family in sorted({row.family for row in rows}):
         chosen = [
             (row, error) for row, error in zip(rows, wrong, strict=True) if row.family == family
@@ -490,7 +515,7 @@ def by_family(rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def by_source(rows: Sequence[Known], wrong: Sequence[float]) -> None:
-    """Errors by whose measurement it is, most rows first."""
+    """Print the errors by source, most rows first."""
     sources = [row.source for row in rows]
     for source in sorted(set(sources), key=lambda name: (-sources.count(name), name)):
         chosen = [
@@ -500,7 +525,7 @@ def by_source(rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def within(row: Known, error: float) -> bool:
-    """Whether the published speed lies in the interval of 80 % about the prediction."""
+    """Return whether the published speed lies in the interval of 80 % around the prediction."""
     if row.setup is None:
         return False
     half = 1 + half_width(row.setup)
@@ -508,7 +533,7 @@ def within(row: Known, error: float) -> bool:
 
 
 def show(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
-    """One line of errors."""
+    """Print one line of errors."""
     median, ninth = spread(wrong)
     inside = sum(map(within, rows, wrong))
     print(
@@ -519,7 +544,7 @@ def show(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def mean_of_times(wrong: Sequence[float]) -> float:
-    """Mean size of the errors of step time that belong to these errors of speed.
+    """Return the mean size of the step-time errors that correspond to these errors of speed.
 
     >>> mean_of_times([0.25, -0.2])
     0.225
@@ -528,7 +553,7 @@ def mean_of_times(wrong: Sequence[float]) -> float:
 
 
 def spread(wrong: Sequence[float]) -> tuple[float, float]:
-    """Median and 90th percentile of the errors' sizes.
+    """Return the median and the 90th percentile of the errors' sizes.
 
     >>> spread([0.1, -0.2, 0.3])
     (0.2, 0.3)

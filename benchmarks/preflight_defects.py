@@ -1,4 +1,4 @@
-"""`python -m benchmarks.preflight_defects`: does `runbook preflight` name what is wrong with a cluster?
+"""`python -m benchmarks.preflight_defects`: does `runbook preflight` name the defect of a cluster?
 
 It starts the tests' Slurm of two nodes (tests/slurm; root and Debian's slurm packages), makes each defect of
 tests/slurm/defects.py for real, one after the other, calls preflight, and writes a table: which check was the first defect,
@@ -34,7 +34,7 @@ SHOWN_LETTERS = 160
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a preflight said about one defect."""
+    """The result of a preflight with one defect."""
 
     defect: Defect
     check: str
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def place_of(project: Project, work: Path) -> Place:
-    """Return where the things lie that defects break."""
+    """Return the places of the things that defects break."""
     run = project.runs / "queued"
     (run / "environment").mkdir(parents=True, exist_ok=True)
     return Place(
@@ -69,7 +69,7 @@ def place_of(project: Project, work: Path) -> Place:
 
 
 def preflight(project: Project, defect: Defect, place: Place) -> dict[str, object]:
-    """Call preflight, and do meanwhile what the defect does during a rung."""
+    """Call preflight, and meanwhile cause what the defect causes during a rung."""
     site = project.root / "params" / "sites" / "two-nodes.yaml"
     sound_site = site.read_text()
     broken_site = sound_site

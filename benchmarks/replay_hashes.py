@@ -1,14 +1,16 @@
-"""What the fingerprints of a replayed step cost, on this machine.
+"""The cost of a replayed step's fingerprints on this machine.
 
     python -m benchmarks.replay_hashes [--device cuda] [--shapes 125m-2k 1.3b] [--micro-batch 4] [--micro-batches 4]
                                        [--rounds 7]
 
-Steps of three kinds take turns in one process for each shape: `plain`, `twice` (the first micro-batch computed twice,
-without fingerprints) and `hashed` (the same with fingerprints and the line for replay.jsonl). On a GPU, `norms` are
-what the trainer takes there, and `bits` what it takes with deterministic algorithms; a CPU takes bits. Prints one JSON
-object: medians in ms, the cost of fingerprints in ms, and its share of the replayed step. Fingerprints cover two
-passes of one micro-batch, whatever the number of micro-batches: `share_of_micro_batch` is their cost against those two
-passes alone. On a CPU, ms are of processor time, which other work on the machine stretches less.
+Steps of three kinds take turns in one process for each shape: `plain`, `twice` (the first
+micro-batch computed twice, without fingerprints) and `hashed` (the same with fingerprints and the
+line for replay.jsonl). On a GPU the trainer takes `norms`, and `bits` with deterministic
+algorithms; on a CPU it takes `bits`. Prints one JSON object: medians in ms, the cost of
+fingerprints in ms, and its share of the replayed step. Fingerprints cover two passes of one
+micro-batch, whatever the number of micro-batches: `share_of_micro_batch` is their cost against
+those two passes alone. On a CPU, ms are of processor time, which other work on the machine
+stretches less.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class NoFingerprints:
 
     @contextlib.contextmanager
     def tracing(self) -> Iterator[Any]:
-        """Give a trace that stays empty."""
+        """Return a trace that stays empty."""
         from runbook.training.replay.trace import Trace, bits_of
 
         yield Trace(bits_of)
@@ -118,7 +120,8 @@ def measure_shape(arguments: argparse.Namespace) -> dict[str, Any]:
 def summary(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
     """Return medians of the kinds, and what fingerprints add to a replayed step.
 
-    The cost is the median of the differences within a round, which a drift of the machine spares.
+    The cost is the median of the differences within a round, which a drift of the machine's speed
+    does not change.
     """
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     row: dict[str, Any] = {

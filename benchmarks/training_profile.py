@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
-torch.profiler's own time of each operator, summed by what it serves; calls of the same operator at the same shapes
-count as the fastest of them, because what else a machine does only adds to them. An operator inside our attention, our
-loss or an optimizer counts there. Under torch.compile a generated kernel may hold several parts: its name lists their
-operators, and the first that `OPERATORS` has counts.
+The program sums torch.profiler's own time of each operator by the part that it serves; every call
+of one operator at the same shapes counts as the fastest of them, because other load on the machine
+only adds time. An operator inside our attention, our loss or an optimizer counts there. Under
+torch.compile a generated kernel may hold several parts: its name lists their operators, and the
+first that `OPERATORS` has counts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ OWNERS = {
     "clip_grad": "optimizer",
     "engine update": "optimizer",
 }
-"""Words of an operator's name that claim all inside it."""
+"""Words in the name of an operator that give their part to all operators inside it."""
 
 OPERATORS = {
     "log_softmax": "loss",
@@ -47,11 +48,11 @@ OPERATORS = {
     "fused_adam": "optimizer",
     "linalg_vector_norm": "optimizer",
 }
-"""Words of an operator's name; the first that is found counts."""
+"""Words in an operator's name; the first that occurs decides its part."""
 
 
 def part_of(names: list[str]) -> str:
-    """What an operator serves, from its name and those of what it is inside of, its own first."""
+    """Return the part that an operator serves, from its own name first and then those of the operators around it."""
     for name in names:
         for word, part in OWNERS.items():
             if word in name:
@@ -60,7 +61,7 @@ def part_of(names: list[str]) -> str:
 
 
 def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, Any]:
-    """Seconds of a step by part, and the operators that take most of it."""
+    """Return the seconds of a step by part, and the operators that take most of the time."""
     os.environ["TORCHINDUCTOR_CPP_ENABLE_KERNEL_PROFILE"] = "1"
     import torch
     from torch.profiler import ProfilerActivity
@@ -103,7 +104,7 @@ def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dic
 
 
 def page_table(found: list[dict[str, Any]], date: str, place: str) -> str:
-    """The programs as a page's paragraph and table."""
+    """Return the programs' results as a page's paragraph and table."""
     lines = [
         f"{date}, {place}; one step:\n",
         f"| program | a step | {' | '.join(PARTS)} |",

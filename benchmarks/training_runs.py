@@ -1,13 +1,16 @@
-"""Whole runs of the trainer: what a second copy on a second core brings, and how long a save holds the training up.
+"""Whole runs of the trainer.
+
+It measures the speed-up by a second replica on a second core, and how long a save delays the training.
 
     python -m benchmarks.training_runs scaling [--precision bf16] [--rounds 5]     about 4 minutes
     python -m benchmarks.training_runs saving [--rounds 2]                         about 4 minutes
 
-Both take turns, so that a noisy neighbour hits both sides, and want an idle machine. `scaling`: the same global batch
-of four on one process pinned to one core, and on two data-parallel processes pinned to a core each; a turn is its
-median step after the first, and the medians over the turns count. `saving`: one process with one thread, the other core
-free, saves every sixth step, in turns waiting for each save and writing it beside the training; the stall of a save is
-the sum over the steps until the next one of (time between two metrics lines - median of undisturbed steps).
+Both take turns, so that other load slows both sides, and need an idle machine. `scaling`: the same
+global batch of four on one process pinned to one core, and on two data-parallel processes pinned to
+a core each; a turn's result is its median step after the first, and the medians over the turns
+count. `saving`: one process with one thread, the other core free, saves every sixth step, in turns
+waiting for each save and writing it beside the training; the stall of a save is the sum over the
+steps until the next one of (time between two metrics lines - median of undisturbed steps).
 """
 
 from __future__ import annotations
@@ -27,21 +30,23 @@ from tests.training.group import Zygote
 
 EVERY = 6
 SAVES = 3
-"""Steps from one save to the next, and saves that are counted in a turn; the one at its end is not."""
+"""Steps from one save to the next, and the saves that are counted in a turn; the save at the end of
+the turn is not counted.
+"""
 BATCH = 4
 STEPS = 3
 LEFT_OUT = 1
-"""Of a turn of `scaling`: sequences of a step, steps, and how many of them are not counted."""
+"""For a turn of `scaling`: sequences of a step, steps, and the first steps that are not counted."""
 
 
 def pin() -> None:
-    """Keep this rank on a core of its own; called in the rank before the trainer."""
+    """Bind this rank to its own core; the rank calls this before the trainer."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"])]})
 
 
 def prepared(precision: str, iterations: int, copies: int, global_batch: int) -> dict[str, Any]:
-    """The smoke shape on made-up data."""
+    """Return the plan of the smoke shape on mock data."""
     spec = _spec(SHAPES["smoke"], precision)
     size = spec["model"]["sequence_length"]
     spec["parallel"] |= {"data": copies, "world_size": copies, "zero_stage": 1}
@@ -76,7 +81,7 @@ def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
 
 
 def saving(zygote: Zygote, root: Path, rounds: int) -> None:
-    """Show the stall of a save, waited for and beside the training."""
+    """Show the stall of a save in the foreground and of a save in the background."""
     stalls: dict[bool, list[float]] = {False: [], True: []}
     steps: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds):
@@ -99,10 +104,12 @@ def saving(zygote: Zygote, root: Path, rounds: int) -> None:
 
 
 def stalls_of(gaps: list[float]) -> tuple[float, list[float]]:
-    """The median of undisturbed steps, and the stall of each save, from the times between the lines of a turn.
+    """Return the median of undisturbed steps, and the stall of each save.
 
-    Gap n is that of step n + 2. The gap after line n x EVERY holds the save; what is written beside the training
-    reaches into the steps that follow, all but the last of which count to it.
+    Both come from the times between the lines of a turn.
+
+    Gap n belongs to step n + 2. The gap after line n x EVERY contains the save; a save in the
+    background extends into the following steps, all but the last of which count as part of it.
     """
     saves = range(EVERY, len(gaps), EVERY)
     undisturbed = gaps[: EVERY - 1] + [gaps[at - 2] for at in saves[1:]]
@@ -111,13 +118,13 @@ def stalls_of(gaps: list[float]) -> tuple[float, list[float]]:
 
 
 def say(text: str) -> None:
-    """A line for people."""
+    """Print a line."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def main() -> None:
-    """Run what was asked for."""
+    """Run the part that the command line names."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

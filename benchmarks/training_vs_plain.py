@@ -5,14 +5,15 @@
         --programs ours plain compiled even-compiled        8 minutes of an idle machine
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
-Each program is a process of its own that holds its model; the processes take steps in turn, so that a noisy neighbour
-hits all of them, and the median counts. Both get the same random tokens; reading data is left out on both sides.
-`ours` is the megatron-core engine's own compute and update; `plain` is benchmarks/plain_training.py, `compiled` the
-same under torch.compile. The second rival, `even` and `even-compiled`, is on even terms with ours in all but the
-kernels: bf16 weights with a float32 copy in the optimizer, the trainer's allocator settings and its pages of 2 MiB.
-Wall time decides; the processor time of each step stands beside it, because a busy machine stretches the first and not
-the second. On a GPU each row has the MFU as well: PaLM's formula, the datasheet's peak. A model that a GPU's memory
-does not hold ends that program, and its row says so.
+Each program is a separate process with its own model; the processes take steps in turn, so that
+other load slows all of them, and the median counts. Both get the same random tokens; reading data
+is left out on both sides. `ours` is the megatron-core engine's own compute and update; `plain` is
+benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison, `even`
+and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
+in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides; the
+processor time of each step is shown beside it, because a busy machine stretches the wall time and
+not the processor time. On a GPU each row has the MFU as well, by PaLM's formula and the datasheet's
+peak. If a model does not fit into a GPU's memory, its program ends, and its row says so.
 """
 
 from __future__ import annotations
@@ -46,13 +47,18 @@ PROGRAMS = ("ours", "plain", "compiled", "even", "even-compiled")
 PAGE_MARKS = ("<!-- written by a program of benchmarks/ -->\n", "<!-- end of what it writes -->\n")
 MICRO_BATCHES = 2
 FP8 = "fp8-"
-"""Before a recipe of `training.fp8`, a number format of `ours` alone: bf16, with products in 8 bits."""
+"""Prefix of a recipe of `training.fp8`, a number format that only `ours` has: bf16, with products
+in 8 bits.
+"""
 
 
 def make_step(
     program: str, shape: dict[str, int], precision: str, sequences: int
 ) -> Callable[[], float]:
-    """A step of a program, to be called again and again; the first program of a process sets its memory up."""
+    """Return a function that takes one step of a program.
+
+    The first program of a process sets up its memory.
+    """
     is_even = program.startswith("even")
     if program == "ours" or is_even:
         os.environ.setdefault(
@@ -172,7 +178,7 @@ def _spec(shape: dict[str, int], precision: str, sequences: int = 1) -> dict[str
 
 
 class Program:
-    """One program in its own process."""
+    """A program in its own process."""
 
     def __init__(self, name: str, shape: str, precision: str, sequences: int) -> None:
         self.name = name
@@ -186,11 +192,12 @@ class Program:
         )
 
     def step(self, *, counts: bool = True) -> None:
-        """Take one step; a program that ended takes none, and says with what."""
+        """Take one step; a program that has ended takes none, and keeps the reason."""
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
-        with contextlib.suppress(BrokenPipeError):  # it has ended meanwhile, and has no answer
+        # the program has ended meanwhile and does not answer
+        with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("step\n")
             self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -203,7 +210,7 @@ class Program:
             self.steps.append(json.loads(answer))
 
     def median(self, key: str) -> float:
-        """Median over the steps that count."""
+        """Return the median over the steps that count."""
         return statistics.median(step[key] for step in self.steps)
 
     def close(self) -> None:
@@ -223,7 +230,7 @@ def compare(
     sequences: int,
     limit: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Rows of one shape and precision; after `limit` seconds no other round begins."""
+    """Return the rows of one shape and precision; after `limit` seconds no new round begins."""
     begin = time.monotonic()
     programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
@@ -252,7 +259,7 @@ def compare(
 
 
 def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
-    """What a program's steps come to."""
+    """Return the row of a program from its steps."""
     sequences = int(program.steps[0]["sequences"])
     tokens = sequences * SHAPES[shape]["sequence"]
     return {
@@ -267,7 +274,10 @@ def figures(program: Program, shape: str, precision: str) -> dict[str, Any]:
 
 
 def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None:
-    """Share of the GPU's datasheet peak by PaLM's formula; None on a CPU, and on a GPU that we have no peak of."""
+    """Return the share of the GPU's datasheet peak by PaLM's formula.
+
+    It is None on a CPU, and on a GPU whose peak is not known.
+    """
     import torch
 
     from runbook.planning.cost import flops
@@ -294,7 +304,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
-    """One row beside the last program's."""
+    """Print one row beside that of the program before."""
     start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
@@ -307,7 +317,7 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
 
 
 def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
-    """The rows as a page's paragraph and table; the ratios are of tokens per second."""
+    """Return the rows as a page's paragraph and table; the ratios are those of tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
     head = [
@@ -340,14 +350,14 @@ def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
 
 
 def write_page(page: Path, table: str) -> None:
-    """Put the table between the page's marks, in place of what is there."""
+    """Replace the text between the page's marks with the table."""
     before, rest = page.read_text(encoding="utf-8").split(PAGE_MARKS[0])
     after = rest.split(PAGE_MARKS[1])[1]
     page.write_text(f"{before}{PAGE_MARKS[0]}\n{table}\n{PAGE_MARKS[1]}{after}", encoding="utf-8")
 
 
 def date_and_place() -> tuple[str, str]:
-    """Today, and commit and machine of a measurement."""
+    """Return the date, the commit and the machine of a measurement."""
     words = ["git", "rev-parse", "--short=7", "HEAD"]
     commit = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
     return datetime.datetime.now(
@@ -356,7 +366,7 @@ def date_and_place() -> tuple[str, str]:
 
 
 def this_machine() -> str:
-    """Processor, what of 16-bit products it has, threads, versions."""
+    """Return the processor, its instructions for 16-bit products, the threads and the versions."""
     import torch
 
     info = Path("/proc/cpuinfo")
@@ -380,7 +390,7 @@ def this_machine() -> str:
 
 
 def main() -> None:
-    """Run what was asked for and show one line each."""
+    """Run what the command line asks for, and show one line for each result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,4 +1,4 @@
-"""What the device can do at best: matrix products, attention, copies, checksums, files.
+"""The highest speeds that the device reaches: matrix products, attention, copies, checksums, files.
 
 The matrix products are those of one layer of the 1.3B model at 8,192 tokens, so that a step's time can be
 compared with the sum of its products alone.
@@ -79,7 +79,10 @@ REHEARSAL = Sizes(
 
 
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row for each ceiling; what this torch or device refuses has its reason in the row."""
+    """Emit a row for each ceiling.
+
+    If this torch or device refuses a measurement, the row has the reason.
+    """
     sizes = REHEARSAL if arguments["rehearsal"] else FULL
     torch.manual_seed(0)
     for group in (squares, layer_products, wide_gradients, biases, attention, eight_bits, copies):
@@ -318,7 +321,7 @@ def _host_copy(sizes: Sizes, *, pinned: bool) -> dict[str, Any]:
 
 
 def host(sizes: Sizes, folder: Path) -> dict[str, Action]:
-    """Return what a save needs of the host: checksums and files."""
+    """Return how fast the host does what a save needs: checksums and writing files."""
     return {
         "sha256": lambda: _sha256(sizes),
         "write and fsync": lambda: _write(sizes, folder),

@@ -1,4 +1,7 @@
-"""The device under test: its name, waiting for it, timing on it, its clocks; a CPU answers in a rehearsal."""
+"""The device under test: its name, waiting for it, timing on it, its clocks.
+
+In a rehearsal the device is the CPU.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def device_name() -> str:
 
 
 def wait() -> None:
-    """Wait until the GPU has done what it was given."""
+    """Wait until the GPU has finished its work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
@@ -101,7 +104,7 @@ class StateReader:
 
 
 def reset_peak() -> None:
-    """Forget the peak of device memory so far."""
+    """Reset the peak of device memory."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
 

@@ -1,4 +1,4 @@
-"""What the figures belong to: the machine, its versions, and whether it can compile kernels."""
+"""The environment of the measurements: the machine, its versions, and whether it can compile kernels."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _free_bytes(folder: str) -> int:
 
 
 def _first_line(command: list[str]) -> str:
-    """Return the first line a program prints, or why it does not run."""
+    """Return the first line that a program prints, or the reason why it does not run."""
     try:
         answer = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=PROGRAM_SECONDS

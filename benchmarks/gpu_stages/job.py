@@ -21,12 +21,12 @@ class Job:
     function: str
     """`module:function` below benchmarks.gpu_stages; it takes the arguments and a function that emits a row."""
     seconds: float
-    """Deadline, counted from the go. The process group is killed then."""
+    """Seconds from the start signal to the deadline, at which the process group is killed."""
     least_seconds: float
     """The job does not start with less time left than this."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     imports: tuple[str, ...] = TRAINER
-    """Modules imported while the process waits for its go."""
+    """Modules that the process imports while it waits for its start signal."""
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
-    """Probe of the environment stage without which the job is pointless: `triton` or `compile`."""
+    """The probe of the environment stage that must succeed for this job: `triton` or `compile`."""

@@ -2,10 +2,10 @@
 
     python -m benchmarks.gpu_stages.one_gpu_rank PLAN
 
-NCCL refuses two ranks on one GPU. Here every message goes through the host's memory over gloo, so that the kernels, the
-layouts and the sums of several ranks can be checked where there is only one GPU. Its speed says nothing.
-
-On a CPU the same detour is taken, so that a rehearsal runs this file's lines.
+NCCL refuses two ranks on one GPU. Here every message goes through the host's memory over gloo, so
+that the kernels, the layouts and the sums of several ranks can be checked where there is only one
+GPU. The speed of such a training says nothing. On a CPU the messages take the same detour, so that
+a rehearsal runs the lines of this file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _original: dict[str, Any] = {}
 
 
 def use_one_gpu() -> None:
-    """Replace what torch sends between GPUs; call it before megatron-core or DeepSpeed are imported."""
+    """Replace the functions by which torch sends between GPUs.
+
+    Call this before megatron-core or DeepSpeed are imported.
+    """
     replacements: dict[str, Callable[..., Any]] = {
         "init_process_group": _over_gloo("init_process_group"),
         "new_group": _over_gloo("new_group"),
@@ -67,7 +70,7 @@ def _over_gloo(name: str) -> Callable[..., Any]:
 
 
 class Finished:
-    """The work of a message that has arrived; also what a group of them returns."""
+    """The handle of a message that has already arrived; a group of such messages returns one too."""
 
     def wait(self, *_: Any) -> bool:
         """Wait for nothing."""
@@ -78,7 +81,7 @@ class Finished:
         return True
 
     def append(self, _: Any) -> None:
-        """Take a work that has ended already."""
+        """Accept the handle of an operation that has already ended."""
 
 
 def _finished(asynchronous: bool) -> Finished | None:
@@ -123,7 +126,7 @@ def reduce(
     async_op: bool = False,
     group_dst: Any = None,
 ) -> Any:
-    """Reduce through the host; every rank gets the result, as it may."""
+    """Reduce through the host; every rank gets the result, which a reduction allows."""
     return all_reduce(tensor, op, group, async_op)
 
 
@@ -172,7 +175,7 @@ def reduce_scatter_tensor(
 
 
 class Received:
-    """A message on its way, which its wait brings to the GPU."""
+    """A message in transit; waiting for it copies it to the GPU."""
 
     def __init__(self, work: Any, tensor: torch.Tensor, copy: torch.Tensor) -> None:
         self._work = work
@@ -191,7 +194,7 @@ class Received:
 
 
 class Sent:
-    """A message on its way; it keeps the copy that is read from."""
+    """A message in transit, with the host copy from which it is sent."""
 
     def __init__(self, work: Any, copy: torch.Tensor) -> None:
         self._work = work
@@ -244,7 +247,7 @@ def batch_isend_irecv(p2p_op_list: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def one_by_one(*_: Any, **__: Any) -> Iterator[Finished]:
-    """Stand where torch would join messages into one: each is sent when it is asked for."""
+    """Replace the context in which torch joins messages into one: here each message is sent at once."""
     yield Finished()
 
 
@@ -265,8 +268,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     exit_code = main()
-    # As the trainer ends. While Python takes itself apart, a C++ thread of DeepSpeed's backward pass
-    # may want the interpreter: then Python 3.12 ends that thread, and with it the process, by
+    # End as the trainer does. While Python shuts down, a C++ thread of DeepSpeed's backward pass
+    # may need the interpreter: then Python 3.12 ends that thread, and with it the process, by
     # "terminate called without an active exception".
     from runbook.training.__main__ import leave
 

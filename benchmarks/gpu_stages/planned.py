@@ -42,7 +42,10 @@ def compare(path: Path, copy: Path | None = None) -> list[str]:
 
 
 def set_words_of(row: dict[str, Any], device: str) -> list[str]:
-    """Return the set_words that a plan of this row is made with; empty where it is not a step of the trainer."""
+    """Return the key=value settings with which this row is planned.
+
+    The list is empty if the row is not a step of the trainer.
+    """
     if row.get("program") != "ours" or "median_seconds" not in row or row["shape"] not in MODELS:
         return []
     if is_part_of_kernels(row) or row.get("fp8", "none") != "none":
@@ -66,12 +69,12 @@ def set_words_of(row: dict[str, Any], device: str) -> list[str]:
 
 
 def is_part_of_kernels(row: dict[str, Any]) -> bool:
-    """Return whether the row ran some of the trainer's kernels only, which a plan has no word for."""
+    """Return whether the row used only some of the trainer's kernels, which no plan can describe."""
     return row.get("parts", "all") not in ("", "all", ",".join(PARTS))
 
 
 def plan_of(row: dict[str, Any], set_words: list[str]) -> dict[str, Any]:
-    """Return planned bytes and seconds and how far they are from the measured ones, or why there is no plan."""
+    """Return the planned bytes and seconds and their errors against the measured ones, or why there is no plan."""
     try:
         _, plan = load_plan("local", [*ALWAYS, *set_words])
     except RunbookError as error:
@@ -100,7 +103,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def planned_gpu(name: str, memory_bytes: int) -> Iterator[None]:
-    """Let `site=local-gpu` find this GPU: a program called nvidia-smi in PATH that names it."""
+    """Let `site=local-gpu` find this GPU by a program called nvidia-smi in PATH that names the GPU."""
     if name == "cpu":
         yield
         return

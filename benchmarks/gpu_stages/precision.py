@@ -1,4 +1,7 @@
-"""8-bit training without Transformer Engine: measured if the trainer accepts it, else its own reason."""
+"""8-bit training without Transformer Engine.
+
+The row has the measurement if the trainer accepts 8 bits, otherwise the trainer's reason.
+"""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ WAITS = re.compile(r"(Stream|Device|Event)Synchronize|MemcpyAsync|cudaMemcpy$")
 
 @dataclass(frozen=True)
 class Span:
-    """One thing the device did, in microseconds."""
+    """One activity of the device, with times in microseconds."""
 
     name: str
     category: str
@@ -80,7 +80,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
         elif span.category == "cuda_runtime" and WAITS.search(span.name):
             waits.append(span)
         elif span.category == "cpu_op" and not torch.cuda.is_available():
-            spans.append(span)  # of a rehearsal: operators in place of kernels
+            spans.append(span)  # a rehearsal has operators in place of kernels
     busy = busy_microseconds(spans) / 1e6
     kinds = sums_by(spans, lambda span: kind_of(span.name))
     kernels = sums_by(spans, lambda span: span.name)

@@ -38,11 +38,12 @@ SHAPES: dict[str, dict[str, int]] = training_vs_plain.SHAPES | {
     "small-512": {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256},
 }
 SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
-"""Shapes with a small vocabulary: of a rehearsal, whose kernels may be interpreted, and for CPUs."""
+"""Shapes with a small vocabulary, for rehearsals, whose kernels may be interpreted, and for CPUs.
+"""
 VOCABULARY = (50257, 50304)
 """Tokens of GPT-2, and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
-"""Of `SMALL_SHAPES`."""
+"""The same for the shapes in `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
 SEED = 1234
 
@@ -59,7 +60,7 @@ class Program(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramOptions:
-    """What to build; fields that a program does not have are ignored by it."""
+    """The program to build; a program ignores the fields that it does not have."""
 
     program: str
     shape: str
@@ -137,7 +138,7 @@ def phase_content(options: ProgramOptions, **sections: Any) -> dict[str, Any]:
 
 
 def set_kernels(content: dict[str, Any], wanted: str) -> None:
-    """Set `tuning.kernels`, where this version of the plan has that field and value, and Triton is there."""
+    """Set `tuning.kernels` if this version of the plan has that field and value and Triton is installed."""
     can_run = torch.cuda.is_available() or "TRITON_INTERPRET" in os.environ
     if not can_run or importlib.util.find_spec("triton") is None:
         return
@@ -203,7 +204,7 @@ class OurProgram:
         draw_weights_on_device()
         self.engine = make_engine(spec)
         self.update: Any = None
-        """What the last optimizer step did: gradient norm, skipped, loss scale."""
+        """Gradient norm and loss scale of the last optimizer step, and whether it was skipped."""
 
     def micro_batches(self, sequences: int, count: int) -> list[dict[str, torch.Tensor]]:
         """Return micro-batches with the four tensors that an engine reads."""

@@ -1,6 +1,6 @@
 """Trainings of several ranks that share one GPU, against the losses of one CPU.
 
-See one_gpu_rank.py for what is real here: kernels, layouts and sums are; NCCL and speed are not.
+Kernels, layouts and sums are real here; NCCL and speed are not (one_gpu_rank.py).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from benchmarks.gpu_stages.trainings import (
 from benchmarks.gpu_stages.worker import Emit
 
 TRAINING_SECONDS = 150.0
-"""All trainings of a wave run at the same time and get so long together."""
+"""Seconds that all trainings of a wave have together; they run at the same time."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout over several ranks, and how it is trained."""
+    """A layout over several ranks, and the settings of its training."""
 
     name: str
     spec: dict[str, Any]
@@ -78,11 +78,11 @@ LAYOUTS = (
     Layout("tensor 2, fp8", {"tensor": 2}, precision="bf16", fp8="tensorwise"),
 )
 REHEARSED = ("tensor 2, sequence, plain", "pipeline 2")
-"""On a CPU; the kernels of the GPU would take minutes in Triton's interpreter."""
+"""Settings on a CPU, where the kernels of the GPU would take minutes in Triton's interpreter."""
 
 
 def train(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row for each layout; those of a wave train at the same time."""
+    """Emit a row for each layout; the layouts of one wave train at the same time."""
     size = arguments["size"]
     rehearsal = size == "rehearsal"
     chosen = [layout for layout in LAYOUTS if not rehearsal or layout.name in REHEARSED]
@@ -110,7 +110,7 @@ def waves(layouts: Sequence[Layout], size: str, ranks_at_once: int) -> list[list
 
 
 class Training:
-    """The ranks of one layout, started."""
+    """The started ranks of one layout."""
 
     def __init__(self, root: Path, layout: Layout, size: str) -> None:
         self._layout = layout
@@ -158,7 +158,7 @@ class Training:
         return row
 
     def _results(self) -> dict[str, Any]:
-        """Return what the last losses of each step are, and what the events say."""
+        """Return the last loss of each step, and the values of the events."""
         lines = {line["iteration"]: line for line in specs.metrics(self.folder)}
         losses = losses_of([lines[iteration] for iteration in sorted(lines)])
         events = specs.metrics(self.folder, "events.jsonl")
@@ -183,11 +183,16 @@ class Training:
 
 NEAR_INTERVAL = 3
 KILLED_AFTER = 10
-"""Records of metrics.jsonl after which the ranks are killed; 20 steps are asked for."""
+"""The number of records in metrics.jsonl after which the ranks are killed; the training has 20
+steps.
+"""
 
 
 def near(arguments: dict[str, Any], emit: Emit) -> None:
-    """Kill a training that keeps copies in node memory, start it again, and compare with one that nobody killed."""
+    """Kill a training that keeps copies in node memory, start it again, and compare its losses.
+
+    The losses are compared with those of an undisturbed training.
+    """
     size = arguments["size"]
     with corpus_folder() as root, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         for name, spec in (("one rank", {}), ("data 2", {"copies": 2})):
@@ -235,7 +240,7 @@ def _is_near(source: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a port on which no process listens."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

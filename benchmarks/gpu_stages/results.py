@@ -12,13 +12,13 @@ from typing import Any
 
 SCHEMA = 1
 LOG_BYTES = 12_000
-"""Kept of each process's standard error."""
+"""Bytes of each process's standard error that are kept."""
 PROFILE_BYTES = 60_000
 MOST_PROFILES = 4
 
 
 class Results:
-    """What was measured so far, in memory and on disk."""
+    """The measurements so far, in memory and on disk."""
 
     def __init__(self, folder: Path, *, rehearsal: bool, commit: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

@@ -21,11 +21,13 @@ from benchmarks.gpu_stages.job import Job
 from benchmarks.gpu_stages.results import Results
 
 AHEAD = 4
-"""So many processes import while one measures. An import takes 10 to 15 s; a row takes about as long."""
+"""The number of processes that import while one measures. An import takes 10 to 15 s; a row takes
+about as long.
+"""
 EXIT_SECONDS = 10.0
-"""A process that said it is done gets so long to end before it is killed."""
+"""Seconds that a process has to end after it reports that it is done; then it is killed."""
 RESERVE_SECONDS = 4.0
-"""Kept back of the whole deadline, to write the file and to print the table."""
+"""Seconds of the whole deadline that are reserved to write the file and print the table."""
 
 
 class WorkerProcess:

@@ -1,6 +1,6 @@
-"""Saves and a resume of a large model by the whole trainer: how long the training waits for them.
+"""How long a training waits for the saves and the resume of a large model by the whole trainer.
 
-The same trainings give the seconds of a step of the whole training loop, with data, agreement and log.
+The same trainings give the step time of the whole training loop, with data, agreement and log.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ INTERVAL = 18
 one before is written. Its second save uses the host memory that the first one pinned."""
 SAVES_IN_BACKGROUND = 2
 LAST = 1000
-"""The second training is not awaited: its last save, which is waited for, would measure nothing new."""
+"""The benchmark does not wait for the end of the second training: its last save, in the foreground,
+would measure nothing new.
+"""
 POLL_SECONDS = 0.1
 
 
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the waited save, the resume, and the saves in the background."""
+    """Emit the save in the foreground, the resume, and the saves in the background."""
     draw_weights_on_device()
     options = ProgramOptions(**arguments["options"])
     with tempfile.TemporaryDirectory(dir=arguments.get("folder")) as name:
@@ -56,7 +58,7 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _watch(folder: Path, options: ProgramOptions, begun: float, emit: Emit) -> None:
-    """Emit what the second training shows, and end this process as soon as it has shown all."""
+    """Emit the measurements of the second training, and end this process as soon as they are complete."""
     try:
         _wait_for(lambda: len(_events(folder, "started")) == 2)
         seconds = _events(folder, "started")[1]["time"] - begun
@@ -83,7 +85,7 @@ def _wait_for(condition: Callable[[], bool]) -> None:
 
 
 def _lines(folder: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics that are written whole."""
+    """Return the complete lines of the metrics."""
     text = (folder / "metrics.jsonl").read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
 

@@ -8,27 +8,29 @@ from typing import Any
 from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
 
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
-"""Which of the trainer's GPU kernels are used, for this benchmark: a comma list; unset: all."""
+"""The variable that names the trainer's GPU kernels for this benchmark as a comma-separated list;
+if it is unset, all are used.
+"""
 PARTS = ("norm", "linear", "cross_entropy", "layers")
 KERNELS = "compiled"
 """The value of `training.kernels` that has parts."""
 LARGE_GPU_BYTES = 100 * 2**30
-"""The 6.7B model takes about 120 GiB: an H200 has room for it."""
+"""The 6.7B model takes about 120 GiB, which fits on an H200."""
 
 
 def environment(*, rehearsal: bool) -> list[Job]:
-    """Return the job that looks at the machine."""
+    """Return the job that examines the machine."""
     return [Job("environment", "machine", "environment:look", 90, 10, imports=TORCH)]
 
 
 def ceilings(*, rehearsal: bool) -> list[Job]:
-    """Return the job that measures what the device can do at best."""
+    """Return the job that measures the highest speeds of the device."""
     size = {"rehearsal": rehearsal}
     return [Job("ceilings", "products and copies", "ceilings:measure", 60, 10, size, imports=TORCH)]
 
 
 def correctness(*, rehearsal: bool) -> list[Job]:
-    """Return trainings by both engines, against the losses of a CPU."""
+    """Return trainings by both engines, whose losses are compared with a CPU's."""
     size = "rehearsal" if rehearsal else "full"
     trainings = {
         "size": size,
@@ -78,7 +80,11 @@ def throughput_job(
 
 
 def model_1_3b(*, rehearsal: bool) -> list[Job]:
-    """Return 1.3B: the trainer without its GPU kernels, with one part after the other, then the plain programs."""
+    """Return the jobs at 1.3B.
+
+    They time the trainer without its GPU kernels, then with one part after the other, then the plain
+    programs.
+    """
     common: dict[str, Any] = {"rehearsal": rehearsal, "shape": "1.3b"}
     stage = "1.3b"
     jobs = [
@@ -109,7 +115,7 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
 
 
 def batches(*, rehearsal: bool) -> list[Job]:
-    """Return 1.3B with other micro-batches of the same tokens, and with fewer tokens."""
+    """Return the jobs at 1.3B with other micro-batches of the same tokens, and with fewer tokens."""
     jobs = []
     for micro_batch, count in ((8, 4), (16, 2), (2, 16), (4, 2)):
         jobs.append(
@@ -127,7 +133,7 @@ def batches(*, rehearsal: bool) -> list[Job]:
 
 
 def shapes(*, rehearsal: bool) -> list[Job]:
-    """Return 125M and 350M."""
+    """Return the jobs at 125M and 350M."""
     if rehearsal:
         return []
     jobs = []
@@ -152,7 +158,7 @@ def shapes(*, rehearsal: bool) -> list[Job]:
 
 
 def large(*, rehearsal: bool) -> list[Job]:
-    """Return 6.7B, for a GPU with more than 100 GiB."""
+    """Return the job at 6.7B, for a GPU with more than 100 GiB."""
     if rehearsal:
         return []
     common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 120}
@@ -197,7 +203,7 @@ def precision(*, rehearsal: bool) -> list[Job]:
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:
-    """Return rows of 1.3B again, the best one twice: their spread is the noise of every comparison."""
+    """Return jobs at 1.3B again, the best one twice: the spread of their rows is the noise of every comparison."""
     common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
     jobs = [
         throughput_job("repeats", "all kernels", profile=True, **common),

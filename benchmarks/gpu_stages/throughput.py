@@ -24,7 +24,7 @@ TIMED_STEPS = 4
 
 
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the row of a program, and a second one with its profile where that is wanted."""
+    """Emit the row of a program, and a second row with its profile if the job asks for it."""
     options = ProgramOptions(**arguments["options"])
     begun = time.monotonic()
     program = make_program(options)
@@ -42,9 +42,7 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
             if micro_batch == 1:
                 raise
             too_large.append(f"micro-batch {micro_batch}: {error}"[:200])
-        torch._dynamo.config.automatic_dynamic_shapes = (
-            False  # the next size is compiled for itself
-        )
+        torch._dynamo.config.automatic_dynamic_shapes = False  # torch compiles the next size anew
         del micro_batches
         gc.collect()
         torch.cuda.empty_cache()
@@ -86,7 +84,7 @@ def parts_variable() -> str:
 def timed_row(
     program: Program, micro_batches: list[Any], options: ProgramOptions
 ) -> dict[str, Any]:
-    """Warm up, time some steps, and return what they come to."""
+    """Warm up, time some steps, and return their summary."""
     warm_up = [_seconds_of_step(program, micro_batches)[0] for _ in range(WARM_UP_STEPS)]
     seconds: list[float] = []
     losses: list[float] = []

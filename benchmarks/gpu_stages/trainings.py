@@ -1,4 +1,6 @@
-"""Whole trainings by the trainer itself, in this process: do they run, do they learn what a CPU learns, do they resume.
+"""Whole trainings by the trainer itself, in this process.
+
+The rows say whether they run, reach the losses of a CPU, and resume.
 
 The CPU's losses are committed (benchmarks/gpu_losses.json), so that no GPU time is spent on them.
 """
@@ -38,7 +40,9 @@ SIZES = {
     "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 64},
 }
 AGREES = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""How far apart losses of two devices may lie: sums in another order, and what 20 steps make of that."""
+"""How far apart the losses of two devices may lie: they add up in different orders, and the
+difference grows over 20 steps.
+"""
 RESUME_AGREES = 1e-2
 """Attention's backward pass on a GPU adds up in an order that changes from run to run."""
 
@@ -100,7 +104,7 @@ def train(folder: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> None:
-    """Give back what a training that ended still holds."""
+    """Free the memory that an ended training still holds."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -108,7 +112,7 @@ def free_memory() -> None:
 
 @contextlib.contextmanager
 def corpus_folder() -> Iterator[Path]:
-    """Give a folder for trainings, with the corpus in `data`."""
+    """Yield a folder for trainings, with the corpus in `data`."""
     with tempfile.TemporaryDirectory() as name:
         specs.write_corpus(Path(name) / "data" / "corpus_text_document", documents=200)
         yield Path(name)
@@ -269,7 +273,7 @@ def fp16(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit 20 steps with products in 8 bits, next to the losses of a CPU in bf16."""
+    """Emit the row of 20 steps with products in 8 bits, compared with the losses of a CPU in bf16."""
     check = f"{STEPS} steps bf16, fp8 tensorwise"
     if not torch.cuda.is_available():
         emit({"check": check, "not_run": "products in 8 bits need a GPU"})
@@ -290,7 +294,7 @@ def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _attempt(action: Any) -> dict[str, Any]:
-    """Return the row, or why there is none, so that the next training still runs."""
+    """Return the row, or the reason why there is none, so that the next training still runs."""
     try:
         row: dict[str, Any] = action()
         return row

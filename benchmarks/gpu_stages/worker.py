@@ -1,9 +1,10 @@
-"""A process of the benchmark: imports at once, waits for its go, then measures.
+"""A process of the benchmark: it imports at once, waits for its start signal, then measures.
 
     python -m benchmarks.gpu_stages.worker JOB.json
 
 Rows go to standard output as lines of JSON. Everything else that is printed goes to standard error.
-The process takes no GPU memory before its go, so several may wait while another one measures.
+The process takes no GPU memory before its start signal, so several processes may wait while another
+one measures.
 """
 
 from __future__ import annotations
@@ -51,14 +52,14 @@ def main() -> None:
 
 
 def _take_standard_output() -> TextIO:
-    """Return the real standard output; what libraries print there goes to standard error from now on."""
+    """Return the real standard output; from now on the output of libraries goes to standard error."""
     rows = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return rows
 
 
 def _leave(rows: TextIO, code: int) -> None:
-    """End at once: exit handlers of torch and NCCL take seconds and free nothing the driver does not."""
+    """End at once: exit handlers of torch and NCCL take seconds, and the driver frees everything anyway."""
     rows.flush()
     sys.stdout.flush()
     sys.stderr.flush()
