@@ -50,8 +50,8 @@ This page is written by `python tools/write_pages.py`; a test compares the two.
 
 LUMI_HEAD = """# The LUMI document's results, recomputed
 
-The LUMI document has a table of eight runs. Here is each row again: TFLOP/s from its own samples/s, what the document
-states next to it, and a verdict. Two rows cannot be right as they stand, one is printed twice, two were never measured.
+The LUMI document has a table of eight runs. Each row is here with TFLOP/s computed from its samples/s, the TFLOP/s that the
+document states, and a verdict. Two rows cannot be right as they stand, one is printed twice, two were never measured.
 Its log counts the forward pass twice, because its script recomputes activations: its percentages are hardware FLOP/s,
 and the model's own (MFU) are three quarters of them.
 

@@ -36,7 +36,7 @@ def preflight(
     Checks that need no job come first. Then one short job checks each node in plain Python, imports
     torch in a separate process, connects the nodes by TCP, and lets the ranks use each process
     group of the plan. It stops at the first defect; a missing answer is a defect. Exit code 1 if
-    there is one.
+    there is a defect.
     """
     from runbook.display import CheckTable
     from runbook.phases.p01_environment.doctor import preflight as find_defect

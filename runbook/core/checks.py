@@ -53,7 +53,7 @@ class Check:
             raise ValueError(message)
 
     def as_dict(self) -> dict[str, str]:
-        """Return what plans and records store about it."""
+        """Return the check as plans and records store it."""
         content: dict[str, str] = as_json(self)
         return content
 

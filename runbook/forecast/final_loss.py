@@ -123,7 +123,7 @@ class _Backtest:
         return errors
 
     def scores(self, choices: Sequence[LawChoice]) -> Array:
-        """Return relative errors, divided by the root of the decades extrapolated."""
+        """Return the relative errors, divided by the root of the extrapolated decades."""
         scores: Array = np.abs(self.errors(choices)) / np.sqrt(self.decades + DECADES_AT_ZERO)
         return scores
 

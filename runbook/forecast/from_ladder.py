@@ -79,7 +79,7 @@ def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
 
 
 def _ratios_to_line(runs: Runs, line: Runs, targets: Runs) -> Array:
-    """Return the laws' loss for each target, relative to their loss for the line at its compute."""
+    """Return the laws' loss of each target, divided by that of a model on the line of equal compute."""
     tokens = tokens_on_line(targets, line)
     params_per_token = line.params[-1] / line.tokens[-1]
     same_compute = replace(

@@ -140,7 +140,7 @@ def _ezpz_values(line: str) -> dict[str, str]:
     # The same values over all ranks come after it.
     own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
-        # a bare `train_loss` keeps its name: it is an evaluation of wordplay's
+        # A bare `train_loss` keeps its name, because in wordplay's logs it is an evaluation.
         values.setdefault(key.removeprefix("train/"), value)
 
     return values

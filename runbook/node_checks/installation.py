@@ -20,7 +20,7 @@ PROGRAMS_SECONDS = 20.0
 """Time limit of all programs together, below that of the question."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time no further package is read, and the nodes are compared using the others.
+"""After this time no further package is read; the nodes are compared by the packages read so far.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000.
 """

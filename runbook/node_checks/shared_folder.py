@@ -111,7 +111,7 @@ def _unseen_nodes(folder: Path) -> list[str]:
 def look_at_clock(folder: Path) -> Facts:
     """Return by how many seconds the file server's clock is ahead of ours.
 
-    The number is negative if it is behind.
+    The number is negative if the server's clock is behind.
     """
     path = folder / f"clock-{own_name()}"
     before = time.time()

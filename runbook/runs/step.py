@@ -247,7 +247,7 @@ class StepOfRun:
         self._write_marker(self.fingerprint, **facts)
 
     def mark_for_repeat(self, reason: str, **facts: Any) -> None:
-        """Write a marker with a reason in place of the fingerprint, so the step is not done."""
+        """Write a marker with a reason in place of the fingerprint, so that the step is done again."""
         self._write_marker(reason, **facts)
 
     @property

@@ -152,7 +152,7 @@ class Training(Strict):
     wsd_decay_fraction: Fraction = 0.1
     """With schedule wsd: share of the decay length, at its end, in which the rate falls."""
     wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
-    """With schedule wsd: how the rate falls: exponential, linear or cosine."""
+    """With schedule wsd: how the rate falls (exponential, linear or cosine)."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
     """Steps until the peak learning rate; give at most one of the four warm-up keys."""
     warmup_samples: Annotated[Count, Aliases("lr_warmup_samples")] = 0

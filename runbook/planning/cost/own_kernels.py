@@ -137,7 +137,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    No device exceeds its datasheet's bandwidth, which matters below the measured bandwidth.
+    The kernel takes at least the time in which the datasheet's bandwidth moves the least bytes.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)

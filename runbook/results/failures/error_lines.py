@@ -1,7 +1,7 @@
-"""Decides whether a line reports an error, or tells what a program will do instead.
+"""Decides whether a line reports an error, or how the program continues without an error.
 
 Programs use the words of a failure also when they announce something: an optional package that is
-not installed, a setting, or what they do without a file. Such words count only in a line that
+not installed, a setting, or how they continue without a file. Such words count only in a line that
 reports an error.
 """
 
@@ -31,24 +31,24 @@ _RAISED = re.compile(
 )
 """An exception anywhere in a line. Loggers and other ranks print text before it."""
 _CONTINUES = re.compile(
-    # What the program does without the thing that it lacks
+    # How a program continues without something that it lacks
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
     r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b|\bskipping\b"
     r"|\b(?:will|going to) (?:retry|try again|be retried)\b|\bretrying\b"
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
 )
-"""What a program does without the thing that its line reports as missing."""
+"""A line that says how its program continues without something that it lacks."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
-"""A reason for which the next write fails too, whatever the program does without this one."""
+"""A full disk: the next write fails too, even if the program continues without this one."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
-"""NCCL marks warnings, after which it may go on, and errors in the same way."""
+"""NCCL's mark of a line, which is the same for errors and for warnings after which it continues."""
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
     r"|\b(?:is|are) not an? (?:failure|error|problem)\b"
     r"|\b(?:exceeded|failed|failures|errors?|lost|full|diverged|detected)\b\"?\s?[:=]\s?(?:0|no|none|None|false|False)\b"
 )
-"""A line that says that there is no failure."""
+"""A line that reports that nothing has failed."""
 
 
 def reports_error(text: str) -> bool:
@@ -63,7 +63,7 @@ def reports_error(text: str) -> bool:
 
 
 def continues(text: str) -> bool:
-    """Return whether a line that reports no error says that its program goes on.
+    """Return whether a line that reports no error says that its program continues.
 
     >>> continues("Apex is not installed. Falling back to Torch Norm")
     True

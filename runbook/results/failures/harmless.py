@@ -132,7 +132,7 @@ _NO_FIRST_ERROR = re.compile(
             r"not a git repository|detected dubious ownership|unsafe repository",
             # Megatron tries the kernels of Apex and Transformer Engine, and then those of torch.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
-            # What a program does without the thing that it lacks
+            # How a program continues without something that it lacks
             r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
             r"|\bcontinu(?:es|ing) without\b|\bdisabl(?:ed|ing)\b|\brebuilding\b"
             r"|\bwill not be (?:used|computed|available|registered)\b)",

@@ -13,7 +13,7 @@ PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job's folder in the sandbox.
 
-A value that contains it is known only on the user's machine.
+A value that contains this folder is known only on the user's machine.
 """
 HOME = "/person"
 """The home folder in the sandbox, in place of the user's."""

@@ -134,7 +134,7 @@ def hang(bench: Bench) -> DrillEnding:
     set_words = (f"training.process_group_timeout={limit}",)
     case = DrillRun(bench, "hang", *set_words)
     ending = DrillEnding(
-        "SIGSTOP to rank 1 at step 9; rank 0 sleeps for ever at step 15 of the next job"
+        "SIGSTOP to rank 1 at step 9; rank 0 sleeps forever at step 15 of the next job"
     )
     failure = case.train(
         "stop:rank=1,step=9,job=04-training; hang:rank=0,step=15,job=04-training-2"
@@ -380,7 +380,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 def stale_lock(bench: Bench) -> DrillEnding:
     """Take over the lock of a killed process, but not the lock of a running process."""
     case = DrillRun(bench, "lock")
-    ending = DrillEnding("a process is killed while it holds the run's lock; then one that lives")
+    ending = DrillEnding("a killed process leaves the run's lock; then a live process holds it")
     dead = _run_python(HOLD_AND_DIE, str(case.folder))
     ending.rule(
         dead.exit_code == -9 and (case.folder / "lock.json").exists(),

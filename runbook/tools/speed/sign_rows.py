@@ -118,7 +118,7 @@ OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[56
 A bare 1080 may be a batch or a number of milliseconds.
 """
 _UNTIL_NEWER_DEVICE = r"(?:(?!\b(?:gb|[abh])\d00)[^.;])"
-"""A character of a clause before a device that is fast with bf16."""
+"""A character of a clause that does not begin the name of a device that is fast with bf16."""
 _FIGURES_ONE_AFTER_ANOTHER = r"(?:\d+ ?%?(?:,|/|,? (?:and|to|or|then))? ?)*"
 _NETWORK_OF_TRAINING = (
     r"[^.;\n]{0,20}\b(?:training|compute|nccl|mpi|data|gpus?|jobs?)\b"

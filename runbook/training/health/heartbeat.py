@@ -160,7 +160,7 @@ class HeartbeatFile:
 class HeartbeatWriter:
     """This rank's heartbeat, which costs the training loop two assignments per step.
 
-    Without a file it is never written.
+    If there is no file, the heartbeat is never written.
     """
 
     def __init__(

@@ -111,7 +111,8 @@ class RecipeReader:
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of the functions that make recipes; each has the function's name as its recipe."""
+    """Calls of the functions that make recipes; the `recipe` of each call is the function's name.
+    """
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """The value of each return statement that was read, and the branches around it."""
 
