@@ -10,6 +10,7 @@ from runbook.results.gates import (
     Gate,
     learning_check,
     resume_check,
+    smallest_fall_of,
     smoke_gate,
     steps_check,
 )
@@ -171,6 +172,19 @@ def test_learning_needs_three_tenths_of_the_first_two_losses_of_a_hundred(make, 
     records = [make.step(n, loss=10.0 if n <= 2 else last_loss) for n in range(1, 101)]
     learned, _ = learning_check(make.history(records))
     assert (learned.name, learned.verdict) == ("model learned", verdict)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "vocabulary", "fall"),
+    [
+        (99_999, 50_257, 0.0),
+        (100_000, 50_257, 0.30),
+        (100_000, 8_192, 0.30),
+        (100_000, 8_191, 0.15),
+    ],
+)
+def test_a_small_vocabulary_or_a_short_training_needs_a_smaller_fall(tokens, vocabulary, fall):
+    assert smallest_fall_of(tokens, vocabulary) == fall
 
 
 @pytest.mark.parametrize(("first_high", "verdict"), [(90, "fail"), (91, "warn")])

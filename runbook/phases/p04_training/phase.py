@@ -171,10 +171,8 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
     ]
     # Otherwise the first remaining loss would be compared with the last one.
     if steps.verdict == "pass":
-        # In a short run it is sufficient that the loss falls.
-        smallest_fall = 0.0
-        if training.phase_plan.duration.tokens >= 100_000:
-            smallest_fall = 0.30
+        plan = training.phase_plan
+        smallest_fall = gates.smallest_fall_of(plan.duration.tokens, plan.model.shape.vocabulary)
         checks += gates.learning_check(trained.history, smallest_fall=smallest_fall)
 
     return record_checks(session, checks)
