@@ -45,6 +45,21 @@ def test_an_unknown_error_stands_beside_its_effects_and_a_certain_one_explains_t
     assert first_error.explains_effects == (error == CUDNN or is_lost_peer)
 
 
+@pytest.mark.parametrize(
+    ("thread", "message", "is_survived"),
+    [
+        ("gpu04:889:930 [2]", "Bootstrap : Using eth0", True),
+        ("gpu04:889:930 [2]", "init.cc:1491 -> 1", False),
+        ("gpu04:889:931 [2]", "Bootstrap : Using eth0", False),
+    ],
+)
+def test_a_warning_of_an_nccl_thread_that_went_on_explains_no_lost_peer(
+    thread, message, is_survived
+):
+    finder = finder_of(WARN, f"{thread} NCCL INFO {message}", CLOSED)
+    assert (finder.first_error() is None) == is_survived
+
+
 @pytest.mark.parametrize("error", [UNKNOWN, WARN, HINT])
 def test_an_error_long_before_a_lost_peer_does_not_explain_it(error):
     near = finder_of(error, *["step"] * (LINES_TO_EFFECT - 1), CLOSED).first_error()
@@ -90,6 +105,8 @@ def test_an_error_hides_no_other_way_to_end():
         "fatal: unsafe repository ('/workspace' is owned by someone else)",
         "bash: ulimit: open files: cannot modify limit: Invalid argument",
         "The cache does not exist or is invalid, rebuilding indices on rank 0",
+        "n1:9:9 [0] misc/nvmlwrap.cc:183 NCCL WARN nvmlDeviceSetCpuAffinity() failed: Unknown Error",
+        "n1:9:9 [0] plugin/net.cc:88 NCCL WARN NET/Plugin: dlerror=libx.so: cannot open it. No plugin found",
         "the allocator failed to get 0 bytes; this is not a failure, but costs time",
     ],
 )

@@ -71,6 +71,8 @@ MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
 
 Ranks that wait for a rank, or lose the one with the store, report the network or the launcher.
 """
+_NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
+"""A line of a thread that is not on its way back from an error (`init.cc:1491 -> 1`)."""
 _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
@@ -349,8 +351,11 @@ class FailureFinder:
 
         NCCL tries networks and features one after the other, and warns of each that it cannot use.
         """
-        if not self._found or "NCCL INFO" not in line:
+        if "NCCL INFO" not in line:
             return
+        going_on = _NCCL_GOES_ON.search(line[:MAX_TEXT])
+        if going_on is not None:
+            self._first_error.forget_warnings_of(going_on["thread"])
         started = _NCCL_STARTED.search(line[:MAX_TEXT])
         if started is None:
             return

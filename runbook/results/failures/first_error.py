@@ -124,6 +124,13 @@ class FirstErrorFinder:
         self._errors.clear()
         self._hints.clear()
 
+    def forget_warnings_of(self, thread: str) -> None:
+        """Forget what NCCL warned of in a thread that went on: `host:process:thread [device]`."""
+        for errors in (self._errors, self._hints):
+            for process, error in [*errors.items()]:
+                if "NCCL WARN" in error.evidence and thread in error.evidence:
+                    del errors[process]
+
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
         """Yield exceptions, then other errors, each sorted by line.
 

@@ -46,6 +46,7 @@ _HARMLESS = re.compile(
             r"^(?!.*NCCL WARN).*NCCL INFO",
             # NCCL's server for its own monitoring, and a question that a device need not answer
             r"\bras/\w+\.cc:\d+ NCCL WARN",
+            r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
             # MPICH queries a missing key to wait for the other ranks.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
@@ -159,6 +160,9 @@ _NO_FIRST_ERROR = re.compile(
             r"\berrors?\s?[:=]\s?\d+(?:\.\d|e-\d)",
             # Open MPI without InfiniBand uses another transport.
             r"was unable to find any relevant network interfaces",
+            # What NCCL reads of the machine when it starts
+            r"(?:\bgraph/xml|\bnvmlwrap)\.\w+:\d+ NCCL WARN",
+            r"NCCL WARN (?:Could not find real path|NUMA auto balancing)",
             # NCCL without InfiniBand, and messages from the subnet manager
             r"Failed to open libibverbs\.so|async event ?: client reregistration",
             # A tracker that fails does not end the training.

@@ -217,6 +217,30 @@ DEVICE_RULES = (
         source="hustvl/Vim#42",
         in_warnings=True,
     ),
+    # NCCL prints the runtime's own words for a kernel that this GPU cannot load.
+    Rule(
+        kind=GPU_STACK,
+        patterns=(
+            r"(?:Cuda|HIP) failure (?:\d+ )?'(?:invalid kernel file|invalid device function|named symbol"
+            r"|device kernel image|no kernel image)",
+        ),
+        example="n1:774:739 [0] enqueue.cc:66 NCCL WARN Cuda failure 'invalid kernel file'",
+        counterexample="n1:774:739 [0] enqueue.cc:66 NCCL WARN Cuda failure 'out of memory'",
+        source="ROCm/rccl#876",
+    ),
+    # Two ranks of a node share a GPU's memory by such a handle.
+    Rule(
+        kind=GPU_STACK,
+        patterns=(
+            r"\b(?:hip|cuda)Ipc\w+ (?:failed|.{0,40}\berror\b)",
+            r"failed to open (?:CUDA|HIP) IPC handle",
+        ),
+        example="guest:51:96 [1] transport/p2p.cc:239 NCCL WARN hipIpcGetMemHandle failed : invalid argument",
+        counterexample="n1:9:9 [0] NCCL INFO cudaIpcGetMemHandle is supported",
+        source="ROCm/rccl-tests#120",
+        also=CONTAINER,
+        check="If each rank has a container of its own, give them one IPC namespace (--ipc=host).",
+    ),
     # A library asks for another version of CUDA, or for a newer GPU.
     Rule(
         kind=GPU_STACK,

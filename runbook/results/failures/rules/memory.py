@@ -306,6 +306,8 @@ MEMORY_RULES = (
         patterns=(
             r"lowmemorykiller",
             r"low on resource: memory",
+            # A pod's status in Kubernetes
+            r"\bOutOfmemory\b",
             r"Killed process \d+ .{0,60}(?:total-vm|anon-rss)",
         ),
         example="Killed process 4711 (python) total-vm:210034512kB, anon-rss:120034512kB",
