@@ -173,7 +173,8 @@ def explain(
 
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
-    if not (measured or unpriced) and reached > _FAR_FROM_PLAN * planned:
+    is_far_from_plan = reached > _FAR_FROM_PLAN * planned
+    if "n_accel" in facts and is_far_from_plan and not (measured or unpriced):
         unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     parts += suspects(text, facts, _causes(parts))

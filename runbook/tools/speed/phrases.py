@@ -302,21 +302,47 @@ def _is_unused(before: str) -> bool:
     return re.search(f"{DENIAL}|{_LACK}", before, re.IGNORECASE) is not None
 
 
-def first_stated(pattern: str, text: str) -> re.Match[str] | None:
+def first_stated(pattern: str, text: str, unless: str = "") -> re.Match[str] | None:
     """Return the first match that is not negated, not a count of zero, and not about the loss.
+
+    Matches in sentences that match `unless` are skipped.
 
     >>> first_stated("recompiles", "recompiles: 0"), first_stated("(slow)", "the loss is slow to fall")
     (None, None)
+    >>> first_stated("after an upgrade", "after an upgrade to 2.6 nothing changed", unless="nothing")
     """
     for match in re.finditer(pattern, text, re.IGNORECASE):
         before = _line_before(text, match.start(match.lastindex or 0))
         is_denied = re.search(f"{DENIAL}|{_NONE_BEFORE}", before, re.IGNORECASE)
         is_none = _NONE_AFTER.match(text, match.end())
         is_of_loss = match.lastindex and re.search(_OF_THE_LOSS, before, re.IGNORECASE)
-        if not (is_denied or is_none or is_of_loss):
+        is_well = unless and re.search(unless, sentence_at(text, match.start()), re.IGNORECASE)
+        if not (is_denied or is_none or is_of_loss or is_well):
             return match
 
     return None
+
+
+def sentences_of(text: str) -> list[str]:
+    r"""Return the sentences and lines of a text, without empty ones.
+
+    >>> sentences_of("It is slow. Why?\nstep 1")
+    ['It is slow.', 'Why?', 'step 1']
+    """
+    return [sentence for sentence in _SENTENCE_END.split(text) if sentence.strip()]
+
+
+def sentence_at(text: str, position: int) -> str:
+    """Return the sentence or line of a text at a position, cut to the words around it.
+
+    >>> sentence_at("It is slow. Version 2.6 is fast. Why?", 15)
+    'Version 2.6 is fast.'
+    """
+    start = max(0, position - _REACH_OF_A_DENIAL)
+    end = position + _REACH_OF_A_DENIAL
+    before = _SENTENCE_END.split(text[start:position])[-1]
+    after = _SENTENCE_END.split(text[position:end])[0]
+    return before + after
 
 
 _TIME = r"(?<![\w.])(\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b(?!/)"

@@ -106,11 +106,25 @@ _SOFTWARE = (
     r"(?:version|release|container|driver|pytorch|torch|cuda|rocm|nccl|deepspeed|megatron\S*|nemo"
     r"|transformers|transformer engine|apex|v?\d+\.\d+(?:\.\d+)?)\b"
 )
-_IMPROVED = (
-    r"(?:[^.;\n]|\.\d){0,80}(?<!not )(?<!no )(?<!n't )"
-    r"\b(?:(?:any )?faster|works? (?:well|fine)|everything works|sped up)\b"
+_SLOWED = (
+    r"(?<!no )(?<!not )(?<!any )(?<!never )(?<!without )(?<!nor )(?<!measurable )(?<!n't )"
+    r"\b(?:slow\w*|longer|regress\w+|degrad\w+|halv\w+|drop(?:s|ped)? (?:to|from|by))\b"
 )
-"""Words after a change which show that it did no harm."""
+"""Words of harm that are not negated."""
+_UNHARMED = (
+    rf"^(?!.*{_SLOWED}).*?(?:(?<!not )(?<!no )(?<!n't )\b(?:(?:any )?faster|works? (?:well|fine)|everything works|sped up)\b"
+    r"|\b(?:no|not|never|without|nor|zero)(?: any| a| measurable| visible)?(?: \w+)? "
+    r"(?:regress\w*|slow\w*|drops?|dropped|loss|losses|differences?|changes?|changed)\b"
+    r"|n't (?:\w+ )?(?:regress|slow down|drop|change)\b"
+    r"|\bnothing (?:has )?changed\b|\bunchanged\b|\bas (?:good|fast|high) as\b"
+    r"|\b(?:stay(?:s|ed)?|remain(?:s|ed)?|is|are|keeps?|kept) (?:exactly |about )?the same\b)"
+)
+"""Words of a sentence about a change of software which show that it did no harm."""
+_IS_SMALL = (
+    r"\b(?:is|are|was|stays?|remains?) (?:only |very |quite |now )?(?:negligible|small|low|little|fine|hidden|gone)\b"
+    r"|\b(?:under|below|less than|only) \d+(?:\.\d+)? ?%"
+)
+"""Words of a sentence which say that a part of a step takes little time."""
 _MENDED = r"\b(?:fix|remov|resolv|solv)(?:es|ed)\b"
 OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
 """NVIDIA's devices before Volta, which have no tensor cores.
@@ -144,6 +158,8 @@ class CausePattern:
     remedy: str
     source: str = "public threads read before 2026-11-27"
     """Where the words were seen."""
+    unless: str = ""
+    """Pattern for sentences in which these words name no cause, because they say that all is well."""
 
 
 SIGNS = (
@@ -162,6 +178,9 @@ SIGNS = (
         r"|\bgigabit ethernet|\b10{2,4} ?mb(?:it)?(?:ps|/s)\b"
         r"|\b(?:nodes?|machines?)\b[^;]{0,120}\bno linear (?:acceleration|scaling|speed-?up)"
         r"|\bethernet (?:inter-?node|between)|\b(?:only|normal|plain|over|via) ethernet\b"
+        r"|\b(?:over|using|uses?|used|via) (?:plain )?tcp(?:/ip)?(?: sockets?)?\b(?! port)"
+        r"|\blibibverbs\S*[^.;]{0,12}\b(?:missing|not (?:found|installed))|\bfailed to open libibverbs"
+        r"|\bnumber of (?:nodes|machines)\b[^.;]{0,60}\b(?:degrad\w+|(slow\w*|falls?|drops?|decreas\w+))"
         r"|\b(?:multiple|several|many|different) switches\b|\boversubscribed (?:network|fabric|links?|uplinks?)"
         r"|\b(?:across|several|many|different) (?:\w+ )?dragonfly groups\b",
         0.5,
@@ -223,7 +242,9 @@ SIGNS = (
         rf"|{_DATA_PREPARATION}[^.]{{0,40}}\b(?:in|inside|within|by) (?:the |our |a )?"
         r"(?:collat\w+|data ?loader|__getitem__|training (?:loop|process)|dataset class)"
         r"|\b(?:no|not|without|never)\b[^.;]{0,20}\bpre-?tokeni[sz]\w+"
-        r"|\b(?:idle|drops?|stuck|waits?|pauses?)\b[^.]{0,20}\bbetween epochs\b"
+        r"|\b(?:idle|drops?|stuck|waits?|pauses?)\b[^.]{0,20}\bbetween (?:\w+ )?epochs\b"
+        r"|\b(?:workers?|loaders?)\b[^.;]{0,30}\b(?:reset|restart\w*|respawn\w*|re-?creat\w+)\b"
+        r"[^.;]{0,30}\b(?:each|every|start of (?:the|an)) epoch\b"
         r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
         r"|(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
         rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)"
@@ -249,11 +270,16 @@ SIGNS = (
         r"\bthreads? (?:for|per|on) (?:every|each|all) (?:\d+ )?(?:cpu )?cores?\b"
         r"|\boversubscri\w+[^.;]{0,20}\b(?:cpus?|cores?|threads?)\b"
         r"|\b(?:cpus?|cores?|threads?)\b[^.;]{0,20}\b(oversubscri\w+)|\bthread contention\b"
+        r"|\b(?:cpu|launch|dispatch|python|framework) overhead\b|\bcpu[- ](?:bottleneck\w*|limited)\b"
+        r"|\b(?:gets?|has|have|got|allocated|given|assigned)(?: only)? (?:one|1|a single) cpu(?: core)?\b"
+        r"|\bonly \d+ (?:out )?of (?:the |my |our )?\d+ (?:cpu )?cores\b"
+        r"|\.item\(\)\W{0,2} (?:\w+ ){0,2}synchroni\w+"
         rf"|{_HOST_SYNC}[^.]{{0,60}}\b{_EVERY_STEP}|\b{_EVERY_STEP}[^.]{{0,60}}{_HOST_SYNC}",
         0.5,
         "give each rank its own cores (cpus-per-task, no inherited affinity); "
         "read a loss from the device only when it is logged",
         "accelerate issue 3911, ultralytics issue 6588, torchtune pull request 522",
+        unless=_IS_SMALL,
     ),
     CausePattern(
         "offload",
@@ -292,6 +318,8 @@ SIGNS = (
         r"|(?:\bcuda is not available|\b(?:no|zero) (?:cuda )?(?:gpus?|devices) "
         r"(?:are |were )?(?:available|found|detected|visible))\b"
         r"(?! (?:on|in) (?:the |a )?(?:login|head|queue|partition|cluster))"
+        r"|\bcuda\.is_available(?:\(\))?\W{1,4}(?:(?:is|returns?|gives?|=+)\W{0,3})?false\b"
+        r"|\b(?:run|running) training on (?:a |the )?cpu\b|\btrains? only on (?:a |the )?cpu\b"
         r"|\bcpu_amp\b|\b(?:falls?|falling|fell) back to (?:the )?cpu\b",
         0.9,
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
@@ -306,6 +334,7 @@ SIGNS = (
     CausePattern(
         "compilation",
         r"\brecompil(?:es|ing|ations?)\b|\bgraph breaks?\b"
+        r"|\bbreak reason \d+:"
         r"|\bcudagraphs?\b[^.]{0,60}\b(?:distinct|different|each) "
         r"|\bdynamic (?:shapes?|padding)\b[^.]{0,80}\bcompil\w*"
         r"|\bfirst (?:epoch|steps?|batches|iterations?)\b[^.]{0,60}\bslow[^.]{0,60}"
@@ -316,7 +345,7 @@ SIGNS = (
     ),
     CausePattern(
         "memory",
-        r"\bcudamalloc\b|\bcudafree\b|\balloc(?:ation)?[_ ]retries\b"
+        r"\b(?:cuda|hip)[ _]?malloc\b|\b(?:cuda|hip)free\b|\balloc(?:ation)?[_ ]retries\b"
         r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
         r"|\bempty_cache\b(?:(?!\b(?:never|not|only)\b|n't\b)[^.]){0,30}\b(?:every|each|between"
         r"|after (?:the |a )?(?:\w+ )?(?:step|batch|iteration|micro-?batch|forward|backward)\w*)\b"
@@ -328,7 +357,8 @@ SIGNS = (
     CausePattern(
         "padding",
         r"\b(?:is|are|(?<!instead )of) (?:(?!(?:no|not|without|never)\b)\w+ )?padding\b(?! free)"
-        r"|\bpadd(?:ed|ing) to (?:the )?(?:max|longest possible)"
+        r"|\bpadd(?:ed|ing) (?:(?!to\b|no\b)\w+ )?to (?:the )?(?:max|longest possible)"
+        r"|\bwast\w+\b[^.;]{0,60}\bpadd\w+|\bpadd\w+\b[^.;]{0,60}\b(?:wast\w+|useless)"
         r"|\b(?:rows?|samples?|sequences?|examples?|texts?|documents?|inputs?) (?:\w+ ){0,2}"
         r"padded to (?:full|\d)"
         r"|padding=[\"']?max_length|\bpad_to_max_length\b(?![\"']?[=: ]+false)",
@@ -346,6 +376,7 @@ SIGNS = (
         r"(?:fp|float)(?:16|32)\b"
         rf"|\b(?:fp16|bf16|half[- ]precision)\b{_UNTIL_NEWER_DEVICE}{{0,120}}{OLD_DEVICES}"
         rf"|\bbf16\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bv100"
+        r"|\bv100[\w-]* (?:does|do) not support (?:bf16|bfloat16)\b"
         rf"|\bv100s?\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bbf16\b(?! on (?:\d+ )?(?:gb|[abh])\d00)",
         0.6,
         "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 on",
@@ -361,6 +392,25 @@ SIGNS = (
         0.4,
         "install the fused kernels (Apex, Transformer Engine, flash-attn)",
         "Apex's own warnings",
+    ),
+    CausePattern(
+        "kernels",
+        r"\b(?:[48][- ]?bit|int[48]|nf4|quanti[sz]\w+)\b[^.;]{0,80}"
+        r"\b(slow\w*|far lower|longer|(?:not|isn't) (?:any )?faster|not accelerat\w+)\b"
+        r"|\b(slow) (?:\w+ ){0,2}kernels?\b",
+        0.5,
+        "weights of few bits are unpacked for every product: use 16-bit weights if they fit",
+        "alpaca-lora issue 56, LLaMA-Factory issue 2077",
+    ),
+    CausePattern(
+        "slow steps",
+        r"\b(?:some|certain|a few) (?:steps|iterations|epochs|batches)\b[^.;]{0,30}\b(?:very |much )?(slow\w*|longer)\b"
+        r"|\b(?:switch\w*|alternat\w*|jumps?|chang\w*) (?:from|between) (?:slow (?:to|and) fast|fast (?:to|and) slow)"
+        r"|\b(?:another|extra|other people's|other users'|foreign|unknown) (?:\w+ )?(?:process\w*|jobs?)\b"
+        r"[^.;]{0,60}\b(?:nvidia-smi|same (?:gpu|node|card)s?|on (?:the|our) (?:gpu|node|card)s?)\b",
+        0.3,
+        "look for what these steps had in common: a slow rank, other users, a cold cache",
+        "mmdetection issue 6338, returnn issue 1485",
     ),
     CausePattern(
         "pipeline bubble",
@@ -475,6 +525,10 @@ SIGNS = (
     CausePattern(
         GROWING,
         r"slower and slower|longer and longer"
+        r"|\bslow(?:s|ed|ing)? down by [^.;]{1,30}\b(?:per|each|every) (?:epoch|step|iteration|batch)\b"
+        r"|\b(?:step|iteration|epoch|batch|time|it)\b[^.;]{0,40}(?<!loss )(?<!memory )"
+        r"\bgrows (?:almost |nearly )?(?:linearly|steadily)\b"
+        r"(?! (?:with|in) (?:the )?(?:num|seq|batch|model|lay|nodes|gpus|context))"
         r"|(?:step|iteration)[- ]times? (?:\w+ly )?(?:keeps? )?increas\w+ "
         r"(?:linearly|steadily|gradually|over time|(?:every|each) (?:step|iteration|epoch))"
         r"(?! (?:with|in) (?:the )?(?:num|seq|batch|model|lay|nodes|gpus|context))"
@@ -499,13 +553,13 @@ SIGNS = (
     CausePattern(
         "software version",
         rf"\b(?:after|since) (?:\w+ ){{0,3}}?(?:upgrad\w+|(?:updat|downgrad|switch)\w+[^.;]{{0,20}}{_SOFTWARE})"
-        rf"(?!{_IMPROVED})"
         rf"|\b(?:newer|new|latest) {_SOFTWARE}(?:(?!{_MENDED})[^.;]){{0,60}}\b(slow\w*)"
         r"|\bregress(?:ed|ions?|es)?\b[^.;]{0,60}\b(?:speed|throughput|slow\w*|step time)"
         r"|\b(?:speed|throughput|step time)\b[^.;]{0,20}\bregress",
         0.5,
         "time the same step with the version before, and report the difference",
         "TheRock issue 7696",
+        unless=_UNHARMED,
     ),
     CausePattern(
         "stragglers",

@@ -12,6 +12,7 @@ from runbook.planning.cost.accelerators import find_accelerator
 from runbook.tools.speed.facts import Facts, doubled_peak
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
+from runbook.tools.speed.scaling import poor_scaling
 from runbook.tools.speed.sign_rows import GROWING, SIGNS
 
 _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
@@ -92,7 +93,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
     sentences = distinct_lines(plain)
     named = set[str]()
     for sign in SIGNS:
-        match = first_stated(sign.pattern, sentences)
+        match = first_stated(sign.pattern, sentences, sign.unless)
         if match is None or sign.cause in named:
             continue
         named.add(sign.cause)
@@ -105,6 +106,8 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             is_printed=True,
         )
 
+    if not named & {"network", "communication"}:
+        yield from poor_scaling(sentences, reached)
     yield from _other_counts(sentences, reached)
     peak = doubled_peak(text)
     if peak:

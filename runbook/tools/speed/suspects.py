@@ -10,23 +10,13 @@ from dataclasses import dataclass
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
-from runbook.tools.speed.phrases import first_stated, is_stated
+from runbook.tools.speed.phrases import is_stated
 from runbook.tools.speed.sign_rows import OLD_DEVICES
+from runbook.tools.speed.signs import distinct_lines
+from runbook.tools.speed.topics import TopicOfComplaint, complains, topics_of_complaints
 
 LISTED_CAUSES = 3
 """Number of causes that an answer lists first."""
-_COMPLAINT = (
-    r"\b((?:slow(?:er|ly|ness|s)?|low(?:er)?(?! (?:cpu|precision|rank|loss|variance|latency))|bottleneck\w*|bad"
-    r"|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)|long(?:er)? than"
-    r"|(?:too|so|very) long|only (?:about |around |get |reach |~)*\d|less than expected"
-    r"|(?:is|was) (?:expected|reasonable)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
-    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|utili[sz]ed)"
-    r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+))\b"
-)
-"""Words with which people describe a slow training.
-
-They are a group, so that words about the loss are known.
-"""
 _SEVERAL_NODES = (
     r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
     r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
@@ -113,16 +103,29 @@ _SUSPECTS = (
 
 
 def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
-    """Yield causes that the set-up makes likely, until with the `named` ones there are enough."""
-    plain = text.lower()
-    if first_stated(_COMPLAINT, plain) is None:
+    """Yield causes that the set-up makes likely, until with the `named` ones there are enough.
+
+    Causes whose words stand in the sentence of a complaint come first, then those of the set-up,
+    then those whose words stand in a sentence beside a complaint.
+    """
+    plain = distinct_lines(text.lower())
+    if not complains(plain):
         return
     causes = set(named)
-    for suspect in _SUSPECTS:
+    for part in _candidates(plain, facts):
         if len(causes) >= LISTED_CAUSES:
             return
-        if suspect.cause not in causes and _fits(suspect, plain, facts):
-            causes.add(suspect.cause)
+        if part.name not in causes:
+            causes.add(part.name)
+            yield part
+
+
+def _candidates(plain: str, facts: Facts) -> Iterator[GapPart]:
+    """Yield every suspect of a text, the likeliest first. A cause may occur twice."""
+    topics = topics_of_complaints(plain)
+    yield from [_part_of_topic(topic) for topic in topics if topic.distance == 0]
+    for suspect in _SUSPECTS:
+        if _fits(suspect, plain, facts):
             yield GapPart(
                 suspect.cause,
                 0.0,
@@ -130,6 +133,14 @@ def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPar
                 suspect.remedy,
                 is_suspected=True,
             )
+    yield from [_part_of_topic(topic) for topic in topics if topic.distance > 0]
+
+
+def _part_of_topic(topic: TopicOfComplaint) -> GapPart:
+    """Return a suspect whose words stand next to a complaint."""
+    quoted = " ".join(topic.words.split())[:60]
+    evidence = f'suspected: it says "{quoted}" where it calls the training slow'
+    return GapPart(topic.cause, 0.0, evidence, topic.remedy, is_suspected=True)
 
 
 def _fits(suspect: _Suspect, plain: str, facts: Facts) -> bool:

@@ -1,0 +1,256 @@
+"""Causes whose subject stands in the same sentence as a complaint about the speed.
+
+No phrase of such a text names the cause, but people complain about the part of a training that they
+suspect or have measured.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from runbook.tools.speed.phrases import first_stated, sentences_of
+
+_OPTION = re.compile(
+    r"--\w|^\W*[\w.\"']+ ?[:=] ?\S+\W*$|^(?:export |#|\||import |from |>>>|\d{4}-\d\d-\d\d|\[)"
+)
+"""A line of options, code, a table or a log, which states no complaint."""
+COMPLAINT = (
+    r"\b((?:slow(?:s|er|ly|ness|downs?|ed)?|low(?:er)?"
+    r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
+    r"|bottleneck\w*|bad|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
+    r"|long(?:er)? than|(?:too|so|very|really|quite) (?:a )?long|(?<!not )forever|only (?:about |around |get |reach |~)*\d"
+    r"|less than expected|(?:is|was) (?:expected|reasonable)|(?:is (?:it|that|this)) (?:normal|expected)"
+    r"|unexpected (?:results?|slow\w*)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
+    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|efficient|utili[sz]ed)"
+    r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
+    r"|(?:gets?|getting|is|got) stuck|paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
+    r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
+    r"|costs? (?:about |around )?\d+|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
+    r"|(?:large|high|big|huge|significant) (?:perf\w* )?(?:impact|gap)|trouble|useless comput\w+))\b"
+)
+"""Words with which people describe a slow training.
+
+They are a group, so that words about the loss are known.
+"""
+
+
+_MENDED = (
+    r"\b(?:used to be|no longer|not any ?more|was slow (?:until|before)|has been (?:fixed|solved|mended))\b"
+    r"|\bsince then\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
+)
+"""Words of a sentence about a training that was slow and is not any more."""
+
+
+_OTHER_SUBJECT = (
+    r"\b(?:loss(?:es)?|accuracy|converg\w+|perplexity|nan|inf|errors?|exception|traceback|crash\w*|oom"
+    r"|out of memory|learning rate|fault|quality)\b"
+)
+_SPEED = (
+    r"\b(?:slow\w*|speeds?|fast\w*|throughput|times?|utili[sz]\w+|idle|usage|seconds?|minutes?|hours?|long\w*"
+    r"|bottleneck\w*|efficien\w+|mfu|tflops?|overhead|wait\w*)\b|\d ?(?:s|ms|min|h)\b|/s\b"
+)
+"""Words of a sentence about the speed, although it may also have words about another subject."""
+
+
+@dataclass(frozen=True)
+class _Topic:
+    """A cause, and words about the part of a training where it arises."""
+
+    cause: str
+    words: str
+    """Pattern for a sentence in lower case."""
+    remedy: str
+
+
+_TOPICS = (
+    _Topic(
+        "saves",
+        r"(?<!gradient )(?<!activation )(?<!model )\bcheckpoints?\b|\b(?:sav(?:e|es|ing|er)|saved)\b(?! (?:memory|time))"
+        r"|\bevery \d{2,} (?:steps|iterations)\b",
+        "save less often, or in the background; see which steps are slow",
+    ),
+    _Topic(
+        "evaluation",
+        r"\beval(?:s|uat\w+|_\w+)?\b|\bvalidation\b|\bevery \d{2,} (?:steps|iterations)\b",
+        "evaluate less often, or on fewer batches; see which steps are slow",
+    ),
+    _Topic(
+        "padding",
+        r"\b(?:padd(?:ed|ing)|packing|(?:variable|different|unequal) (?:seq\w* )?lengths?)\b",
+        "pack documents into full sequences, or pad to the longest of a batch",
+    ),
+    _Topic(
+        "compilation",
+        r"\btorch\.compile|\bdynamo\b|torchdynamo|\binductor\b|\bcudagraphs?\b|\bcompil(?:e|es|ed|ing|ation)\b",
+        "feed shapes that do not change, or mark them dynamic; see TORCH_LOGS=recompiles",
+    ),
+    _Topic(
+        "offload",
+        r"\boffload\w*",
+        "keep states on the devices: more devices, or ZeRO over more of them",
+    ),
+    _Topic(
+        "recompute",
+        r"\brecomput\w+|\b(?:gradient|activation|grad)[ _]checkpoint\w*",
+        "keep activations, or recompute selectively",
+    ),
+    _Topic(
+        "token dispatch",
+        r"\bexperts?\b|\bmoe\b|\ball[- ]?(?:to|2)[- ]?all\b|\brout(?:er|ing)\b",
+        "time the dispatch in a profile; fused experts (grouped matrix products)",
+    ),
+    _Topic(
+        "pipeline bubble",
+        r"\bpipeline(?:[- ]parallel\w*| stages?)\b|\bbubbles?\b|\bpp\b",
+        "more micro-batches a step, interleaved chunks, or fewer stages",
+    ),
+    _Topic(
+        "flash attention",
+        r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battention (?:kernel|backend|implementation)",
+        "see in a profile which attention kernel runs",
+    ),
+    _Topic(
+        "network",
+        r"\bnetwork\b|\bethernet\b|\binfiniband\b|\brdma\b|\broce\b|\befa\b|\binter-?node\b|\binterconnect\b"
+        r"|\bmulti-?node\b|\bnumber of (?:nodes|machines)\b|\bsockets?\b",
+        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+    ),
+    _Topic(
+        "communication",
+        r"\bcommunicat\w+|\bnccl\b|\ball[- _]?(?:reduce|gather)\w*|\breduce[- _]?scatter\w*|\bnvlink\b|\bpcie?\d*\b"
+        r"|\bp2p\b|\bcollectives?\b|\bsynchroni[sz]\w* (?:of )?gradients?|\bhybrid shard\w*",
+        "see in a profile which collectives are waited for; nvidia-smi topo -m for the links",
+    ),
+    _Topic(
+        "memory",
+        r"\bmalloc\b|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
+        "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
+    ),
+    _Topic(
+        "micro-batch",
+        r"\bbatch[- _]?size\b|\bmicro-?batch\w*|\b(?:memory|vram|ram)\b[^.;]{0,40}\b(?:unused|free|left)\b"
+        r"|\b(?:mem\w*|vram)\b[^.;]{0,60}\b(?:only|less than)\b|\bonly us\w+ \d+ ?g",
+        "a larger micro-batch, if it fits",
+    ),
+    _Topic(
+        "data wait",
+        r"\bdata[- _]?(?:load\w*|pipeline|set\w*|reading)\b|\bloaders?\b|\b(?:nfs|lustre|gpfs|hdfs|s3|lmdb|hdd|efs)\b"
+        r"|\bshuffl\w+|\baugment\w*|\btokeni[sz]\w+|\bpre-?process\w*|\bnum_workers\b|\b(?<!\d )workers?\b|\bshards\b"
+        r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
+        r"|\bbetween (?:\w+ )?epochs\b",
+        "time a run on random tokens, without the loader; use more workers",
+    ),
+    _Topic(
+        "host",
+        r"\bcpu[- ](?:overhead|bound|bottleneck\w*|side|cores?|time|usage)\b|\bcpu cores?\b|\bcores?\b|\bthreads?\b"
+        r"|\bkernel launch\w*|\blaunch overhead\b|\bpython\b|\bsynchroni[sz]\w+|\.item\b|\blogg(?:ing|er)\b|\bwandb\b"
+        r"|\btensorboard\b|\bcpu-(?:intensive|bottlenecked)\b",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+    ),
+    _Topic(
+        "precision",
+        r"\bfp32\b|\bfloat32\b|\btf32\b|\bmixed[- ]precision\b|\bautocast\b|\b32[- ]bit\b",
+        "16-bit products are fast on devices with tensor cores",
+    ),
+    _Topic(
+        "kernels",
+        r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b",
+        "see in a profile which kernels run; fused kernels (Apex, Transformer Engine, flash-attn)",
+    ),
+    _Topic(
+        "stragglers",
+        r"\bthrottl\w+|\bclocks?\b|\btemperatures?\b|\bpower (?:draw|cap|limit|consumption)\b|\boverheat\w*"
+        r"|(?<!than )(?<!on )(?<!with )(?<!using )\b(?:one|some) (?:of the )?(?:gpus?|nodes?|ranks?|cards?)\b",
+        "look at clocks, temperatures and errors of each device",
+    ),
+    _Topic(
+        "slow steps",
+        r"\b(?:some|certain|random\w*|occasional\w*|sporadic\w*) (?:of the )?(?:steps?|iterations?|epochs?|batches)\b"
+        r"|\b(?:other|another|extra) (?:\w+ )?process\w*|\bfrom (?:slow to fast|fast to slow)\b|\bsometimes\b",
+        "look for what these steps had in common: a slow rank, other users, a cold cache",
+    ),
+    _Topic(
+        "growing steps",
+        r"\bover time\b|\b(?:gradual|progressive|increasing)ly\b"
+        r"|\bafter (?:a while|some time|\d+ (?:steps|iterations|epochs))\b"
+        r"|\bmemory leaks?\b|\b(?:per|with each|with every) epoch\b",
+        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+    ),
+    _Topic(
+        "software version",
+        r"\b(?:upgrad|updat|downgrad)\w+|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
+        "time the same step with the version before, and report the difference",
+    ),
+    _Topic(
+        "FLOPs convention",
+        r"\b(?:mfu|hfu|flops)\b[^.;]{0,40}\b(?:calculat\w+|comput(?:ed|ation)|formula|peak|hard-?coded|mislead\w+|wrong)\b",
+        "divide by the dense 16-bit peak of this device",
+    ),
+    _Topic(
+        "no device",
+        r"\bcuda\.is_available\b|\bon (?:a |the )?cpu\b|\bcpu (?:version|only|training)\b",
+        "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
+    ),
+)
+"""Topics, starting with those that have few words of their own."""
+_BESIDE = 1
+"""Number of sentences between a complaint and the words of a topic that it may be about."""
+
+
+@dataclass(frozen=True)
+class TopicOfComplaint:
+    """A cause whose words stand next to a complaint."""
+
+    cause: str
+    words: str
+    """The words of the text."""
+    remedy: str
+    distance: int
+    """Number of sentences between these words and the complaint."""
+
+
+def complains(text: str) -> bool:
+    """Return whether a sentence of a text in lower case calls a training slow.
+
+    >>> complains("the step is slow"), complains("it was slow until we packed. the loss drops")
+    (True, False)
+    """
+    return any(_is_complaint(sentence) for sentence in sentences_of(text))
+
+
+def _is_complaint(sentence: str) -> bool:
+    """Return whether a sentence calls a training slow, and not only what it was before a mend.
+
+    >>> _is_complaint("is it normal that the loss jumps?"), _is_complaint("is this speed normal?")
+    (False, True)
+    """
+    if re.search(_OTHER_SUBJECT, sentence) and not re.search(_SPEED, sentence):
+        return False
+    return first_stated(COMPLAINT, sentence, unless=_MENDED) is not None
+
+
+def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
+    """Return the topics of the complaints of a text in lower case, the nearest first.
+
+    >>> [topic.cause for topic in topics_of_complaints("there is a long pause. a checkpoint is written.")]
+    ['saves']
+    >>> topics_of_complaints("a checkpoint is written. the pace is good.")
+    []
+    """
+    sentences = [sentence for sentence in sentences_of(text) if not _OPTION.search(sentence)]
+    complaints = [place for place, sentence in enumerate(sentences) if _is_complaint(sentence)]
+    found = [*_topics_near(sentences, complaints)]
+    return sorted(found, key=lambda topic: topic.distance)
+
+
+def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicOfComplaint]:
+    """Yield each topic once, with its smallest distance to a complaint."""
+    for topic in _TOPICS:
+        nearest = None
+        for place, sentence in enumerate(sentences):
+            distance = min((abs(place - other) for other in complaints), default=_BESIDE + 1)
+            match = first_stated(topic.words, sentence) if distance <= _BESIDE else None
+            if match and (nearest is None or distance < nearest.distance):
+                nearest = TopicOfComplaint(topic.cause, match[0], topic.remedy, distance)
+        if nearest:
+            yield nearest
