@@ -194,7 +194,9 @@ _TOPICS = (
 )
 """Topics, starting with those that have few words of their own."""
 _BESIDE = 1
-"""Number of sentences between a complaint and the words of a topic that it may be about."""
+"""Distance of a sentence that stands next to a complaint."""
+_MOST_COMPLAINTS = 50
+"""Number of complaints that are read. A person writes few, a log may repeat one in every line."""
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,7 @@ def complains(text: str) -> bool:
 def _is_complaint(sentence: str) -> bool:
     """Return whether a sentence calls a training slow, and not only what it was before a mend.
 
-    >>> _is_complaint("is it normal that the loss jumps?"), _is_complaint("is this speed normal?")
+    >>> _is_complaint("is it normal that the loss jumps?"), _is_complaint("is it normal? 3 s a step")
     (False, True)
     """
     if re.search(_OTHER_SUBJECT, sentence) and not re.search(_SPEED, sentence):
@@ -239,18 +241,31 @@ def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
     """
     sentences = [sentence for sentence in sentences_of(text) if not _OPTION.search(sentence)]
     complaints = [place for place, sentence in enumerate(sentences) if _is_complaint(sentence)]
-    found = [*_topics_near(sentences, complaints)]
-    return sorted(found, key=lambda topic: topic.distance)
+    topics = [*_topics_near(sentences, complaints[:_MOST_COMPLAINTS])]
+    return sorted(topics, key=lambda topic: topic.distance)
 
 
 def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicOfComplaint]:
     """Yield each topic once, with its smallest distance to a complaint."""
+    distances = _distances(complaints, len(sentences))
+    places = sorted(distances, key=lambda place: (distances[place], place))
     for topic in _TOPICS:
-        nearest = None
-        for place, sentence in enumerate(sentences):
-            distance = min((abs(place - other) for other in complaints), default=_BESIDE + 1)
-            match = first_stated(topic.words, sentence) if distance <= _BESIDE else None
-            if match and (nearest is None or distance < nearest.distance):
-                nearest = TopicOfComplaint(topic.cause, match[0], topic.remedy, distance)
-        if nearest:
-            yield nearest
+        for place in places:
+            match = first_stated(topic.words, sentences[place])
+            if match:
+                yield TopicOfComplaint(topic.cause, match[0], topic.remedy, distances[place])
+                break
+
+
+def _distances(complaints: list[int], sentence_count: int) -> dict[int, int]:
+    """Return the distance to the nearest complaint of each sentence beside one.
+
+    >>> _distances([1], 4)
+    {1: 0, 0: 1, 2: 1}
+    """
+    distances = dict.fromkeys(complaints, 0)
+    for place in complaints:
+        for neighbour in (place - _BESIDE, place + _BESIDE):
+            if 0 <= neighbour < sentence_count:
+                distances.setdefault(neighbour, _BESIDE)
+    return distances
