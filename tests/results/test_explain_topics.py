@@ -64,6 +64,15 @@ def _first_causes(text: str, models) -> list[str]:
         ("an older container was faster, the new version is bad", "software version"),
         ("our MFU is low, is the formula wrong?", "FLOPs convention"),
         ("it takes forever on the CPU", "no device"),
+        ("wandb is slowing the run down", "host"),
+        ("checkpointing comes at a cost to training speed", "recompute"),
+        (
+            "we use 30 of the memory, much less than 80 GB; would a larger batch size help?",
+            "micro-batch",
+        ),
+        ("the GPU utilization is very low", "micro-batch"),
+        ("it is slow. we have one server. its files are elsewhere", "data wait"),
+        ("it gets stuck every 50 steps", "data wait"),
     ],
 )
 def test_the_subject_of_a_complaint_is_suspected(text, cause):
@@ -85,6 +94,7 @@ def test_the_subject_of_a_complaint_is_suspected(text, cause):
         "the accuracy is bad after evaluation",
         "the loss drops after each checkpoint",
         "it is not slow, although a checkpoint is written",
+        "it is slow. we do not run any evaluation.",
     ],
 )
 def test_without_a_complaint_about_speed_no_subject_is_suspected(text):
@@ -97,12 +107,13 @@ def test_options_and_log_lines_are_no_subject_of_a_complaint():
 
 
 def test_the_nearest_subject_comes_first():
-    text = "we have 8 nodes with infiniband. the loader is slow. checkpoints are small. nothing else. moe."
+    text = "we have 8 nodes with infiniband. the loader is slow. checkpoints are small. moe. nothing else. padding."
     topics = topics_of_complaints(text)
     assert [(topic.cause, topic.distance) for topic in topics] == [
         ("data wait", 0),
         ("saves", 1),
         ("network", 1),
+        ("token dispatch", 2),
     ]
 
 
@@ -187,6 +198,14 @@ def test_figures_of_a_training_that_scales_show_none(text):
         ("some epochs are very slow", "slow steps"),
         ("nvidia-smi shows nothing; another process appears on our GPU for a minute", "slow steps"),
         ("it slows down by two seconds per epoch", "growing steps"),
+        ("we spend a third of the steps doing evals", "evaluation"),
+        ("evals every 50 iterations", "evaluation"),
+        ("the power draw is low, the utilization is 100 %", "communication"),
+        ("utilization is 100 % with hardly any power", "communication"),
+        ("the servers use NFS to share the data", "data wait"),
+        ("calling empty_cache() increases the step time", "memory"),
+        ("the peak is hard-coded to 989 TFLOP/s", "FLOPs convention"),
+        ("the MFU is misleading on this device", "FLOPs convention"),
         ("the time of an epoch grows almost linearly to 60 s", "growing steps"),
     ],
 )
@@ -207,6 +226,11 @@ def test_a_cause_in_further_words_is_named(text, cause):
         "the loss grows almost linearly",
         "4-bit weights train as fast as 16-bit ones",
         "H100 does support bf16",
+        "the shards were copied from NFS to local NVMe",
+        "the power draw is 690 W, the utilization is 100 %",
+        "empty_cache is never called",
+        "Can DeepSpeedCPUAdam replace torch.optim.Adam?",
+        "the MFU is 41 %",
     ],
 )
 def test_further_words_of_a_healthy_training_name_no_cause(text):

@@ -120,6 +120,8 @@ _UNHARMED = (
     r"|\b(?:stay(?:s|ed)?|remain(?:s|ed)?|is|are|keeps?|kept) (?:exactly |about )?the same\b)"
 )
 """Words of a sentence about a change of software which show that it did no harm."""
+_IS_ASKED = rf"^\s*\W*(?:question:? )?(?:can|could|may|does|is it possible|how (?:do|can))\b(?!.*{_SLOWED}).*\?"
+"""A question whether something can be used, without a word about its speed."""
 _IS_SMALL = (
     r"\b(?:is|are|was|stays?|remains?) (?:only |very |quite |now )?(?:negligible|small|low|little|fine|hidden|gone)\b"
     r"|\b(?:under|below|less than|only) \d+(?:\.\d+)? ?%"
@@ -208,6 +210,16 @@ SIGNS = (
     ),
     CausePattern(
         "communication",
+        r"\bpower\b[^.;]{0,40}\b(?:low|hardly)\b[^.;]{0,60}\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)"
+        r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\b(?:hardly any|low|little) power\b"
+        r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\bpower\b[^.;]{0,30}\blow\b",
+        0.5,
+        "a device that waits in a collective shows full utilization and little power: see which rank "
+        "comes last, and NCCL_DEBUG=INFO",
+        "Qwen issue 970, LLaMA-Factory issue 3520",
+    ),
+    CausePattern(
+        "communication",
         r"\bcommunication (?:delay|overhead|latency|time|cost)s?\b[^.]{0,30}"
         r"\b(high|large|long|dominat\w+)"
         rf"|{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
@@ -253,7 +265,9 @@ SIGNS = (
         r"|\b(?:lustre|gpfs|nfs|file ?systems?)\b[^.;]{0,60}\b(?:frequent|many|repeated) "
         r"(?:file[- ]?)?(?:open|seek|stat|metadata)"
         r"|\b(?:data|dataset|corpus|shards|tokens)\b(?:(?!\b(?:nvme|ssd|local|home)\b)[^.;]){0,60}"
-        r"\b(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b",
+        r"\b(?<!from )(?<!off )(?:nfs|hdds?|spinning disks?|mechanical (?:hard )?(?:disk|drive)s?)\b"
+        r"|\b(?<!from )(?<!off )nfs\b[^.;]{0,20}\bto (?:share|store|hold|read|serve) (?:the |our )?"
+        r"(?:data\w*|corpus|shards|tokens|samples)\b",
         0.5,
         "prepare samples before training, use more workers, put the data on a faster disk",
         "torchtitan issue 2073, streaming issue 686, open_clip issue 703",
@@ -301,6 +315,7 @@ SIGNS = (
         0.8,
         "keep states on the devices: more devices, or ZeRO over more of them",
         "PyTorch issue 74588, DeepSpeedExamples issue 192",
+        unless=_IS_ASKED,
     ),
     CausePattern(
         "communication",
@@ -346,6 +361,7 @@ SIGNS = (
     CausePattern(
         "memory",
         r"\b(?:cuda|hip)[ _]?malloc\b|\b(?:cuda|hip)free\b|\balloc(?:ation)?[_ ]retries\b"
+        r"|\bempty_cache\b[^.;]{0,40}\b(?:increas\w+|slow\w*)\b"
         r"|\ballocator cache flush\w*|\bmemory fragment\w*|\bfragment\w+ (?:of )?memory"
         r"|\bempty_cache\b(?:(?!\b(?:never|not|only)\b|n't\b)[^.]){0,30}\b(?:every|each|between"
         r"|after (?:the |a )?(?:\w+ )?(?:step|batch|iteration|micro-?batch|forward|backward)\w*)\b"
@@ -472,7 +488,8 @@ SIGNS = (
     ),
     CausePattern(
         "evaluation",
-        r"\bevaluat(?:e|es|ed|ing|ion) every (?:\d{1,2}|100) (?:steps|iterations)\b"
+        r"\b(?:evaluat(?:e|es|ed|ing|ion)|evals?) every (?:\d{1,2}|100) (?:steps|iterations)\b"
+        r"|\bspen[dt]\w* [^.;]{0,40}\b(?:on|in|doing|with) (?:the )?(?:evals?\b|evaluat\w+|validation)"
         r"|\b(?:evaluations?|validation)\b[^.]{0,30}\b(?:takes?|took|blocks?)\b[^.]{0,20}"
         r"(?:\d+(?:\.\d+)? ?(?:s|secs?|seconds|min|minutes)\b|\blong)",
         0.3,
@@ -549,6 +566,14 @@ SIGNS = (
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
         "pytorch-lightning issue 581, gpt-neox issue 1248",
+    ),
+    CausePattern(
+        "FLOPs convention",
+        r"\bpeak\b[^.;]{0,40}\bhard-?coded\b|\bhard-?coded\b[^.;]{0,30}\bpeak\b"
+        r"|\bmfu\b[^.;]{0,60}\b(?:mislead\w+|too (?:high|low)\b|inflated|overstated|wrong)",
+        0.5,
+        "divide by the dense 16-bit peak of this device",
+        "autoresearch issue 5, OLMo-core pull request 817",
     ),
     CausePattern(
         "software version",

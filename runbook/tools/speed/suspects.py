@@ -41,6 +41,11 @@ _IDLE_DEVICE = (
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
 )
 """Words about a device that waits. An MFU of one half does not mean that the device waits."""
+_LOW_LOAD = (
+    rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
+    r"|\b(?:gpu utili[sz]ation|gpu usage|gpu util)\b[^.;]{0,30}\blow\b"
+)
+"""Words about a device whose load stays low, as with small matrices."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
@@ -91,6 +96,12 @@ _SUSPECTS = (
         (_SHARDED,),
         "each layer's weights are gathered before it runs",
         "shard within a node only, or keep weights whole (ZeRO 1)",
+    ),
+    _Suspect(
+        "micro-batch",
+        (_LOW_LOAD,),
+        "the load of the devices is low",
+        "a larger micro-batch, if it fits",
     ),
     _Suspect(
         "host",

@@ -15,11 +15,14 @@ _OPTION = re.compile(
 )
 """A line of options, code, a table or a log, which states no complaint."""
 COMPLAINT = (
-    r"\b((?:slow(?:s|er|ly|ness|downs?|ed)?|low(?:er)?"
+    r"\b((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
     r"|bottleneck\w*|bad|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
     r"|long(?:er)? than|(?:too|so|very|really|quite) (?:a )?long|(?<!not )forever|only (?:about |around |get |reach |~)*\d"
-    r"|less than expected|(?:is|was) (?:expected|reasonable)|(?:is (?:it|that|this)) (?:normal|expected)"
+    r"|less than expected|(?:much|far) (?:less than|below|from) \d\w*|\d+ ?% only"
+    r"|increas\w+ (?:the |our |my )?(?:training |step |iteration |epoch )?time|(?:training |step )time increas\w+"
+    r"|costs? (?:to|of|in) (?:the )?(?:training )?speed|(?:is|was) (?:expected|reasonable)"
+    r"|(?:is (?:it|that|this)) (?:normal|expected)"
     r"|unexpected (?:results?|slow\w*)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
     r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|efficient|utili[sz]ed)"
     r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
@@ -41,6 +44,8 @@ _MENDED = (
 """Words of a sentence about a training that was slow and is not any more."""
 
 
+_WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
+"""Words of a sentence which show that a training does not have its subject."""
 _OTHER_SUBJECT = (
     r"\b(?:loss(?:es)?|accuracy|converg\w+|perplexity|nan|inf|errors?|exception|traceback|crash\w*|oom"
     r"|out of memory|learning rate|fault|quality)\b"
@@ -91,7 +96,7 @@ _TOPICS = (
     ),
     _Topic(
         "recompute",
-        r"\brecomput\w+|\b(?:gradient|activation|grad)[ _]checkpoint\w*",
+        r"\brecomput\w+|\b(?:gradient|activation|grad)[ _]checkpoint\w*|\bcheckpointing\b",
         "keep activations, or recompute selectively",
     ),
     _Topic(
@@ -137,7 +142,7 @@ _TOPICS = (
         r"\bdata[- _]?(?:load\w*|pipeline|set\w*|reading)\b|\bloaders?\b|\b(?:nfs|lustre|gpfs|hdfs|s3|lmdb|hdd|efs)\b"
         r"|\bshuffl\w+|\baugment\w*|\btokeni[sz]\w+|\bpre-?process\w*|\bnum_workers\b|\b(?<!\d )workers?\b|\bshards\b"
         r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
-        r"|\bbetween (?:\w+ )?epochs\b",
+        r"|\bbetween (?:\w+ )?epochs\b|\bevery \d{2,} (?:steps|iterations)\b",
         "time a run on random tokens, without the loader; use more workers",
     ),
     _Topic(
@@ -193,8 +198,8 @@ _TOPICS = (
     ),
 )
 """Topics, starting with those that have few words of their own."""
-_BESIDE = 1
-"""Distance of a sentence that stands next to a complaint."""
+_FARTHEST = 2
+"""Largest distance of a sentence that may be about a complaint: the next sentence but one."""
 _MOST_COMPLAINTS = 50
 """Number of complaints that are read. A person writes few, a log may repeat one in every line."""
 
@@ -251,21 +256,22 @@ def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicO
     places = sorted(distances, key=lambda place: (distances[place], place))
     for topic in _TOPICS:
         for place in places:
-            match = first_stated(topic.words, sentences[place])
+            match = first_stated(topic.words, sentences[place], unless=_WITHOUT_ANY)
             if match:
                 yield TopicOfComplaint(topic.cause, match[0], topic.remedy, distances[place])
                 break
 
 
 def _distances(complaints: list[int], sentence_count: int) -> dict[int, int]:
-    """Return the distance to the nearest complaint of each sentence beside one.
+    """Return the distance to the nearest complaint of each sentence near one.
 
-    >>> _distances([1], 4)
-    {1: 0, 0: 1, 2: 1}
+    >>> _distances([1], 5)
+    {1: 0, 0: 1, 2: 1, 3: 2}
     """
     distances = dict.fromkeys(complaints, 0)
     for place in complaints:
-        for neighbour in (place - _BESIDE, place + _BESIDE):
-            if 0 <= neighbour < sentence_count:
-                distances.setdefault(neighbour, _BESIDE)
+        for distance in range(1, _FARTHEST + 1):
+            for neighbour in (place - distance, place + distance):
+                if 0 <= neighbour < sentence_count:
+                    distances[neighbour] = min(distances.get(neighbour, distance), distance)
     return distances
