@@ -194,6 +194,7 @@ SIGNS = (
         r"nccl_p2p_disable=1|(?:exposed|non-overlapped|not overlapped)[^.]{0,40}comm"
         r"|(?:all-gathers?|reduce-scatters?|all-reduces?)[^.]{0,40}(exposed|not hidden)"
         rf"|\bwait\w*[^.]{{0,20}} (?:on|for) (?:the )?{_COLLECTIVES}"
+        r"|\b(?:is|are) not overlapp\w+ (?:with )?(?:the )?(?:backward|comput\w+)"
         rf"|{_COLLECTIVES}[^.]{{0,60}}\b(?:(?:do|does) not|hardly|barely|only half[^.]{{0,20}}) overlap"
         rf"|{_COLLECTIVES}[^.]{{0,40}}\b(?:takes?|is|are|costs?|accounts? for|dominates?)\b[^.]{{0,20}}"
         r"(?:\b\d{2} ?%|\bmost\b|\bhalf\b|bottleneck|of the (?:step|time))",
@@ -246,7 +247,7 @@ SIGNS = (
         rf"{_DATA_READING}{_CLAUSE}{{0,60}}\b({_SLOW})\b"
         rf"|\b({_SLOW}) (?:\w+ )?{_DATA_READING}"
         r"|\bdata\b[^.]{0,20}\b(slow) to (?:load|read|arrive)"
-        r"|num_workers?\b[^.\n]{0,30}\bto [01]\b"
+        r"|\w*n(?:um)?_workers?\b[^.\n]{0,30}\bto [01]\b"
         r"|(?:freez\w*|paus\w*|stall\w*|hang\w*|waits?)\b[^.]{0,40}"
         r"\b(?:every|each) (?:num_workers?|\d+ workers)"
         rf"|{_DATA_PREPARATION}[^.]{{0,60}}\.?[^.]{{0,40}}"
@@ -541,7 +542,7 @@ SIGNS = (
     ),
     CausePattern(
         GROWING,
-        r"slower and slower|longer and longer"
+        r"slower and slower|longer and longer|\bincreasingly (?:slow\w*|long\w*)"
         r"|\bslow(?:s|ed|ing)? down by [^.;]{1,30}\b(?:per|each|every) (?:epoch|step|iteration|batch)\b"
         r"|\b(?:step|iteration|epoch|batch|time|it)\b[^.;]{0,40}(?<!loss )(?<!memory )"
         r"\bgrows (?:almost |nearly )?(?:linearly|steadily)\b"
@@ -579,6 +580,8 @@ SIGNS = (
         "software version",
         rf"\b(?:after|since) (?:\w+ ){{0,3}}?(?:upgrad\w+|(?:updat|downgrad|switch)\w+[^.;]{{0,20}}{_SOFTWARE})"
         rf"|\b(?:newer|new|latest) {_SOFTWARE}(?:(?!{_MENDED})[^.;]){{0,60}}\b(slow\w*)"
+        r"|\bslow\w*\b[^.;]{0,40}\bthan\b[^.;]{0,30}\b(?:(?:release|version|driver)\b|v\d+\.\d)"
+        r"|\b(?:driver|release|version)\b[^.;]{0,40}\bis (slow\w*) than\b"
         r"|\bregress(?:ed|ions?|es)?\b[^.;]{0,60}\b(?:speed|throughput|slow\w*|step time)"
         r"|\b(?:speed|throughput|step time)\b[^.;]{0,20}\bregress",
         0.5,

@@ -18,7 +18,7 @@ from runbook.tools.speed.topics import TopicOfComplaint, complains, topics_of_co
 LISTED_CAUSES = 3
 """Number of causes that an answer lists first."""
 _SEVERAL_NODES = (
-    r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
+    r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?|servers?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
     r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
     r"|\b(?:across|between) (?:\w+ )?(?:nodes|machines|hosts)\b"
 )
@@ -38,12 +38,13 @@ _UNSTEADY = r"(?:idle|low|spik\w+|oscillat\w+|fluctuat\w+|unstable|drops?|up and
 _IDLE_DEVICE = (
     rf"{_LOAD}[^.;]{{0,60}}\b(?:{_UNSTEADY}\b|[1-6]?\d ?%)"
     rf"|\b(?:gpus?|cards?|devices?)\b[^.;]{{0,30}}\b(?:idle|at (?:only |about )?[1-6]?\d ?%)"
+    r"|\bgpus?\b[^.;]{0,40}\b[1-6]?\d ?% (?:usage|utili[sz]ation|load)"
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
 )
 """Words about a device that waits. An MFU of one half does not mean that the device waits."""
 _LOW_LOAD = (
     rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
-    r"|\b(?:gpu utili[sz]ation|gpu usage|gpu util)\b[^.;]{0,30}\blow\b"
+    r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"
 )
 """Words about a device whose load stays low, as with small matrices."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"

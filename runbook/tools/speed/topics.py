@@ -17,16 +17,18 @@ _OPTION = re.compile(
 COMPLAINT = (
     r"\b((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
-    r"|bottleneck\w*|bad|poor(?:ly)?|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
+    r"|bottleneck\w*|bad (?:scal\w+|speed|throughput|perf\w*|mfu|utili\w+)|(?:so|too|very|really|is) bad(?! at)|poor(?:ly)?"
+    r"|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
     r"|long(?:er)? than|(?:too|so|very|really|quite) (?:a )?long|(?<!not )forever|only (?:about |around |get |reach |~)*\d"
     r"|less than expected|(?:much|far) (?:less than|below|from) \d\w*|\d+ ?% only"
     r"|increas\w+ (?:the |our |my )?(?:training |step |iteration |epoch )?time|(?:training |step )time increas\w+"
     r"|costs? (?:to|of|in) (?:the )?(?:training )?speed|(?:is|was) (?:expected|reasonable)"
     r"|(?:is (?:it|that|this)) (?:normal|expected)"
+    r"|gpu\b[^.;]{0,40}\b[1-5]?\d ?% (?:usage|utili[sz]\w+|load)|gpu utili[sz]ation\b[^.;]{0,20}\b[1-5]?\d(?= ?[-%])"
     r"|unexpected (?:results?|slow\w*)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
     r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|efficient|utili[sz]ed)"
     r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
-    r"|(?:gets?|getting|is|got) stuck|paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
+    r"|(?:gets?|getting|is|got) stuck|(?<!we )(?<!i )paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
     r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
     r"|costs? (?:about |around )?\d+|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
     r"|(?:large|high|big|huge|significant) (?:perf\w* )?(?:impact|gap)|trouble|useless comput\w+))\b"
@@ -39,7 +41,7 @@ They are a group, so that words about the loss are known.
 
 _MENDED = (
     r"\b(?:used to be|no longer|not any ?more|was slow (?:until|before)|has been (?:fixed|solved|mended))\b"
-    r"|\bsince then\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
+    r"|\bsince then\b|\b(?:runs?|trains?) at full speed\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
 )
 """Words of a sentence about a training that was slow and is not any more."""
 
@@ -133,7 +135,7 @@ _TOPICS = (
     ),
     _Topic(
         "micro-batch",
-        r"\bbatch[- _]?size\b|\bmicro-?batch\w*|\b(?:memory|vram|ram)\b[^.;]{0,40}\b(?:unused|free|left)\b"
+        r"\bbatch[- _]?size\b|\bbatch ?= ?\d|\bmicro-?batch\w*|\b(?:memory|vram|ram)\b[^.;]{0,40}\b(?:unused|free|left)\b"
         r"|\b(?:mem\w*|vram)\b[^.;]{0,60}\b(?:only|less than)\b|\bonly us\w+ \d+ ?g",
         "a larger micro-batch, if it fits",
     ),
