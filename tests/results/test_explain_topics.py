@@ -219,6 +219,8 @@ def test_figures_of_a_training_that_scales_show_none(text):
         ("it is slower than with release 2.1", "software version"),
         ("the new driver is slower than the old one", "software version"),
         ("each epoch takes increasingly longer", "growing steps"),
+        ("in epoch 20 the iter time suddenly became a minute", "growing steps"),
+        ("python train.py --num-workers 0 --gpus 1", "data wait"),
         ("the sums are not overlapping with the backward pass", "communication"),
         ("the time of an epoch grows almost linearly to 60 s", "growing steps"),
     ],

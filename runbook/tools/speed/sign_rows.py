@@ -234,7 +234,7 @@ SIGNS = (
     ),
     CausePattern(
         "data wait",
-        r"num_workers(?: is| was| at)?[=: ]+0\b"
+        r"num[-_]workers(?: is| was| at)?[=: ]+0\b"
         r"|fetch\w* (?:a|one|each|the) (?:next )?batch (?:takes?|needs?)"
         r"|wait\w*[^.]{0,20} (?:on|for) (?:the )?data\b(?![ -]?cent)|starv\w+ for data"
         r"|data[- ]?load\w*[^.]{0,60}(bottleneck|slow|inefficien|limit)"
@@ -562,7 +562,9 @@ SIGNS = (
         r"(?:progressively|gradually|steadily|over time|with (?:the )?(?:epochs?|steps?|time)"
         r"|(?:per|every|each|after each) (?:epoch|step)|as (?:the )?training)"
         r"|\bslow(?:s|ing|er)?[- ]?(?:down)? (?:per|with (?:each|every)|every|each) epoch"
-        r"|\btimes? (?:per iteration )?suddenly slow\w*|\bsuddenly slow(?:s|ed)? down"
+        r"|\btimes? (?:per iteration )?suddenly slow\w*"
+        r"|\b(?:time|throughput|speed)\b[^.;]{0,20}\bsuddenly (?:became|becomes|rose|rises|fell|falls|dropp\w+|increas\w+)\b"
+        r"|\bsuddenly slow(?:s|ed)? down"
         r"|\brestart\w*[^.]{0,60}\b(?:speed|throughput)[^.]{0,20}\brecovers?\b",
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
