@@ -186,7 +186,7 @@ def flag(
 ) -> Option:
     """Return a row for an option without a value.
 
-    It is written if the plan's value at `path` is `means`.
+    The option is written if the plan's value at `path` equals `means`.
 
     Without a path, the key keeps its name in plan.json.
     """

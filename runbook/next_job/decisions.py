@@ -24,7 +24,7 @@ from runbook.plan_file.job_ends import (
 from runbook.plan_file.text_enum import StrEnum
 
 DECIDED_BY_JOB = "the job itself"
-"""Who decided, in the event of a job's end, where no process watched it."""
+"""Who decided about a job's end if no process watched the job."""
 RECOVERY_SECONDS = 120.0
 """Wait after a node could not be reached. A job submitted immediately would get the same node.
 

@@ -617,7 +617,7 @@ def _copy(
 def read_bytes(stream: BinaryIO, into: torch.Tensor) -> None:
     """Fill a tensor from a file."""
     if stream.readinto(into.view(-1).view(torch.uint8).numpy()) != into.nbytes:  # type: ignore[attr-defined]
-        raise EOFError("the file ends in it")
+        raise EOFError("the file ends inside this tensor")
 
 
 def _shards_written_here(state: State) -> Iterator[Shard]:
@@ -718,8 +718,8 @@ class _BoundedReads:
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
     """Return the description in `.metadata`.
 
-    Raise `RefusedError` if it contains more than data, points outside the folder, or names a file
-    that is not in `files` (if there are any).
+    Raise `RefusedError` if the description contains more than data, points outside the folder, or
+    names a file that is not in `files` (if `files` is given).
     """
     try:
         folders.require_file(folder / ".metadata")
