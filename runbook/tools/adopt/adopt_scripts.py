@@ -36,6 +36,7 @@ from runbook.tools.adopt.hydra import script_of_megatron_file, script_of_nemo_fi
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.open_questions import leave_open
+from runbook.tools.adopt.option_files import script_of_flat_files, script_of_test_case
 from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.paste import model_entry, site_block
 from runbook.tools.adopt.proof import (
@@ -104,6 +105,8 @@ class AdoptReport:
         if findings.unknown_model:
             model = findings.value("model")
             return f"the model is not known ({findings.unknown_model}): {model} stands in for it"
+        if findings.unset_arguments:
+            return findings.unset_arguments
         if findings.absent_file:
             return (
                 f"{findings.absent_file} was not given and may contain more settings: pass it "
@@ -353,7 +356,7 @@ def adopt(
     # A configuration is parsed unmasked and then masked value by value, because masking first may
     # break its TOML.
     texts = [(script.name, _read(script)) for script in scripts]
-    own_file = _script_of_own_file(texts)
+    own_file = _script_of_own_file(scripts[0], texts)
     if own_file:
         adopted = adopt_script(own_file, scripts[0].name, path.stem, project, launch)
         return _write(adopted, path, project, replace=replace)
@@ -369,12 +372,19 @@ def adopt(
     return _write(adopted, path, project, replace=replace)
 
 
-def _script_of_own_file(texts: Sequence[tuple[str, str]]) -> Script | None:
+def _script_of_own_file(path: Path, texts: Sequence[tuple[str, str]]) -> Script | None:
     """Return the training that a YAML file of Megatron-LM or NeMo describes; None for others."""
     name, text = texts[0]
-    if len(texts) > 1 or Path(name).suffix not in (".yaml", ".yml"):
+    if any(Path(file).suffix not in (".yaml", ".yml") for file, _ in texts):
         return None
-    return script_of_nemo_file(name, text) or script_of_megatron_file(name, text)
+    if len(texts) > 1:
+        return script_of_flat_files(texts)
+    return (
+        script_of_nemo_file(name, text)
+        or script_of_megatron_file(name, text)
+        or script_of_test_case(path.resolve(), text)
+        or script_of_flat_files(texts)
+    )
 
 
 def adopt_process(number: int, out: Path | None, *, replace: bool = False) -> AdoptReport:

@@ -429,6 +429,8 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     own_file = _own_file(launches)
     if own_file in evidence.script.absent_configurations:
         findings.absent_file = own_file
+    elif framework != "nemo" and evidence.script.absent_configurations:
+        findings.absent_file = ", ".join(evidence.script.absent_configurations)
     if settings:
         framework = settings.run.training.framework
         has_own_model = bool(own_file) and _gives_sizes(launches[-1].arguments)
@@ -687,6 +689,7 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
         kind = _take_nemo(launch, findings)
     else:
         kind = program_arguments.take_options(launch.arguments, findings, framework)
+    _note_unset_arguments(launch, evidence.script, findings)
     _take_kind(launch, findings)
     launcher_options.take_launch(evidence.script, launch, findings)
     environment = launch.command.environment
@@ -695,6 +698,32 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
         knobs.pop("MODEL_SIZE", None)
     job_environment.take_knobs(knobs, findings, evidence.models, over=False)
     return kind
+
+
+_LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|conda\.sh)$")
+"""Files that scripts source for programs and folders, not for a training's options."""
+
+
+def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
+    """Record the variables among a training's arguments that nothing sets.
+
+    A file that the script sources, and that is not here, may set them.
+    """
+    variables = program_arguments.unset_arguments(launch.arguments)
+    if not variables:
+        return
+    sourced: dict[str, None] = {}
+    for command in script.commands:
+        if command.kind == "unknown" and command.name == "source" and len(command.words) > 1:
+            file = command.words[1].shown
+            if not _LOGIN_FILES.search(file):
+                sourced[file] = None
+    files = ""
+    if sourced:
+        files = AdoptMessage.UNSET_BECAUSE_OF_FILES.fill(files=", ".join(sourced))
+    findings.unset_arguments = AdoptMessage.UNSET_ARGUMENTS.fill(
+        variables=", ".join(variables), files=files
+    )
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:

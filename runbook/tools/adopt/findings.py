@@ -84,6 +84,11 @@ class Findings:
 
     Empty if the source identifies it.
     """
+    unset_arguments: str = ""
+    """Which variables among the training's arguments may contain options, but are set nowhere.
+
+    Empty if there are none.
+    """
     absent_file: str = ""
     """The configuration that the training starts from, if it is not available.
 

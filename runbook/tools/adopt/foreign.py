@@ -27,7 +27,7 @@ class Sign:
 _HUGGING_FACE = (
     r"model-name-or-path|per-device-(train|eval)-batch-size|gradient-accumulation-steps|do-train"
     r"|num-train-epochs"
-    r"|save-total-limit|evaluation-strategy|learning-rate|lr-scheduler-type|report-to|logging-steps"
+    r"|save-total-limit|evaluation-strategy|lr-scheduler-type|report-to|logging-steps"
 )
 _VISION = r"img-[hw]|[\w-]*vision-[\w-]+|freeze-(lm|vit)|num-classes|patch-dim|clip-(?!grad)[\w-]+|image-[\w-]+"
 
@@ -55,8 +55,11 @@ SIGNS = (
     Sign("a recipe of NeMo 2", script=r"nemo_?run|llm_pretrain"),
     Sign("PyTorch FSDP", script=r"fsdp"),
     Sign(
-        "fine-tuning", script=r"(^|[/_])(finetune|finetuning|sft|dpo|ppo|grpo|peft|lora)[\w-]*\.py$"
+        "fine-tuning",
+        script=r"(^|[/_])(finetune|finetuning|sft|dpo|ppo|grpo|peft|lora|post_?train)[\w-]*\.py$",
     ),
+    Sign("fine-tuning", option="stage", value="sft|dpo|orm|prm|simpo"),
+    Sign("Megatron Bridge", option="model-recipe-name"),
     Sign("reinforcement learning", option=r"rollout-[\w-]+|advantage-estimator"),
     Sign("BERT", option=r"bert-[\w-]+|mask-prob|short-seq-prob"),
     Sign("T5", option=r"decoder-seq-length"),

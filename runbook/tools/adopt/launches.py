@@ -191,7 +191,8 @@ def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Laun
     if not _is_started_on_devices(command, shell_words) and not _may_train(shell_words, index):
         return None
     script = shell_words[index]
-    if _NEVER.search(script.text) and not _GPT.search(script.text):
+    is_preparation = bool(_NEVER.search(script.text)) and not _GPT.search(script.text)
+    if is_preparation and not _trains_by_its_words(shell_words[index + 1 :]):
         return None
     chain = _programs_around(command, commands)
     parts = [_part(outer) for outer in chain if outer.kind in _AROUND_A_TRAINING]
@@ -261,12 +262,18 @@ def _may_train(shell_words: Sequence[Word], index: int) -> bool:
         return True
     if _is_nemo_launcher(script, shell_words) or _has_enough_options(arguments):
         return True
+    return _trains_by_its_words(arguments)
+
+
+def _trains_by_its_words(arguments: Sequence[Word]) -> bool:
+    """Return whether a program of any name trains, because one of its arguments says so."""
     return any(_TRAINS_BY_ITS_WORDS.fullmatch(word.text) for word in arguments)
 
 
 _TRAINS_BY_ITS_WORDS = re.compile(
     r"(.*/)?train\w*\.py"
-    r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator)(=.*)?"
+    r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator"
+    r"|model[-_]recipe[-_]name)(=.*)?"
 )
 """Words that mark a program of any name as a training: deepy.py train.py, run_clm.py --do_train."""
 
@@ -494,8 +501,9 @@ def run_of(script: Script) -> str:
 
     The result is empty if neither identifies a run.
     """
-    if script.matching(_WRITES_OPTIONS):
-        return ""  # The script starts another program, so it is not a block of exports
+    # The script starts another program, so it is not a block of exports
+    if script.matching(_WRITES_OPTIONS) or other_programs(script.commands):
+        return ""
     names = _names_with_values(script)
     _, run, _, knobs = max(DOCUMENTS, key=lambda document: len(names & document[3]))
     if len(names & knobs) >= _ENOUGH_KNOBS:

@@ -77,6 +77,10 @@ class AdoptMessage(Message):
     PROCESS_OF_ANOTHER_USER = (
         "--pid {number} belongs to another user: run adopt as that user, on the process's own node."
     )
+    OTHER_MODE = (
+        "{name} is a test case of the mode {mode} (line {line}), not of pre-training. No run file "
+        "was written."
+    )
     RECIPE_OUT_OF_RANGE = "--launch {launch_number}: {name} calls {number_of_calls} recipes."
     RUN_FILE_EXISTS = (
         "{path} exists with other content. Name another file with --out, or use --replace."
@@ -106,6 +110,7 @@ class AdoptMessage(Message):
     ATTENTION_DROPOUT = "the attention dropout is {dropout}, the program's default"
     FILE_MAY_SAY_IT = "; {files} may set it, but adopt does not read it here"
     FILE_NOT_READABLE = "it cannot be read ({reason})"
+    FURTHER_TRAININGS = "{name} has options for further trainings, which are not read: {sections}"
     FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
     GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
     GIVEN_TWICE = (
@@ -139,12 +144,23 @@ class AdoptMessage(Message):
     )
     NO_VALUE = "it received no value: set {key}"
     ONE_EXPERT_IS_DENSE = "a model with one expert is dense"
+    OPTION_IS_FALSE = "{option} (line {line}) is false, so the program does not get it"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
     OTHER_PROGRAM = "Differences because our trainer is a different program than {framework}"
     OUTSIDE_SANDBOX = "{name} is not copied into the sandbox: {reason}"
+    OTHER_POSITIONS = "positions of the kind {positions}"
+    PART_IS_OFF = "this value switches it off ({part})"
+    PROGRAM_OF_FOLDER = (
+        "{name} does not name its program: {program} is used, as the folder suggests"
+    )
     RECIPES_OF_OTHER_FILES = (
         "{name} names recipes, but calls none that can be read: they come from other files, or are "
         "chosen while the program runs. Give the file that calls one, or a log of the training."
     )
     ROTARY_WITHOUT_TABLE = "rotary embeddings have no table of positions"
+    UNSET_ARGUMENTS = (
+        "{variables} may contain more options, but nothing sets them{files}: give the file that "
+        "does, after the script"
+    )
+    UNSET_BECAUSE_OF_FILES = " ({files} is sourced and not here)"
     VOCABULARY_OF_MODEL = "model {model} has {vocabulary}: paste the entry, and set model"

@@ -574,7 +574,7 @@ def _number(text: str) -> int:
 
 def _never_set(job: SandboxJob) -> list[str]:
     """Return the variables that the job requires but nothing sets."""
-    text = _SETS_ITSELF.sub(r"${\1:?", _code_that_runs(job))
+    text = _SETS_ITSELF.sub(r"\2", _code_that_runs(job))
     required = set(_REQUIRED.findall(text))
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
     unset = reads - _names_set(text) - _names_tested(text)
@@ -582,8 +582,11 @@ def _never_set(job: SandboxJob) -> list[str]:
 
 
 _REQUIRED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
-_SETS_ITSELF = re.compile(r"(?<![\w])([A-Za-z_]\w*)=[\"']?\$\{\1:?\?")
-"""Matches `NAME=${NAME:?message}`, which ends a script if nothing else sets the name."""
+_SETS_ITSELF = re.compile(r"(?<!\w)([A-Za-z_]\w*)=[\"']?(\$\{\1(?::?\?|[,^%#/]))")
+"""Matches an assignment to a name that needs the name's own value.
+
+`NAME=${NAME:?message}` ends a script if nothing else sets the name, and `NAME=${NAME,,}` changes it.
+"""
 
 
 def _code_that_runs(job: SandboxJob) -> str:
@@ -620,12 +623,15 @@ _SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
 
 
 def _names_tested(text: str) -> set[str]:
-    """Return the variables that a shell text compares, or for which it has a default."""
+    """Return the variables that a shell text compares, or for which it has a default.
+
+    A variable without which the script ends is left out.
+    """
     with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
     required = set(_REQUIRED.findall(text))
     tested = set(re.findall(r"(?:-[znv]|!)\s+\"?\$?\{?([A-Za-z_]\w*)", text))
     compared = set(re.findall(r"\[\[?\s+\"?\$\{?([A-Za-z_]\w*)\}?\"?\s+(?:==?|!=)", text))
-    return (with_default - required) | tested | compared
+    return (with_default | tested | compared) - required
 
 
 _FUNCTION = re.compile(

@@ -191,7 +191,32 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
             _take_special(word, name, values, findings, framework)
     _attention_dropout(attention_dropout, findings)
     _settle_loss_fusion(shell_words, findings)
+    _settle_head_width(shell_words, findings)
+    _settle_positions(shell_words, kind, findings)
     return kind
+
+
+_LONE_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
+_NAME_OF_OPTIONS = re.compile(
+    r".*(ARG|ARGS|ARGUMENTS|OPT|OPTS|OPTIONS|FLAGS|PARAMS)", re.IGNORECASE
+)
+"""Names of variables that contain options. Other variables after an option are its value."""
+
+
+def unset_arguments(shell_words: Sequence[Word]) -> list[str]:
+    """Return the variables that stand for options but that nothing sets.
+
+    >>> unset_arguments([Word("--bf16", 1), Word("__NOT_SET_MORE_ARGS__", 1)])
+    ['$MORE_ARGS']
+    """
+    variables: dict[str, None] = {}
+    before = ""
+    for word in shell_words:
+        variable = None if word.known else _LONE_VARIABLE.fullmatch(word.shown)
+        if variable and (not before.startswith("--") or _NAME_OF_OPTIONS.fullmatch(variable[1])):
+            variables[word.shown] = None
+        before = word.text
+    return list(variables)
 
 
 def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
@@ -220,6 +245,33 @@ def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None
     findings.drop("training.loss_fusion")
     why = f"without {FUSION} it has no effect"
     findings.does(implementation.line, f"{FUSION_IMPLEMENTATION} {implementation.shown}", why)
+
+
+def _settle_head_width(shell_words: Sequence[Word], findings: Findings) -> None:
+    """Report heads whose width is not the model's width divided by the number of heads."""
+    hidden = findings.number("training.shape.hidden")
+    heads = findings.number("training.shape.heads")
+    for _, name, values in pairs(shell_words):
+        if name != "kv-channels" or not values or not hidden or not heads:
+            continue
+        if values[0].text != str(hidden / heads).removesuffix(".0"):
+            part = f"heads of {values[0].shown} channels"
+            findings.trains_another_model(values[0].line, "--kv-channels", part)
+
+
+_POSITIONS = ("learned", "rope")
+"""Positions that a model of the catalogue can have."""
+
+
+def _settle_positions(
+    shell_words: Sequence[Word], kind: Mapping[str, str | float], findings: Findings
+) -> None:
+    """Report positions that no model here can have."""
+    positions = kind.get("position_embedding", "rope")
+    for _, name, values in pairs(shell_words):
+        if name == "position-embedding-type" and values and positions not in _POSITIONS:
+            part = AdoptMessage.OTHER_POSITIONS.fill(positions=values[0].shown)
+            findings.trains_another_model(values[0].line, f"--{name}", part)
 
 
 FUSION = "--cross-entropy-loss-fusion"
@@ -282,6 +334,25 @@ _PARTS_OF_OTHER_MODELS = {
     "use-rope-scaling": "scaled rotary embeddings",
     "no-rope-freq": "layers without rotary embeddings",
     "heterogeneous-layers-config-path": "layers of different kinds",
+    "heterogeneous-layers-config-encoded-json": "layers of different kinds",
+    "experimental-attention-variant": "another kind of attention",
+    "linear-attention-freq": "layers of linear attention",
+    "attention-output-gate": "gates on the output of the attention",
+    "softmax-type": "a softmax with sinks",
+    "qk-l2-norm": "norms of queries and keys",
+    "spec": "layers of its own",
+    "squared-relu": "squared ReLUs",
+    "quick-geglu": "gates of approximated GELUs",
+    "glu-linear-offset": "gates with an offset",
+    "rotary-seq-len-interpolation-factor": "scaled rotary embeddings",
+    "rope-scaling-type": "scaled rotary embeddings",
+    "apply-residual-connection-post-layernorm": "residuals that start after the norms",
+    "parallel-attn": "attention and feed-forward side by side",
+    "post-norm": "norms after the blocks",
+    "attn-logit-softcapping": "capped attention scores",
+    "output-logit-softcapping": "capped logits",
+    "final-logit-softcapping": "capped logits",
+    "use-mup": "initial weights and rates that depend on the width",
 }
 """Options that turn a dense GPT into another model, each with the part that it adds."""
 _ENDLESS_WINDOW = re.compile(r"\(?-1\b")
@@ -313,7 +384,9 @@ def _leave_other_model(
         findings.leave(word.line, text, AdoptMessage.GOES_WITH_EXPERTS.fill())
     elif name == "num-experts" and is_dense:
         findings.does(word.line, text, AdoptMessage.ONE_EXPERT_IS_DENSE.fill())
-    elif not (values and _is_without_part(name, values[0].text)):
+    elif values and _is_without_part(name, values[0].text):
+        findings.does(word.line, text, AdoptMessage.PART_IS_OFF.fill(part=part))
+    else:
         described = " ".join(value.shown for value in values)
         findings.trains_another_model(word.line, f"--{name}", f"{described} {part}".strip())
 
@@ -322,11 +395,17 @@ def _is_without_part(name: str, value: str) -> bool:
     """Return whether an option's value means that the model lacks the option's part."""
     if name == "window-size":
         return _ENDLESS_WINDOW.match(value) is not None
+    if name == "spec":
+        return value.endswith("gpt_layer_specs") or value == "local"
     try:
         number = float(value)
     except ValueError:
-        return False
-    return number == (1 if name == "rotary-percent" else 0)
+        return value.lower() in ("vanilla", "none", "false")
+    return number == (1 if name in _OFF_AT_ONE else 0)
+
+
+_OFF_AT_ONE = ("rotary-percent", "rotary-seq-len-interpolation-factor")
+"""Options that change nothing with the value 1. Others change nothing with 0."""
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:

@@ -8,7 +8,8 @@ from runbook.jobs.script_directives import Directive
 
 _FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
 _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
-_NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__")
+_NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__", re.IGNORECASE)
+"""Matches the marker of an unset variable, also after a script changed its letters: ${NAME,,}."""
 PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job's folder in the sandbox.

@@ -491,3 +491,49 @@ def test_a_converter_of_weights_is_no_training():
     with pytest.raises(ParamsError) as refused:
         adopted(f"torchrun hf2megablocks_v2.py {words}\n")
     assert "hf2megablocks_v2.py" in str(refused.value)
+
+
+NEEDS_ITS_MACHINE = f"""#!/bin/bash
+set -eu
+GPU_TYPE=${{GPU_TYPE:?is required}}
+GPU_TYPE=${{GPU_TYPE,,}}
+if [[ $GPU_TYPE == "x100" ]]; then
+  exit 1
+fi
+torchrun --nproc_per_node 8 {TRAIN} --wandb-exp-name $GPU_TYPE
+"""
+
+
+def test_a_variable_without_which_a_script_ends_gets_a_marker_although_it_is_changed():
+    adoption = adopted(NEEDS_ITS_MACHINE)
+    assert values(adoption)["training.iterations"] == 10
+    assert adoption.launch is not None
+    name = adoption.launch.arguments[-1]
+    assert (name.shown, name.known) == ("$gpu_type", False)
+
+
+def test_an_empty_count_of_mpirun_does_not_hide_the_program():
+    script = f"#!/bin/bash\nmpirun -np $NOTHING --npernode -hostfile hosts -x PATH python {TRAIN}"
+    adoption = adopted(f"{script}\n", {"hosts": "node1\n"})
+    assert values(adoption)["training.iterations"] == 10
+
+
+def test_variables_that_stand_for_options_and_that_nothing_sets_are_named(tmp_path):
+    start = f"torchrun --nproc_per_node 8 {TRAIN}"
+    script = f'#!/bin/bash\nsource conf/more.sh\n{start} "${{MOE_ARGS[@]}}" --log-interval $EVERY\n'
+    report = report_of(tmp_path, script)
+    assert report.check == AdoptMessage.UNSET_ARGUMENTS.fill(
+        variables="$MOE_ARGS",
+        files=AdoptMessage.UNSET_BECAUSE_OF_FILES.fill(files="conf/more.sh"),
+    )
+    complete = f"#!/bin/bash\nsource venv/bin/activate\n{start} --log-interval $EVERY\n"
+    assert report_of(tmp_path, complete).check == "passes"
+
+
+def test_a_script_that_starts_another_program_is_no_block_of_exports():
+    exports = "export MODEL_SIZE=126m IMAGE=nvcr.io#nvidia/nemo:24 MAX_STEPS=5\n"
+    assert adopted(exports).base == "aws-pile-175b"
+    with refuses(ParamsError, AdoptMessage.NO_TRAINING_STARTED, file_name="job.sh"):
+        adopted(f"{exports}python prepare_cluster_setup.py --all\n")
+    with refuses(ParamsError, AdoptMessage.NOT_A_GPT, whose="Megatron Bridge"):
+        adopted(f"{exports}python setup_experiment.py --model_recipe_name llama3_8b\n")

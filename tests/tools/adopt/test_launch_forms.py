@@ -96,6 +96,11 @@ FOREIGN = {
     f"pretrain_bert.py {CORE}": "BERT",
     f"pretrain_vision_classify.py {CORE} --img-h 224": "a vision model",
     f"finetune_llama.py {CORE}": "fine-tuning",
+    f"posttrain_gpt.py {CORE}": "fine-tuning",
+    f"train_mine.py {CORE} --stage sft": "fine-tuning",
+    f"train_mine.py {CORE} --stage pt": "",
+    "setup_experiment.py --model_recipe_name llama3_8b --num_gpus 8": "Megatron Bridge",
+    "main.py --d_model 8 --learning_rate 1e-3 --run_name a": "",
     "train.py --deepspeed ds.json --lr 1e-4 --bf16 --seed 1": "",
 }
 

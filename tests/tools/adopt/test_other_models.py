@@ -10,6 +10,7 @@ from suite.messages import containing, refuses, says
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
+from runbook.tools.adopt.configs.rows import PERFORMANCE
 from runbook.tools.adopt.foreign import foreign_framework
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict
@@ -57,6 +58,10 @@ def test_one_expert_is_the_dense_model():
         "--window-size 1024 0",
         "--use-rope-scaling",
         "--no-rope-freq 4",
+        "--kv-channels 128",
+        "--softmax-type learnable",
+        "--spec own.layers stack",
+        "--squared-relu",
     ],
 )
 def test_a_part_that_no_model_here_has_makes_another_model(tmp_path, option):
@@ -70,9 +75,21 @@ def test_a_part_that_no_model_here_has_makes_another_model(tmp_path, option):
     assert verdicts[name] is OptionVerdict.DROPPED
 
 
+@pytest.mark.parametrize("positions", ["none", "yarn", "mrope", "relative"])
+def test_positions_that_no_model_here_can_have_make_another_model(positions):
+    option = f"--position-embedding-type {positions}"
+    adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} {option}\n")
+    part = AdoptMessage.OTHER_POSITIONS.fill(positions=positions)
+    assert adoption.findings.other_model == f"--position-embedding-type: {part}"
+
+
 @pytest.mark.parametrize(
     "option",
     [
+        "--kv-channels 64",
+        "--softmax-type vanilla",
+        "--spec megatron.core.models.gpt.gpt_layer_specs get_gpt_layer_local_spec",
+        "--position-embedding-type rope",
         "--rotary-percent 1.0",
         "--rotary-percent 1.00",
         "--no-rope-freq 0",
@@ -241,6 +258,35 @@ def test_a_model_that_only_torchtitans_code_has_is_unknown(tmp_path, name, flavo
     report = adopt_files([config], tmp_path / "mine.yaml")
     assert (report.check == "passes") is is_known
     assert bool(report.adopted.findings.unknown_model) is not is_known
+
+
+BRIDGE = """model: {num_layers: 12, hidden_size: 768, num_attention_heads: 12, VALUE}
+train: {train_iters: 10, global_batch_size: 16, micro_batch_size: 2}
+optimizer: {lr: 0.0001, lr_warmup_iters: 100, sgd_momentum: 0.5}
+scheduler: {lr_warmup_iters: 50}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "is_other"),
+    [
+        ("softmax_type: learnable", True),
+        ("softmax_type: vanilla", False),
+        ("mtp_num_layers: 1", True),
+        ("multi_latent_attention: true", True),
+        ("kv_channels: null", False),
+    ],
+)
+def test_a_part_of_megatron_bridges_model_makes_another_model(tmp_path, value, is_other):
+    config = tmp_path / "bridge.yaml"
+    config.write_text(BRIDGE.replace("VALUE", value))
+    report = adopt_files([config], tmp_path / "mine.yaml")
+    assert bool(report.adopted.findings.other_model) is is_other
+    assert report.adopted.findings.value("training.warmup_iterations") == 50
+    rows = {row.option: row for row in report.proof}
+    for key in ("optimizer.lr_warmup_iters", "optimizer.sgd_momentum"):
+        assert rows[key].verdict is OptionVerdict.DROPPED
+        assert rows[key].why != PERFORMANCE
 
 
 def test_a_file_of_mostly_unknown_keys_is_no_configuration_of_a_gpt(tmp_path):

@@ -16,6 +16,7 @@ from runbook.tools.adopt.configs.rows import (
     FOLDERS,
     FULL_RECOMPUTE_ONLY,
     GRADIENTS_IN_32_BITS,
+    HEAD_WIDTH,
     LOGGING,
     MODEL_CLASS,
     NO_EXPERTS,
@@ -32,6 +33,8 @@ from runbook.tools.adopt.configs.rows import (
     PROFILE,
     QUERY_KEY_NORMS,
     ROTARY_SHARE,
+    SCALED_ROTARY,
+    SOME_WITHOUT_ROTARY,
     STARTER,
     UNSET,
     UNSET_OR_OFF,
@@ -53,6 +56,7 @@ from runbook.tools.adopt.configs.rows import (
     integer,
 )
 
+_UNSET_OR_ZERO = (None, 0)
 _INTERVAL = "batches; a share of an epoch is none of ours"
 _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
@@ -150,6 +154,73 @@ _OTHER_MODEL_KEYS = in_section(
         other_model=WINDOWED,
     ),
     DroppedKey("*qk_layernorm", why=NO_SUCH_PART, same_if=OFF, other_model=QUERY_KEY_NORMS),
+    DroppedKey("*qk_l2_norm", why=NO_SUCH_PART, same_if=OFF, other_model=QUERY_KEY_NORMS),
+    DroppedKey(
+        "*multi_latent_attention",
+        why=NO_SUCH_PART,
+        same_if=UNSET_OR_OFF,
+        other_model="multi-head latent attention",
+    ),
+    DroppedKey(
+        "*mtp_num_layers",
+        why=NO_SUCH_PART,
+        same_if=_UNSET_OR_ZERO,
+        other_model="layers that predict further tokens",
+    ),
+    DroppedKey(
+        "*hybrid_override_pattern",
+        why=NO_SUCH_PART,
+        same_if=UNSET,
+        other_model="Mamba layers",
+    ),
+    DroppedKey(
+        "*is_hybrid_model", why=NO_SUCH_PART, same_if=UNSET_OR_OFF, other_model="Mamba layers"
+    ),
+    DroppedKey(
+        "*softmax_type",
+        why=NO_SUCH_PART,
+        same_if=(None, "vanilla"),
+        other_model="a softmax with sinks",
+    ),
+    DroppedKey(
+        "*experimental_attention_variant",
+        why=NO_SUCH_PART,
+        same_if=UNSET,
+        other_model="another kind of attention",
+    ),
+    DroppedKey(
+        "*linear_attention_freq",
+        why=NO_SUCH_PART,
+        same_if=UNSET,
+        other_model="layers of linear attention",
+    ),
+    DroppedKey(
+        "*attention_output_gate",
+        why=NO_SUCH_PART,
+        same_if=UNSET_OR_OFF,
+        other_model="gates on the output of the attention",
+    ),
+    DroppedKey("*no_rope_freq", why=NO_SUCH_PART, same_if=UNSET, other_model=SOME_WITHOUT_ROTARY),
+    DroppedKey(
+        "*seq_len_interpolation_factor",
+        why=NO_SUCH_PART,
+        same_if=UNSET_OR_ONE,
+        other_model=SCALED_ROTARY,
+    ),
+    DroppedKey(
+        "*logit_softcapping",
+        why=NO_SUCH_PART,
+        same_if=_UNSET_OR_ZERO,
+        other_model="capped scores",
+    ),
+    DroppedKey(
+        "*apply_residual_connection_post_layernorm",
+        why=NO_SUCH_PART,
+        same_if=UNSET_OR_OFF,
+        other_model="residuals that start after the norms",
+    ),
+    DroppedKey("*kv_channels", why=HEAD_WIDTH, same_if=UNSET),
+    DroppedKey("*activation_func", why="goes with gated_linear_unit", same_if=UNSET),
     DroppedKey("*scale_factor", why="longer sequences than those of the training"),
     DroppedKey("*rotary_percent", why=NO_SUCH_PART, same_if=ONE, other_model=ROTARY_SHARE),
     DroppedKey("*fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),

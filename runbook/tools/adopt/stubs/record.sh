@@ -72,6 +72,10 @@ values_of() {  # print how many of the words after this option belong to it
   esac
 }
 
+is_long_option() {  # succeed if a word is an option of several letters with a value, such as -hostfile
+  [[ $1 == -[a-z][a-z]* ]] && ! values_of "$1"
+}
+
 is_at_hand() {  # succeed if a word names a program or a script that exists here
   [ -e "$1" ] || [ -f "${ADOPT_FOLDER-}/${1##*/}" ] || [ -x "/adopt/bin/${1##*/}" ] || type -P -- "$1" > /dev/null
 }
@@ -94,7 +98,7 @@ own_words() {  # print the number of words before the command that this program 
       continue
     fi
     before=
-    if [[ $skip -gt 0 && $word != --* ]]; then
+    if [[ $skip -gt 0 && $word != --* ]] && ! is_long_option "$word"; then
       skip=$((skip - 1))
     elif [[ $word == -- ]]; then
       own=$count
