@@ -161,6 +161,14 @@ def _last(launches: Sequence[Launch]) -> Launch | None:
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
     """Raise `ParamsError` with the programs that a script starts instead of a training."""
     programs = other_programs(script.commands)
+    line = script.first_line(_AN_OPTION)
+    if line and not script.first_line(_A_START):
+        raise ParamsError(
+            AdoptMessage.OPTIONS_ALONE,
+            file_name=file_name,
+            line=line,
+            notes=_sentences(script.notes),
+        )
     starts = ""
     if programs:
         starts = f" It starts {', '.join(programs[:3])}, which by its name does not train anything."
@@ -170,6 +178,12 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
         starts=starts,
         notes=_sentences(script.notes),
     )
+
+
+_AN_OPTION = r"^[^#]*--(num-layers|hidden-size|tensor-model-parallel-size)\b"
+"""Matches an option that only a training has."""
+_A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|accelerate)\b)"
+"""Matches a line that may start a program."""
 
 
 def _sentences(notes: Sequence[str]) -> str:

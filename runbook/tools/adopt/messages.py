@@ -42,6 +42,10 @@ class AdoptMessage(Message):
         "{files} is YAML, but not a configuration that adopt reads (nanotron, GPT-NeoX, NeMo 2 or "
         "Megatron Bridge)."
     )
+    NOT_ITS_CONFIGURATION = (
+        "{files} is {program}'s. adopt reads the configurations of nanotron, GPT-NeoX, NeMo 2 and "
+        "Megatron Bridge. Give the job script that starts the training, or a log that it wrote."
+    )
     NOT_A_DENSE_GPT = (
         "{name} trains with the recipe {recipe} (line {line}), which is not a dense GPT. No run "
         "file was written."
@@ -76,6 +80,10 @@ class AdoptMessage(Message):
     )
     PROCESS_OF_ANOTHER_USER = (
         "--pid {number} belongs to another user: run adopt as that user, on the process's own node."
+    )
+    OPTIONS_ALONE = (
+        "{file_name} sets options of a training (line {line}) but starts none. Give the script that "
+        "starts it and, after it, this file.{notes}"
     )
     OTHER_MODE = (
         "{name} is a test case of the mode {mode} (line {line}), not of pre-training. No run file "

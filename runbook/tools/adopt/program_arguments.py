@@ -14,6 +14,7 @@ from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
 from runbook.frameworks.options import Option, Reader, minutes, truth
 from runbook.params.schema.entries import names_pair
+from runbook.tools.adopt.configs.rows import OTHER_WEIGHTS
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Script, StartedProgram, Word
@@ -180,6 +181,8 @@ def take_options(shell_words: Sequence[Word], findings: Findings, framework: str
             _leave_to_sites_options(word, name, values, findings, framework)
         elif name == "valid-data-path" and values:
             _held_out(values, findings)
+        elif name in _OTHER_WEIGHTS_OPTIONS:
+            findings.leave(word.line, _option_text(name, values), OTHER_WEIGHTS)
         elif _is_of_another_model(name):
             _leave_other_model(name, word, values, findings)
         elif name in OPTIONS:
@@ -321,6 +324,8 @@ def _leave_to_sites_options(
     findings.does(word.line, _option_text(name, values), does)
 
 
+_OTHER_WEIGHTS_OPTIONS = ("finetune", "pretrained-checkpoint")
+"""Options with which a training starts from the weights of another one."""
 _PARTS_OF_OTHER_MODELS = {
     "num-experts": "experts",
     "hybrid-override-pattern": "Mamba layers",

@@ -10,7 +10,7 @@ from suite.messages import containing, refuses, says
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
-from runbook.tools.adopt.configs.rows import PERFORMANCE
+from runbook.tools.adopt.configs.rows import OTHER_WEIGHTS, PERFORMANCE
 from runbook.tools.adopt.foreign import foreign_framework
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.proof import OptionVerdict
@@ -421,3 +421,32 @@ def test_what_asks_for_nothing_in_this_layout_refuses_nothing(tmp_path):
     assert rows["--tp-comm-overlap"].verdict is OptionVerdict.DROPPED
     assert report.adopted.findings.value("training.global_batch") == 32
     assert "training.global_batch" in report.adopted.required
+
+
+OTHER_PROGRAMS = {
+    "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {replicas: 2}\n": "Kubernetes",
+    "modules:\n  pre_trainer: {framework: megatron, model: mine.yaml}\n": "Primus",
+    "stage: sft\nmodel_name_or_path: lab/mine\n": "LLaMA-Factory",
+    "model_name_or_path: lab/mine\nper_device_train_batch_size: 4\n": "Hugging Face's Trainer",
+}
+
+
+@pytest.mark.parametrize(("text", "program"), OTHER_PROGRAMS.items())
+def test_yaml_of_another_program_is_refused_by_its_name(tmp_path, text, program):
+    config = tmp_path / "other.yaml"
+    config.write_text(text)
+    with refuses(
+        ParamsError, AdoptMessage.NOT_ITS_CONFIGURATION, files="other.yaml", program=program
+    ):
+        adopt_files([config], tmp_path / "mine.yaml")
+
+
+def test_options_without_a_start_need_the_script_that_starts_them():
+    options = "PARAMS=(\n  --num-layers 12\n  --hidden-size 768\n)\n"
+    with refuses(ParamsError, AdoptMessage.OPTIONS_ALONE, file_name="job.sh", line=2):
+        adopted(options)
+
+
+def test_a_training_that_starts_from_other_weights_says_so():
+    adoption = adopted(f"torchrun --nproc_per_node 8 {TRAIN} --finetune --load /weights\n")
+    assert remark(adoption, "--finetune") == OTHER_WEIGHTS

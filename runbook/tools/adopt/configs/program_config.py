@@ -144,6 +144,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
     # Lightning's command line also names classes in this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
+        _refuse_by_name(values, first_name)
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
     # GPT-NeoX also accepts num-layers for num_layers
     if best is GPT_NEOX:
@@ -151,6 +152,23 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
     _refuse_other_layers(values, first_name)
     _refuse_fine_tuning(values, first_name)
     return ProgramConfig(best, tuple(values))
+
+
+_OTHER_PROGRAMS = (
+    ("Kubernetes", ("apiVersion", "kind")),
+    ("Primus", ("modules.",)),
+    ("LLaMA-Factory", ("stage", "model_name_or_path")),
+    ("Hugging Face's Trainer", ("model_name_or_path", "per_device_train_batch_size")),
+)
+"""Programs whose YAML files adopt does not read, each with the keys that identify its files."""
+
+
+def _refuse_by_name(values: Sequence[ConfigValue], name: str) -> None:
+    """Raise `ParamsError` if YAML belongs to a program that adopt knows but does not read."""
+    names = {value.name for value in values}
+    for program, signs in _OTHER_PROGRAMS:
+        if all(_has_sign(names, sign) for sign in signs):
+            raise ParamsError(AdoptMessage.NOT_ITS_CONFIGURATION, files=name, program=program)
 
 
 def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
