@@ -426,6 +426,10 @@ def test_what_asks_for_nothing_in_this_layout_refuses_nothing(tmp_path):
 OTHER_PROGRAMS = {
     "apiVersion: kubeflow.org/v1\nkind: PyTorchJob\nspec: {replicas: 2}\n": "Kubernetes",
     "modules:\n  pre_trainer: {framework: megatron, model: mine.yaml}\n": "Primus",
+    "extends: [base.yaml]\ntokenizer_type: Own\nnum_layers: 2\nhidden_size: 8\n": "Primus",
+    "max_seq_len: 8\nmax_duration: 1ba\ntrain_loader: {name: text}\n": "LLM Foundry",
+    "checkpoint_dir: a\nout_dir: b\nprecision: bf16-true\n": "LitGPT",
+    "settings: {a: 1}\ncollate_fn: {component_key: gpt}\n": "Modalities",
     "stage: sft\nmodel_name_or_path: lab/mine\n": "LLaMA-Factory",
     "model_name_or_path: lab/mine\nper_device_train_batch_size: 4\n": "Hugging Face's Trainer",
 }

@@ -140,11 +140,11 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
         offset = numbers.first[name] - 1
         values += [replace(value, line=value.line + offset) for value in yaml_values(text, name)]
 
+    _refuse_by_name(values, first_name)
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
     # Lightning's command line also names classes in this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
-        _refuse_by_name(values, first_name)
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
     # GPT-NeoX also accepts num-layers for num_layers
     if best is GPT_NEOX:
@@ -157,6 +157,10 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
 _OTHER_PROGRAMS = (
     ("Kubernetes", ("apiVersion", "kind")),
     ("Primus", ("modules.",)),
+    ("Primus", ("extends", "tokenizer_type")),
+    ("LLM Foundry", ("max_seq_len", "max_duration", "train_loader.")),
+    ("LitGPT", ("checkpoint_dir", "out_dir", "precision")),
+    ("Modalities", ("settings.", "collate_fn.component_key")),
     ("LLaMA-Factory", ("stage", "model_name_or_path")),
     ("Hugging Face's Trainer", ("model_name_or_path", "per_device_train_batch_size")),
 )
