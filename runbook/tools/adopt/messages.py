@@ -146,6 +146,7 @@ class AdoptMessage(Message):
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
     SECTION_LEFT_OUT = "the file leaves this section out, so the program's defaults apply"
+    SEVERAL_SUBMITTED = "{job} submits {number} jobs; the run file is the last one's"
     STRAY_OPTION = (
         "the training does not get {option} ({place}): the line before it does not end with a "
         "backslash"

@@ -292,6 +292,8 @@ class SandboxJob:
     directives: Sequence[Directive]
     exports: Mapping[str, str] = field(default_factory=dict)
     """Variables of the shell that submitted the job."""
+    arguments: tuple[str, ...] = ()
+    """Arguments that the submitting script passes to the job."""
 
 
 _NO_SHELL = (".json", ".py", ".txt", ".yaml", ".yml")

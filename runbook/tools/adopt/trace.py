@@ -10,7 +10,7 @@ import shlex
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 
 from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
@@ -270,6 +270,10 @@ def follow(
         if submitted is None:
             break
         notes.append(f"{job.main} submits {submitted.main}, which was followed")
+        num_submitted = len(_submissions(trace))
+        if num_submitted > 1:
+            note = AdoptMessage.SEVERAL_SUBMITTED.fill(job=job.main, number=num_submitted)
+            notes.append(note)
         job = submitted
         earlier = trace
         trace, more_notes = _until_it_starts(job, starts_training, numbers)
@@ -472,7 +476,7 @@ def _until_it_starts(
 
     Return its last trace and notes.
     """
-    attempts = _Attempts(job)
+    attempts = _Attempts(job, arguments=list(job.arguments))
     for _ in range(_MOST_RUNS):
         command = ["bash", job.main, *attempts.arguments]
         variables = environment(job, attempts.retry)
@@ -598,11 +602,24 @@ def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> Sandbo
 
     Return None if it submits no job.
     """
-    for command in reversed(trace.commands):
-        text = command.environment.get("ADOPT_SUBMITTED", Word("", 0)).text
-        if command.kind == "submit" and text.strip():
-            return _submitted_job(job, command, text, numbers)
+    for command in reversed(_submissions(trace)):
+        text = command.environment[_SUBMITTED_TEXT].text
+        return _submitted_job(job, command, text, numbers)
     return None
+
+
+_SUBMITTED_TEXT = "ADOPT_SUBMITTED"
+"""The variable in which a stub records the text of a submitted job."""
+
+
+def _submissions(trace: RunTrace) -> list[StartedProgram]:
+    """Return the commands of a run that submit a job whose script is here."""
+    submissions = []
+    for command in trace.commands:
+        text = command.environment.get(_SUBMITTED_TEXT, Word("", 0)).text
+        if command.kind == "submit" and text.strip():
+            submissions.append(command)
+    return submissions
 
 
 def _submitted_job(
@@ -625,7 +642,37 @@ def _submitted_job(
     for name, word in command.environment.items():
         if not _SET_BY_SANDBOX.fullmatch(name):
             exports[name] = word.text
-    return SandboxJob(main, {**job.files, main: text}, directives, exports)
+    exports |= exported_by_options(arguments)
+    passed = _passed_arguments(arguments, main)
+    return SandboxJob(main, {**job.files, main: text}, directives, exports, passed)
+
+
+def exported_by_options(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the variables that the options of sbatch or qsub export to the job.
+
+    >>> exported_by_options(["--export=ALL,LR=1e-4", "-v", "A=1,B=2", "train.sh"])
+    {'LR': '1e-4', 'A': '1', 'B': '2'}
+    """
+    lists = []
+    for before, argument in pairwise(["", *arguments]):
+        if argument.startswith("--export="):
+            lists.append(argument.partition("=")[2])
+        elif before in ("--export", "-v"):
+            lists.append(argument)
+    exports = {}
+    for item in ",".join(lists).split(","):
+        name, equals, value = item.partition("=")
+        if equals and re.fullmatch(r"[A-Za-z_]\w*", name):
+            exports[name] = value
+    return exports
+
+
+def _passed_arguments(arguments: Sequence[str], main: str) -> tuple[str, ...]:
+    """Return the words after the job's file on the line that submits it."""
+    for position, argument in enumerate(arguments):
+        if argument.endswith(main):
+            return tuple(arguments[position + 1 :])
+    return ()
 
 
 _SET_BY_SANDBOX = re.compile(r"(ADOPT_|SLURM_|PBS_).*|PATH|BASH_ENV|PWD|OLDPWD|SHLVL|_")

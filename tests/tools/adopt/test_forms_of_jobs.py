@@ -537,3 +537,28 @@ def test_a_script_that_starts_another_program_is_no_block_of_exports():
         adopted(f"{exports}python prepare_cluster_setup.py --all\n")
     with refuses(ParamsError, AdoptMessage.NOT_A_GPT, whose="Megatron Bridge"):
         adopted(f"{exports}python setup_experiment.py --model_recipe_name llama3_8b\n")
+
+
+SWEPT = f"#!/bin/bash\n#SBATCH --nodes=2\nRATE=${{1:-$LR}}\ntorchrun {TRAIN} --lr $RATE\n"
+SWEEPS = {
+    "exported": "export LR=$rate\n  sbatch train.sh",
+    "by an option": "sbatch --export=ALL,LR=$rate train.sh",
+    "by a word": "sbatch --export ALL,LR=$rate train.sh",
+    "by qsub": "qsub -v LR=$rate train.sh",
+    "as an argument": "sbatch --time=1:00:00 ./train.sh $rate",
+}
+
+
+@pytest.mark.parametrize("form", SWEEPS)
+def test_a_sweep_passes_its_values_to_the_jobs_and_all_are_counted(form):
+    script = f"#!/bin/bash\nfor rate in 1e-4 3e-4 6e-4; do\n  {SWEEPS[form]}\ndone\n"
+    adoption = adopted(script, {"train.sh": SWEPT})
+    assert values(adoption)["training.learning_rate"] == 6e-4
+    note = AdoptMessage.SEVERAL_SUBMITTED.fill(job="job.sh", number=3)
+    assert note in adoption.script.notes
+
+
+def test_a_single_submitted_job_is_not_counted():
+    adoption = adopted("#!/bin/bash\nLR=1e-4 sbatch train.sh\n", {"train.sh": SWEPT})
+    assert values(adoption)["training.learning_rate"] == 1e-4
+    assert not any(says(note, AdoptMessage.SEVERAL_SUBMITTED) for note in adoption.script.notes)
