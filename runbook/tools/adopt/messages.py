@@ -43,8 +43,9 @@ class AdoptMessage(Message):
         "Megatron Bridge)."
     )
     NOT_ITS_CONFIGURATION = (
-        "{files} is {program}'s. adopt reads the configurations of nanotron, GPT-NeoX, NeMo 2 and "
-        "Megatron Bridge. Give the job script that starts the training, or a log that it wrote."
+        "{files} configures {program}, whose files adopt does not read. It reads those of nanotron, "
+        "GPT-NeoX, NeMo 2, Megatron Bridge and Megatron-LM. Give the job script that starts the "
+        "training, or a log that it wrote."
     )
     NOT_A_DENSE_GPT = (
         "{name} trains with the recipe {recipe} (line {line}), which is not a dense GPT. No run "
