@@ -117,7 +117,7 @@ class _Backtest:
     decades: Array
 
     def errors(self, choices: Sequence[LawChoice]) -> Array:
-        """Return relative errors of the vote of these laws."""
+        """Return the relative errors of the forecast on which these laws vote."""
         voted = np.median([self.predictions[choice] for choice in choices], axis=0)
         errors: Array = np.log(voted / self.losses)
         return errors

@@ -312,7 +312,7 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     """Check whether a run of this many tokens reads its text more than once.
 
-    In a blend, the text that is read most often decides.
+    In a blend, the check is about the text that is read most often.
     """
     if plan.mock:
         return []

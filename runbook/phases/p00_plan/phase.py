@@ -394,7 +394,7 @@ def file_text(settings: Settings, name: str) -> str:
 
 
 def value_as_written(settings: Settings, key: str) -> str:
-    """Return a value in the notation of the person who chose it.
+    """Return a value in the notation in which it was chosen.
 
     For example, return 00:30:00 if the run contains 1800 seconds.
     """

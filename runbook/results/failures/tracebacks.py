@@ -103,7 +103,7 @@ class TracebackReader:
     def read(self, text: str, before: str) -> RaisedError | None:
         """Read one line. Return the error that it completes, or None.
 
-        `before` is the previous line of the same process. It is needed at the beginning of a
+        `before` is the previous line of the same process, which matters at the beginning of a
         traceback.
         """
         text = without_margin(text)

@@ -127,7 +127,7 @@ def _total(
     COLUMNS: tl.constexpr,
 ):
     which = tl.program_id(1)
-    # Whether there is a target is known at compile time, so it gets its own condition.
+    # Triton knows at compile time whether there is a target, so this test has its own `if`.
     if first is not None:
         if which == 0:
             _add_parts(

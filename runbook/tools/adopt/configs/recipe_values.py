@@ -92,7 +92,7 @@ class HeldConfig:
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""The values of each variable. There are several if a branch decides which value it has."""
+"""The values of each variable. A variable has several if a branch decides its value."""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
 
