@@ -18,7 +18,14 @@ from runbook.tokens import tokenizer as tokenizer_module
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
-from runbook.tokens.tokenizer import PROBES, HuggingFace, compare, load_tokenizer
+from runbook.tokens.tokenizer import (
+    END_OF_TEXT,
+    PROBES,
+    Fastokens,
+    HuggingFace,
+    compare,
+    load_tokenizer,
+)
 
 from .reference import EDGE_TEXTS, encoded, json_lines, made
 
@@ -54,6 +61,49 @@ def test_decode_gives_the_text_back() -> None:
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=80), st.booleans())
 def test_any_text_equals_the_reference(text: str, special_tokens: bool) -> None:
     assert encode(text, special_tokens=special_tokens) == encoded(text, special_tokens)
+
+
+WITHOUT_SURROGATES = st.characters(exclude_categories=["Cs"])
+TEXT_PARTS = st.one_of(
+    st.sampled_from(
+        [END_OF_TEXT, "<|endof", "text|>", "<|endoftext|", "<", ">", " ", "\n", "é", "a"]
+    ),
+    st.text(WITHOUT_SURROGATES, max_size=20),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.lists(TEXT_PARTS, max_size=4).map("".join), min_size=2, max_size=6))
+def test_joined_texts_have_the_ids_of_separate_ones(texts: list[str]) -> None:
+    encoder = load_tokenizer().encoder
+    assert isinstance(encoder, Fastokens)
+    joined = encoder.encode_joined(texts, END_OF_TEXT, 50256)
+    if any(not text or END_OF_TEXT in text for text in texts):
+        assert joined is None
+        return
+
+    assert joined is not None
+    assert [joined.ids_of(number) for number in range(len(texts))] == [
+        encoded(text, False) for text in texts
+    ]
+    assert joined.ids[np.cumsum(joined.lengths) - 1].tolist() == [50256] * len(texts)
+    assert joined.text_bytes == len("".join(texts).encode())
+
+
+def test_joined_texts_with_other_ids_are_caught_in_a_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = Fastokens.encode_joined
+
+    def encode_other(self: Fastokens, texts: list[str], *others: str | int) -> object:
+        return right(self, [text.replace("fox", "fux") for text in texts], *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Fastokens, "encode_joined", encode_other)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["a fox", "a fox"]))
+    with refuses(DataError, TokenMessage.ENCODERS_DISAGREE, text="a fox", theirs=[64, 21831]):
+        prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
+    assert not (tmp_path / "out_text_document.bin").exists()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from io import BufferedRandom
-from multiprocessing.sharedctypes import RawArray
 from typing import Any, BinaryIO
 
 from runbook.core.errors import DataError
@@ -32,7 +31,7 @@ After that, its tokens go to a part.
 
 
 class Placement:
-    """The places of the shards' tokens in the .bin, shared by all workers.
+    """The places of the shards' tokens in the .bin.
 
     A shard follows all earlier shards, so their sizes must be known.
     """
@@ -40,7 +39,14 @@ class Placement:
     def __init__(self, num_shards: int, joins: bool) -> None:
         """Create the table. If `joins` is False, no shard is placed in the .bin."""
         self.joins = joins
-        self.sizes: Any = RawArray("q", [-1] * num_shards)
+        self.sizes: Any = [-1] * num_shards
+
+    def share(self) -> None:
+        """Move the sizes to memory that worker processes share."""
+        # A single worker needs no shared memory, and this import takes 10 ms.
+        from multiprocessing.sharedctypes import RawArray
+
+        self.sizes = RawArray("q", self.sizes)
 
     def offset(self, shard: int) -> int | None:
         """Return the offset of a shard in the .bin, or None if it is not known yet."""
@@ -103,14 +109,14 @@ class ShardSink:
         self._placement = placement
         self._leaves_mark = leaves_mark
         self._parts = PartsFolder(files)
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | memoryview] = []
         self._file: BufferedRandom | None = None
         self._offset = -1
         self._checksum_before = checksum
         self._begin_checksums()
         self._began = time.monotonic()
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Append tokens."""
         if self._file is None and self.length + len(data) > MEMORY:
             is_new = self._placement.sizes[self._shard.number] < 0
@@ -146,7 +152,7 @@ class ShardSink:
         before = self._checksum_before
         self.checksum = None if before is None else before.copy()
 
-    def _add_to_checksums(self, data: bytes) -> None:
+    def _add_to_checksums(self, data: bytes | memoryview) -> None:
         if self._leaves_mark:
             self._crc32 = zlib.crc32(data, self._crc32)
         if self.checksum is not None:

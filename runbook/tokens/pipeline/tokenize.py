@@ -34,7 +34,6 @@ from runbook.tokens.pipeline.tokenize_options import (
     TokenizeOptions,
     read_manifest,
 )
-from runbook.tokens.pipeline.worker_pool import Pool, disk_error
 from runbook.tokens.sources.documents import DocumentBatch, Parser, find_source_key, read_documents
 from runbook.tokens.sources.fixed_text import load_ftfy
 from runbook.tokens.sources.input_files import (
@@ -97,7 +96,7 @@ def prepare(
                 if manifest is None:
                     return job.run()
     except OSError as error:
-        raise disk_error(error, job.files) from error
+        raise _disk_error(error, job.files) from error
 
     return job.report_finished(manifest)
 
@@ -131,7 +130,13 @@ def prepare_share(
         with hold_share(job.files, f"share-{index}-of-{count}"):
             return job.run_share(index, count)
     except OSError as error:
-        raise disk_error(error, job.files) from error
+        raise _disk_error(error, job.files) from error
+
+
+def _disk_error(error: OSError, files: TokenFiles) -> DataError:
+    from runbook.tokens.pipeline.worker_pool import disk_error
+
+    return disk_error(error, files)
 
 
 def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
@@ -253,6 +258,9 @@ class _Job:
         self.files.manifest.unlink(missing_ok=True)
         reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
+            # A single worker needs no processes, and this import takes 10 ms.
+            from runbook.tokens.pipeline.worker_pool import Pool
+
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
                 # This process only inspects the tokenizer, and this encoder loads faster than a

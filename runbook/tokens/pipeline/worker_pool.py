@@ -133,6 +133,7 @@ class Pool:
         # Name of the encoder that the workers use
         self.encoder = ""
         self.workers: list[_Worker] = []
+        committer.placement.share()
         self._arguments = (files.prefix, options, os.getpid(), committer.placement)
         self._committer = committer
         self._attempts: Counter[int] = Counter()

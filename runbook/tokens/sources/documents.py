@@ -10,7 +10,6 @@ import operator
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -309,6 +308,8 @@ def _loads(line: bytes) -> Any:
     try:
         return json.loads(line)
     except RecursionError:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(max_workers=1) as fresh:
             return fresh.submit(json.loads, line).result()
 

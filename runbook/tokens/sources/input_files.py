@@ -4,7 +4,6 @@ Files may be plain, zstd, gzip or xz. Every kind of damage is detected.
 """
 
 import functools
-import gzip
 import hashlib
 import io
 import itertools
@@ -294,10 +293,11 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
     return [replace(segment, start=start, end=end) for start, end in itertools.pairwise(borders)]
 
 
-BLOCK = 512 << 10
+BLOCK = 768 << 10
 """Bytes of text parsed and encoded at a time.
 
-The text and its ids then stay in the core's cache, which is a tenth faster than 4 MiB.
+The text and its ids then stay in the core's cache, which is a tenth faster than 4 MiB on Zen 5. On
+Zen 4, where every call of the encoder begins with a cold cache, 2 MiB are 6 % faster than 512 KiB.
 """
 DECOMPRESSED = 4 << 20
 """Bytes of text decompressed at a time.
@@ -443,6 +443,8 @@ def _decompressed(file: Any, compression: str) -> Any:
         case ".zst":
             return io.BufferedReader(_zstd().ZstdFile(file, "rb"), DECOMPRESSED)
         case ".gz":
+            import gzip
+
             return gzip.GzipFile(fileobj=file, mode="rb")
         case ".xz":
             return io.BufferedReader(_XzStream(file), BLOCK)
