@@ -324,9 +324,14 @@ class DrillRun:
         change(content["phases"][FULL])
         path.write_text(json.dumps(content))
 
+    @property
+    def metrics_path(self) -> Path:
+        """Return the file of the steps."""
+        return self.folder / self.open_phase.phase_plan.log.metrics
+
     def rows(self) -> list[dict[str, Any]]:
         """Return every step of every job."""
-        return read_lines(self.folder / self.open_phase.phase_plan.log.metrics)
+        return read_lines(self.metrics_path)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
         """Return the run's events with these names."""

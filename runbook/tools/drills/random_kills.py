@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from runbook.core.files import Tail
 from runbook.core.processes import wait_until
 from runbook.jobs.warm_trainer import still_runs
 from runbook.planning.cost.fault_simulation import (
@@ -81,6 +82,13 @@ class Killer:
     steps: int
     seed: int
     done: list[Kill] = field(default_factory=list)
+    _metrics: Tail = field(init=False)
+    """Each row is read once: reading all of them every time would take processor time from the
+    training that is measured."""
+
+    def __post_init__(self) -> None:
+        """Prepare to read the metrics, which need not exist yet."""
+        self._metrics = Tail(self.case.metrics_path)
 
     def run(self) -> None:
         """Run until all kills are done. Each kill ends one job."""
@@ -144,7 +152,7 @@ class Killer:
             return ""
 
     def _furthest(self) -> int:
-        return max((int(row["iteration"]) for row in self.case.rows()[-200:]), default=0)
+        return max((int(row["iteration"]) for row in self._metrics.read()[-200:]), default=0)
 
 
 def random_kills(bench: Bench) -> DrillEnding:
