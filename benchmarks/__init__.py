@@ -1,1 +1,1 @@
-"""Measurements of the project; `python -m benchmarks.NAME`."""
+"""Measurements of this project: `python -m benchmarks.NAME`."""

@@ -179,7 +179,7 @@ FORMATS: dict[str, Callable[[int], str]] = {
 
 
 def make(path: Path, line: Callable[[int], str], lines: int) -> None:
-    """Write a log with so many records."""
+    """Write a log with this many records."""
     with path.open("w", encoding="utf-8") as stream:
         for start in range(1, lines + 1, 10_000):
             stream.write(
@@ -233,7 +233,7 @@ def measure(name: str, lines: int, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    """Measure and print one row a format."""
+    """Measure each format and print a row for it."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -114,7 +114,7 @@ class Operations:
 
     @contextlib.contextmanager
     def counting(self, root: Path) -> Iterator[Counter[str]]:
-        """Count the operations that the body of the `with` statement makes below `root` and elsewhere."""
+        """Count the operations that the body of the `with` statement performs below `root` and elsewhere."""
         self.counts, self.root, self.on = Counter(run=0, machine=0), str(root), True
         try:
             yield self.counts
@@ -126,7 +126,7 @@ OPERATIONS = Operations()
 
 
 class StandInStore:
-    """The ranks' store, which lies in the memory of rank 0's process and not in a file."""
+    """The ranks' store, which is in the memory of rank 0's process and not in a file."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -159,7 +159,7 @@ class StandInStore:
 
 
 class ControlPlane:
-    """The control plane of one training with so many ranks, in a folder of its own."""
+    """The control plane of one training with this many ranks, in a separate folder."""
 
     def __init__(self, folder: Path, spec: PhasePlan, num_ranks: int) -> None:
         self.folder = folder
@@ -193,7 +193,7 @@ class ControlPlane:
         }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
-        """All watchdogs check for so many simulated seconds.
+        """All watchdogs check for this many simulated seconds.
 
         Rank 0's processor time is measured at the real interval.
         """
@@ -359,7 +359,7 @@ def step_record(iteration: int) -> StepRecord:
 
 
 def rank_script_operations() -> dict[str, float] | None:
-    """Return how often per second rank.sh of rank 0 and of another rank looks for `stop`, by strace.
+    """Return how many times per second rank.sh of rank 0 and of another rank looks for `stop`, according to strace.
 
     The result is None if strace does not work here.
     """
@@ -384,7 +384,7 @@ def rank_script_operations() -> dict[str, float] | None:
 
 
 def measure(num_ranks: int) -> dict[str, Any]:
-    """Measure every part of the control plane with so many ranks."""
+    """Measure every part of the control plane with this many ranks."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_plan_file(*load_plan("local", ()), folder)

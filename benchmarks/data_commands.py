@@ -71,7 +71,7 @@ NO_CHECKOUT = "{folder} is no checkout of Megatron-LM: it has no tools/preproces
 
 @dataclass(frozen=True)
 class Megatron:
-    """A checkout of Megatron-LM, and the settings with which its tools start on a CPU without network."""
+    """A checkout of Megatron-LM, and the settings with which its tools start on a CPU without a network."""
 
     folder: Path
     python: Path
@@ -133,7 +133,7 @@ def measure_command(
     env: dict[str, str] | None = None,
     cwd: Path | None = None,
 ) -> Run:
-    """Run the command after its old output is removed, and remove its new output afterwards.
+    """Remove the command's old output, run the command, and remove its new output.
 
     Python may store compiled modules, as for an installed package, even where this environment
     forbids it.
@@ -171,7 +171,7 @@ def measure_command(
 
 
 def three_steps(folder: Path, out: Path, megatron: Megatron) -> Run:
-    """Measure the documents' steps in their leanest form.
+    """Measure the documents' steps in their simplest form.
 
     These decompress each file, join the files, and run preprocess_data.py with two workers.
     """

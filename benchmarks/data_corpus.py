@@ -50,7 +50,7 @@ def prose(limit: int) -> Iterator[str]:
 
 
 def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
-    """Yield new words, in which each letter follows the two before it as in real words."""
+    """Yield new words, in which each letter follows the previous two as it does in real words."""
     following: dict[str, list[str]] = defaultdict(list)
     for word in words:
         for place in range(len(word) + 1):
@@ -65,7 +65,7 @@ def _coiner(words: list[str], chance: random.Random) -> Iterator[str]:
 
 
 def code(limit: int) -> Iterator[str]:
-    """Yield text files of the Python environment in random order, and repeat them if they do not suffice."""
+    """Yield text files from the Python environment in random order, and repeat them if there are too few."""
     files = sorted(
         path for path in Path(sys.prefix).rglob("*") if path.suffix in ENDINGS and path.is_file()
     )

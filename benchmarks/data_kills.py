@@ -37,7 +37,7 @@ shard.ShardMaker.make = make
 
 
 def begun(log: Path) -> Counter[int]:
-    """Return how often each shard was started."""
+    """Return how many times each shard was started."""
     return Counter(int(line) for line in log.read_text().split()) if log.exists() else Counter()
 
 

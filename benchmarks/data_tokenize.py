@@ -8,10 +8,10 @@ two workers.
 
 CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
 transformers, triton; gigatoken for its fast tool). Without CHECKOUT, Hugging Face's tokenizers,
-which Megatron's tool calls, are measured in our own reader. Where gigatoken and awkward are
-installed here, that library is measured as well, with a minimal writer around it
-(`benchmarks.gigatoken_writer`) and on one core like our command. Every measured command is a
-separate process, timed from its start to its end with its imports. Commands alternate, so that
+which Megatron's tool calls, are measured in our own reader. If gigatoken and awkward are installed
+here, gigatoken is measured as well: with a minimal writer around it
+(`benchmarks.gigatoken_writer`), and bound to one core, as our command is. Every measured command is
+a separate process, timed from its start to its end with its imports. Commands alternate, so that
 other load on the machine slows all of them; the median counts. Our command with one worker is bound
 to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our command
 reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must be
@@ -47,7 +47,7 @@ def whole_lines(text: bytes) -> Iterator[bytes]:
 
 
 def floors(inputs: list[Path]) -> dict[str, float]:
-    """Measure the seconds of each stage by itself on one core."""
+    """Measure the seconds of each stage on its own, on one core."""
     import numpy as np
     from backports import zstd
 

@@ -1,4 +1,4 @@
-"""Compare the trainer's two engines: whether they train alike, and how fast each of them is.
+"""Compare the trainer's two engines: whether they reach the same losses, and how fast each of them is.
 
     python -m benchmarks.engines agree     every allowed mixture on at most 4 processes, 20 iterations in fp32
     python -m benchmarks.engines speed     the smoke shape, by turns, median of the rounds
@@ -41,11 +41,11 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Steps of one turn, and the first steps of it that are not counted."""
+"""Number of steps in one turn, and how many of the first ones are not counted."""
 
 
 def main() -> None:
-    """Run the comparison that the command line names."""
+    """Run the comparison named on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

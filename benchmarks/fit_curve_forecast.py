@@ -1,4 +1,4 @@
-"""Fit the curve forecast to published curves, and measure it on curves left out.
+"""Fit the curve forecast to published curves, and measure it on held-out curves.
 
     python -m benchmarks.fit_curve_forecast            # measure, and compare with the shipped coefficients
     python -m benchmarks.fit_curve_forecast --write    # write runbook/forecast/curve_coefficients.json
@@ -86,7 +86,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Cut:
-    """The first part of a curve, and how much the loss changed after it."""
+    """The first part of a curve, and how much the loss changed afterwards."""
 
     curve: Curve
     inputs: Array
@@ -178,7 +178,7 @@ def fit(cuts: list[Cut]) -> CurveModel:
 
 @dataclass(frozen=True)
 class Errors:
-    """Errors on curves left out and the half-widths of their intervals, in nats."""
+    """Errors on held-out curves and the half-widths of their intervals, in nats."""
 
     errors: Array
     half_widths: Array
@@ -226,7 +226,7 @@ def errors_at(
     models: dict[str, CurveModel],
     others: list[CurveModel],
 ) -> Errors:
-    """Forecast each curve by the model that has not seen its group, together with the other families."""
+    """Forecast each curve with the model that has not seen its group, together with the other families."""
     errors = []
     half_widths = []
     for cut in cuts_of(curves, (share,)):
@@ -253,7 +253,7 @@ def content_of(family: Family, model: CurveModel, cuts: list[Cut]) -> dict[str, 
 
 
 def main() -> None:
-    """Measure, and write the coefficients if asked."""
+    """Measure, and write the coefficients if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="write the shipped coefficients")
     arguments = parser.parse_args()

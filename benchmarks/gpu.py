@@ -1,4 +1,4 @@
-"""Measure everything about the trainer that one GPU can show, in one call, into one folder.
+"""Measure everything about the trainer that one GPU can show, in one call, and write it into one folder.
 
     python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
@@ -40,7 +40,7 @@ SECONDS = 330.0
 
 
 def main() -> None:
-    """Run the benchmark as the command line asks."""
+    """Run the benchmark as requested on the command line."""
     arguments = _arguments()
     if arguments.plan:
         from benchmarks.gpu_stages import planned
@@ -93,7 +93,7 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def set_variables(caches: Path, *, rehearsal: bool) -> None:
-    """Set the variables that the processes read at their start.
+    """Set the variables that the processes read when they start.
 
     A variable that is already set keeps its value.
     """
@@ -132,7 +132,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def commit_of_git() -> str:
-    """Return the commit of this checkout; empty where there is no git."""
+    """Return the commit of this checkout, or an empty string without git."""
     try:
         answer = subprocess.run(
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False

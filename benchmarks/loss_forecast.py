@@ -99,7 +99,7 @@ LADDERS = ("ladders_corpus", "ladders_blind")
 
 
 def ladder_rows(table: str) -> Iterator[str]:
-    """Yield a row for each ladder of the shipped corpus: forecast, interval, loss of its run."""
+    """Yield a row for each ladder on the shipped corpus: forecast, interval, and the loss of its run."""
     runs = read_finished_trainings(FOLDER / f"{table}.csv")
     for series in dict.fromkeys(row.series for row in runs):
         ladder = [row for row in runs if row.series == series]

@@ -1,4 +1,4 @@
-"""Planned memory against the peaks of real trainings on this machine's CPU, and step times after five steps.
+"""Planned memory compared with the peaks of real trainings on this machine's CPU, and step times after five steps.
 
     python -m benchmarks.memory_against_plan [--all | --deepspeed]
 

@@ -63,11 +63,11 @@ scheduler = scheduler_of(folder)
 picture = view_of(folder)
 """
 TURNS = 6
-"""Turns with a watcher, which alternate with as many turns without."""
+"""Number of turns with a watcher, which alternate with as many turns without one."""
 
 
 def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
-    """Measure the seconds of each notebook by papermill and as a plain program."""
+    """Measure the seconds that each notebook takes under papermill and as a plain program."""
     rows = []
     one = toy.root / "papermill"
     other = toy.root / "plain"

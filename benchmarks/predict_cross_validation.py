@@ -1,4 +1,4 @@
-"""How far predicted speeds are from published ones: by source, by accelerator family, and with sources left out.
+"""How far predicted speeds are from published ones: by source, by accelerator family, and with sources held out.
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
@@ -61,16 +61,14 @@ rows (arXiv:1809.07441), and 0 contains fewer. docs/plan.md says how many of the
 interval contains.
 """
 SHRINKAGE = 3.0
-"""The number of a family's sources at which they count as much as all families together."""
+"""The number of sources at which a family's own sources weigh as much as all families together."""
 SOURCE_WEIGHT = 0.5
 """A row weighs n^-SOURCE_WEIGHT where its source has n rows, so that a source weighs the root of
 its number of rows, as in the fit.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
-"""A family with fewer rows or sources at a count of nodes gets the interval of all rows at that
-count.
-"""
+"""A family with fewer rows or sources for a class of node counts gets the interval of all rows in that class."""
 SLOPES_HOLD = 4
 """Rounds of a fit that reuse the same slopes, because computing slopes takes most of its time."""
 THINNED = 70
@@ -258,17 +256,17 @@ def fit(
     rounds: int = 12,
     first_slopes: Mapping[str, numpy.ndarray] | None = None,
 ) -> Coefficients:
-    """Fit by damped least squares on logarithms from `begin`.
+    """Fit the logarithms of the coefficients by damped least squares, starting at `begin`.
 
-    Coefficients are drawn to their start, and outliers weigh less.
+    Coefficients are pulled toward `START`, and outliers weigh less.
 
     `first_slopes` are the slopes at `begin` by row, if they are known (`slopes_at`).
     """
     usable = fitted_rows(rows)
     counts = Counter(row.source for row in rows if row.setup)
     kept = Counter(row.source for row in usable)
-    # A source weighs the root of the number of all its rows, even if the fit takes only some of
-    # them.
+    # A source is weighted by the square root of its number of rows, even if the fit uses only some
+    # of them.
     weights = numpy.array([counts[row.source] ** 0.5 / kept[row.source] for row in usable])
     weights *= len(usable) / weights.sum()
     names = list(flat(START))
@@ -299,7 +297,7 @@ def fit(
 
 
 def fitted_rows(rows: Sequence[Known]) -> list[Known]:
-    """Return the rows that a fit takes."""
+    """Return the rows that a fit uses."""
     return thinned([row for row in rows if row.setup])
 
 
@@ -363,7 +361,7 @@ def moved(moves: Mapping[str, float]) -> Coefficients:
 
 
 def thinned(rows: Sequence[Known]) -> list[Known]:
-    """Return the rows, with a random part only of a source that has far more rows than the others."""
+    """Return the rows, but only a random part of the rows of a source that has far more than the others."""
     kept = []
     for source in dict.fromkeys(row.source for row in rows):
         inside = [row for row in rows if row.source == source]

@@ -54,7 +54,7 @@ class Outcome:
 
 
 def place_of(project: Project, work: Path) -> Place:
-    """Return the places of the things that defects break."""
+    """Return the paths of the files and folders that defects break."""
     run = project.runs / "queued"
     (run / "environment").mkdir(parents=True, exist_ok=True)
     return Place(
@@ -185,7 +185,7 @@ def main() -> int:
 
 
 def try_all(folder: Path, chosen: Sequence[Defect]) -> list[Outcome]:
-    """Try defects on one cluster, and report each as it ends."""
+    """Try defects on one cluster, and report each as soon as it ends."""
     cluster = Cluster(folder / "slurm")
     outcomes = []
     try:

@@ -1,4 +1,4 @@
-"""Where a training step's time goes on a CPU: our trainer, and the plain PyTorch GPT under torch.compile.
+"""How a training step spends its time on a CPU: our trainer, and the plain PyTorch GPT under torch.compile.
 
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 

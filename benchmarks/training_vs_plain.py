@@ -1,4 +1,4 @@
-"""Speed and memory of our trainer against a plain PyTorch GPT of the same shape, step by step in turn.
+"""Speed and memory of our trainer and of a plain PyTorch GPT of the same shape, whose steps alternate.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
     OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 205 --page PAGE.md
@@ -192,7 +192,7 @@ class Program:
         )
 
     def step(self, *, counts: bool = True) -> None:
-        """Take one step; a program that has ended takes none, and keeps the reason."""
+        """Take one step; a program that has ended takes no step, and keeps the reason."""
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
@@ -304,7 +304,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
-    """Print one row beside that of the program before."""
+    """Print a row next to that of the previous program."""
     start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
@@ -390,7 +390,7 @@ def this_machine() -> str:
 
 
 def main() -> None:
-    """Run what the command line asks for, and show one line for each result."""
+    """Run what the command line requests, and show one line for each result."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

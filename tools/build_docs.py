@@ -83,7 +83,7 @@ def write(name: str, text: str) -> None:
 
 
 def with_links(text: str, pages: set[str]) -> str:
-    """Return the text with links to pages of the site.
+    """Return the text with its links changed to pages of the site.
 
     Links to other files of the repository become their names.
     """

@@ -19,11 +19,11 @@ EVERY_DOCUMENT = "every-document"
 """Name of the list that applies to all five documents."""
 
 ValuePair = tuple[str | None, str | None]
-"""The document's value and ours. None means that there is none."""
+"""The document's value and ours. None means that there is no value."""
 
 
 class Departure(Strict):
-    """Settings that differ from the document for one reason."""
+    """Settings that differ from the document and share one reason."""
 
     why: str
     """The reason, as a sentence."""
@@ -62,7 +62,7 @@ class Departure(Strict):
 
 
 class DataDeparture(Strict):
-    """Differences from the document in text and tokens, for one reason."""
+    """Differences from the document, in text and tokens, that have one reason."""
 
     why: str
     """The reason, as a sentence."""

@@ -3,7 +3,7 @@
     python tools/gpu_wheels.py [--folder .whl] [--python 3.12]
 
 The machine has torch, numpy, psutil, pyyaml, jinja2, click, einops, msgpack, packaging, tqdm and
-py-cpuinfo. It lacks megatron-core, DeepSpeed, pydantic and their dependencies. DeepSpeed is
+py-cpuinfo. It does not have megatron-core, DeepSpeed, pydantic and their dependencies. DeepSpeed is
 published only as a source archive: its wheel is built here with DS_BUILD_OPS=0, so that it contains
 no compiled operators and fits every Python. docs/gpu.md describes how the folder is installed on
 the GPU machine.

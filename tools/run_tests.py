@@ -48,11 +48,12 @@ FOLDERS = (
     "tools/drills",
     "fuzz",
 )
-"""Folders below tests/ that are separate parts, the longest first. All others together are the
-part `quick`."""
+"""Folders below tests/ that are separate parts, the longest first. All other folders together are
+the part `quick`.
+"""
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/tools/drills leaves to `runbook drill`, one per turn."""
+"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one of them per turn."""
 SUITE_GB = 5
 """Free space that the tests need, in GB. With much less, healthy trainings raise an alarm that
 the disk is low."""

@@ -79,9 +79,9 @@ def made(toy: Toy, *words: str) -> None:
 
 
 def look_at_notebooks(browser: Browser, lab: Lab) -> None:
-    """Take pictures of the form of 00, and of a running job in 04.
+    """Take screenshots of the form in notebook 00, and of a running job in notebook 04.
 
-    The page of 04 was closed and opened again.
+    The page of notebook 04 has been closed and opened again.
     """
     page = browser.new_page(viewport={"width": 1100, "height": 1300})
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")

@@ -242,8 +242,9 @@ def install_torch(choices: Choices) -> None:
 def _install_cpu_torch(choices: Choices, pin: str) -> None:
     """Install PyTorch's CPU build.
 
-    If its index cannot be reached, install the build of pip's default index. That build has CUDA on
-    Linux and cannot be imported without CUDA's libraries, so its dependencies are installed too.
+    If that build's index cannot be reached, install the build from pip's default index. On Linux
+    that build has CUDA and cannot be imported without CUDA's libraries, so its dependencies are
+    installed too.
     """
     say(Line.CPU_BUILD_OF.fill(pin=pin, index=choices.cpu_index, size=CPU_BUILD))
     quick = ("--no-deps", "--retries", "0", "--timeout", "10")

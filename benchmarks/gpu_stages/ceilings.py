@@ -30,7 +30,7 @@ BACKENDS = {
     "efficient": SDPBackend.EFFICIENT_ATTENTION,
 }
 WGRAD_TOLERANCE = 2e-3
-"""Relative error of a float32 sum of bf16 products in another order."""
+"""Relative error of a float32 sum of bf16 products that are added in a different order."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _time(sizes: Sizes, functions: list[Callable[[], Any]]) -> float:
 
 
 def _product(sizes: Sizes, rows: int, inner: int, columns: int, kind: str) -> dict[str, Any]:
-    """Time a product as a linear layer makes it: forward x w^T, dgrad g w, wgrad g^T x."""
+    """Time a product as a linear layer computes it: forward x w^T, dgrad g w, wgrad g^T x."""
     functions = []
     for _ in range(INPUT_SETS):
         inputs = _half(rows, inner)
@@ -140,7 +140,7 @@ def squares(sizes: Sizes) -> dict[str, Action]:
 
 
 def layer_shapes(sizes: Sizes) -> dict[str, tuple[int, int]]:
-    """Return inner and outer width of each matrix of a layer, and of the logits."""
+    """Return the inner and outer width of each matrix in a layer, and of the logits' matrix."""
     hidden = sizes.hidden
     return {
         "qkv": (hidden, 3 * hidden),
@@ -218,7 +218,7 @@ def _bias(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
 
 
 def attention(sizes: Sizes) -> dict[str, Action]:
-    """Return causal attention forward and backward, by backend, on the views that megatron-core makes."""
+    """Return causal attention forward and backward, for each backend, on the views that megatron-core makes."""
     actions: dict[str, Action] = {"attention default": lambda: _attention(sizes, None)}
     for name, backend in BACKENDS.items():
         actions[f"attention {name}"] = lambda b=backend: _attention(sizes, b)

@@ -91,7 +91,7 @@ class StateReader:
                 self._process = None
 
     def read(self) -> dict[str, str]:
-        """Return the answer by field; empty where nvidia-smi does not answer."""
+        """Return the answer by field; empty if nvidia-smi does not answer."""
         if self._process is None:
             return {}
         try:
@@ -110,7 +110,7 @@ def reset_peak() -> None:
 
 
 def peak_bytes() -> dict[str, int]:
-    """Return the peak of allocated and of reserved device memory; on a CPU that of resident memory."""
+    """Return the peak of allocated and of reserved device memory; on a CPU, the peak of resident memory."""
     if torch.cuda.is_available():
         return {
             "peak_bytes": torch.cuda.max_memory_allocated(),

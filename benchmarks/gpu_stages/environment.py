@@ -87,7 +87,7 @@ def machine() -> dict[str, Any]:
 
 
 def nvidia_smi() -> dict[str, str]:
-    """Return what nvidia-smi says of the first GPU; empty where it does not answer."""
+    """Return what nvidia-smi reports about the first GPU; empty if it does not answer."""
     text = _first_line(
         ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     )
@@ -129,7 +129,7 @@ def _compile_pointwise() -> dict[str, Any]:
 
 
 def _sum_by_nccl() -> dict[str, Any]:
-    """Sum over a group of one rank, as every training of one GPU does."""
+    """Sum over a group of one rank, as every training on one GPU does."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     torch.distributed.init_process_group(
         backend, rank=0, world_size=1, store=torch.distributed.HashStore()

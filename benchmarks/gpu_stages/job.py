@@ -23,7 +23,7 @@ class Job:
     seconds: float
     """Seconds from the start signal to the deadline, at which the process group is killed."""
     least_seconds: float
-    """The job does not start with less time left than this."""
+    """The job does not start if less time than this is left."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     imports: tuple[str, ...] = TRAINER
     """Modules that the process imports while it waits for its start signal."""

@@ -23,11 +23,11 @@ import torch.distributed
 from torch.distributed import distributed_c10d
 
 _original: dict[str, Any] = {}
-"""Functions of torch.distributed before they were replaced, by name."""
+"""The original functions of torch.distributed, by name."""
 
 
 def use_one_gpu() -> None:
-    """Replace the functions by which torch sends between GPUs.
+    """Replace the functions with which torch sends data between GPUs.
 
     Call this before megatron-core or DeepSpeed are imported.
     """
@@ -189,7 +189,7 @@ class Received:
         return True
 
     def is_completed(self) -> bool:
-        """Say whether the message has arrived on the host."""
+        """Return whether the message has arrived on the host."""
         return bool(self._work.is_completed())
 
 
@@ -269,7 +269,7 @@ def main() -> int:
 if __name__ == "__main__":
     exit_code = main()
     # End as the trainer does. While Python shuts down, a C++ thread of DeepSpeed's backward pass
-    # may need the interpreter: then Python 3.12 ends that thread, and with it the process, by
+    # may need the interpreter: then Python 3.12 ends that thread, and with it the process, with
     # "terminate called without an active exception".
     from runbook.training.__main__ import leave
 

@@ -74,7 +74,7 @@ def is_part_of_kernels(row: dict[str, Any]) -> bool:
 
 
 def plan_of(row: dict[str, Any], set_words: list[str]) -> dict[str, Any]:
-    """Return the planned bytes and seconds and their errors against the measured ones, or why there is no plan."""
+    """Return the planned bytes and seconds with their errors relative to the measured ones, or why there is no plan."""
     try:
         _, plan = load_plan("local", [*ALWAYS, *set_words])
     except RunbookError as error:
@@ -103,7 +103,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def planned_gpu(name: str, memory_bytes: int) -> Iterator[None]:
-    """Let `site=local-gpu` find this GPU by a program called nvidia-smi in PATH that names the GPU."""
+    """Put a program called nvidia-smi on PATH that names this GPU, so that `site=local-gpu` finds it."""
     if name == "cpu":
         yield
         return

@@ -63,7 +63,7 @@ def profile(step: Callable[[], Any]) -> dict[str, Any]:
 
 
 def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
-    """Return sums of the events of a chrome trace by kernel and by kind."""
+    """Return the events of a chrome trace, summed by kernel and by kind."""
     spans = []
     waits = []
     for event in events:

@@ -41,7 +41,7 @@ SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
 """Shapes with a small vocabulary, for rehearsals, whose kernels may be interpreted, and for CPUs.
 """
 VOCABULARY = (50257, 50304)
-"""Tokens of GPT-2, and with padding to a multiple of 128."""
+"""Number of GPT-2's tokens, without and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
 """The same for the shapes in `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
@@ -72,7 +72,7 @@ class ProgramOptions:
     recompute: str = "none"
     fp8: str = "none"
     kernels: str = ""
-    """Value of `tuning.kernels`, where the plan has that field; empty leaves it as it is."""
+    """Value of `tuning.kernels`, if the plan has that field; an empty value leaves it unchanged."""
 
 
 def make_program(options: ProgramOptions) -> Program:
@@ -88,7 +88,7 @@ def vocabulary_of(shape: str) -> tuple[int, int]:
 
 
 def random_tokens(shape: str, sequences: int, count: int) -> list[tuple[torch.Tensor, ...]]:
-    """Return pairs of token ids and labels on the device; the same numbers for every program."""
+    """Return pairs of token ids and labels on the device, with the same numbers for every program."""
     generator = torch.Generator().manual_seed(SEED)
     size = (sequences, SHAPES[shape]["sequence"])
     vocabulary = vocabulary_of(shape)[0]
@@ -161,7 +161,7 @@ def prepare_trainer(spec: schema.PhasePlan) -> None:
 
 
 def draw_weights_on_device() -> None:
-    """Let the trainer draw first weights on the device, by the same rule and from another generator.
+    """Let the trainer draw the initial weights on the device, by the same rule but with a different generator.
 
     The trainer's own generator draws on the host, 1e9 numbers in about 8 s, and gives every layout the same weights.
     """
@@ -171,7 +171,7 @@ def draw_weights_on_device() -> None:
 
 
 def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed: int) -> None:
-    """Write first weights by GPT-2's rule: normal numbers, smaller by depth where they add to the residual stream."""
+    """Write initial weights by GPT-2's rule: normal numbers, smaller with depth if they add to the residual stream."""
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
     from runbook.training.engines.engine import each_shard

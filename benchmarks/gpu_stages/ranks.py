@@ -1,4 +1,4 @@
-"""Trainings of several ranks that share one GPU, against the losses of one CPU.
+"""Trainings of several ranks that share one GPU, compared with the losses on one CPU.
 
 Kernels, layouts and sums are real here; NCCL and speed are not (one_gpu_rank.py).
 """
@@ -96,7 +96,7 @@ def train(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def waves(layouts: Sequence[Layout], size: str, ranks_at_once: int) -> list[list[Layout]]:
-    """Return the layouts in groups of at most so many ranks."""
+    """Return the layouts in groups of at most this many ranks."""
     groups: list[list[Layout]] = []
     free = 0
     for layout in layouts:
@@ -143,7 +143,7 @@ class Training:
             return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **meeting})
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """Wait for the ranks; return how their losses compare with a CPU's, or why there are none."""
+        """Wait for the ranks; return how their losses compare with a CPU's, or why there are no losses."""
         ends = time.monotonic() + seconds
         codes = [self._code(process, ends) for process in self.processes]
         layout = self._layout
@@ -213,7 +213,7 @@ class NearTraining(Training):
     """A training that is killed once and resumes from its copies in node memory."""
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """Kill the ranks after some steps, start them again and say what they resumed from."""
+        """Kill the ranks after some steps, start them again, and return from what they resumed."""
         ends = time.monotonic() + seconds
         while self._lines() < KILLED_AFTER and time.monotonic() < ends:
             if any(process.poll() is not None for process in self.processes):

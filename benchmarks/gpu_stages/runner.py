@@ -1,4 +1,4 @@
-"""Runs the jobs one after the other while the next ones import, each with a deadline of its own."""
+"""Runs the jobs one after the other, each with its own deadline, while the next ones import."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESERVE_SECONDS = 4.0
 
 
 class WorkerProcess:
-    """The process of one job, in a session of its own."""
+    """The process of one job, in a separate session."""
 
     def __init__(self, job: Job, folder: Path, number: int) -> None:
         self.job = job
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        """Close both pipes; the reader ends when nobody holds the other end any more."""
+        """Close both pipes; the reader ends once nobody holds the other end."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()
@@ -140,7 +140,7 @@ class Runner:
         return self.ends - RESERVE_SECONDS - time.monotonic()
 
     def _refusal(self, job: Job) -> str:
-        """Return why the job cannot run now, or an empty text."""
+        """Return why the job cannot run now, or an empty string if it can."""
         left = self._seconds_left()
         if left < job.least_seconds:
             return f"{max(0.0, left):.0f} s left, and it needs about {job.least_seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""How long a training waits for the saves and the resume of a large model by the whole trainer.
+"""How long a training waits while the whole trainer saves and resumes a large model.
 
 The same trainings give the step time of the whole training loop, with data, agreement and log.
 """
@@ -30,8 +30,9 @@ from benchmarks.gpu_stages.worker import Emit
 WAITED_AT = 16
 """The first training ends here and waits for its save."""
 INTERVAL = 18
-"""The second one resumes and saves in the background at multiples of this: the next one comes 18 steps later, when the
-one before is written. Its second save uses the host memory that the first one pinned."""
+"""The second training resumes, and saves in the background at multiples of this: each save comes 18 steps after the
+previous one, which has been written by then. Its second save uses the host memory that the first one pinned.
+"""
 SAVES_IN_BACKGROUND = 2
 LAST = 1000
 """The benchmark does not wait for the end of the second training: its last save, in the foreground,
@@ -136,7 +137,7 @@ def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -
 
 
 def stalls(lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return how much longer than usual each gap between two lines of metrics was.
+    """Return by how much each gap between two lines of metrics was longer than usual.
 
     A save in the background takes its copy in one gap and may slow the steps that follow.
     """

@@ -55,7 +55,7 @@ def throughput_job(
     seconds: float = 60,
     **options: Any,
 ) -> Job:
-    """Return a job that times a program; `parts` None leaves the trainer's kernels at all of them."""
+    """Return a job that times a program; without `parts`, the trainer uses all its kernels."""
     if rehearsal:
         options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
     program = options["program"]
@@ -247,7 +247,10 @@ STAGES: dict[str, Callable[..., list[Job]]] = {
 
 
 def jobs_of(stages: list[str], *, rehearsal: bool, named: Sequence[str] = ()) -> list[Job]:
-    """Return the jobs of the stages, in the order the stages are named; with `named`, those that contain such a text."""
+    """Return the jobs of the stages, in the order of the stages.
+
+    With `named`, return only jobs whose names contain one of these texts.
+    """
     jobs = [job for stage in stages for job in STAGES[stage](rehearsal=rehearsal)]
     if not named:
         return jobs

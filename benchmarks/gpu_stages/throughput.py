@@ -77,7 +77,7 @@ def identity(arguments: dict[str, Any], options: ProgramOptions) -> dict[str, An
 
 
 def parts_variable() -> str:
-    """Return the kernel parts asked for; `all` where the variable is not set."""
+    """Return the requested kernel parts, or `all` if the variable is not set."""
     return os.environ.get("RUNBOOK_KERNEL_PARTS", "all")
 
 

@@ -1,4 +1,4 @@
-"""Whole trainings by the trainer itself, in this process.
+"""Whole trainings that the trainer itself runs, in this process.
 
 The rows say whether they run, reach the losses of a CPU, and resume.
 
@@ -31,7 +31,7 @@ SHORT_STEPS = 6
 SAVE_AT = 3
 GLOBAL_BATCH = 4
 PEAK_RATE = 3e-4
-"""Low enough for losses to fall evenly: a spike would make much of a difference in rounding."""
+"""Low enough for losses to fall evenly: a spike would amplify a difference in rounding."""
 VOCABULARY = 1000
 PADDED_VOCABULARY = 1024
 """Some of the vocabulary is padding, as at full size; losses of 50,304 tokens would take a CPU an hour."""
@@ -104,7 +104,7 @@ def train(folder: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> None:
-    """Free the memory that an ended training still holds."""
+    """Free the memory that a finished training still holds."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -128,7 +128,7 @@ def new_folder(root: Path, name: str) -> Path:
 
 
 def worst_gap(losses: list[float], known: list[float]) -> float:
-    """Return the largest relative difference between two lists of losses; infinite where a loss is NaN.
+    """Return the largest relative difference between two lists of losses; infinite if a loss is NaN.
 
     >>> worst_gap([10.0, 9.9], [10.0, 9.0]), worst_gap([10.0, float("nan")], [10.0, 9.0])
     (0.10000000000000003, inf)
@@ -143,7 +143,7 @@ def losses_of(lines: list[dict[str, Any]]) -> list[float]:
 
 
 def known_losses(size: str, precision: str) -> list[float]:
-    """Return the committed losses of the CPU; nothing where there are none."""
+    """Return the committed losses of the CPU, or an empty list if there are no such losses."""
     if not LOSSES.exists():
         return []
     content = json.loads(LOSSES.read_text(encoding="utf-8"))
@@ -294,7 +294,7 @@ def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _attempt(action: Any) -> dict[str, Any]:
-    """Return the row, or the reason why there is none, so that the next training still runs."""
+    """Return the row, or the reason why there is no row, so that the next training still runs."""
     try:
         row: dict[str, Any] = action()
         return row
@@ -320,7 +320,7 @@ def _leave_groups() -> None:
 
 
 def write_losses(sizes: list[str], made: dict[str, Any]) -> None:
-    """Train on this CPU and write the losses that GPUs are compared with."""
+    """Train on this CPU, and write the losses with which GPUs are compared."""
     losses: dict[str, dict[str, list[float]]] = {}
     for size in sizes:
         losses[size] = {}

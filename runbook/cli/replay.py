@@ -32,9 +32,9 @@ def replay(
 ) -> None:
     """Train step N of RUN again from the nearest checkpoint, and name the first step, rank and layer that differ.
 
-    It says whether data, program or hardware explains a difference. RUN is not changed. Exit code 1
-    if something differs. Runs record what to compare if training.replay_interval is set
-    (docs/replay.md).
+    The report says whether the data, the program or the hardware explains a difference. RUN is not
+    changed. Exit code 1 if something differs. Runs record what to compare if
+    training.replay_interval is set (docs/replay.md).
     """
     from runbook.tools.replay import again as replays
     from runbook.tools.replay.verdict import Verdict

@@ -57,7 +57,7 @@ class JobFailedError(JobError):
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
         self.job_exit_code = job_exit_code
-        """The job's own exit code, or None if it left none."""
+        """The job's own exit code, or None if the job did not record an exit code."""
 
 
 class DataError(RunbookError):
@@ -65,7 +65,7 @@ class DataError(RunbookError):
 
 
 class RecordError(RunbookError):
-    """A record is missing, was changed later, or cannot be written."""
+    """A record is missing, has been changed, or cannot be written."""
 
 
 class HeldError(RunbookError):

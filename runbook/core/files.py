@@ -63,7 +63,7 @@ def replacing(
             CoreMessage.NOT_WRITTEN, path=path, reason=problem.strerror or problem
         ) from problem
     finally:
-        # The temporary file was renamed, or never created.
+        # The temporary file has been renamed, or was never created.
         with contextlib.suppress(OSError):
             part.unlink()
 

@@ -23,7 +23,7 @@ A process keeps it even after it has left the job's process group and session.
 
 
 class Standing(StrEnum):
-    """The present state of a process that was recorded earlier."""
+    """The current state of a process that was recorded earlier."""
 
     ALIVE = "alive"
     DEAD = "dead"
@@ -208,7 +208,7 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return the start time of a running process, or None if it has ended or never existed."""
+    """Return when a running process started, or None if it has ended or never existed."""
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()

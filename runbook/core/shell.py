@@ -165,7 +165,7 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return an exit code as text.
+    """Return an exit code as text for people.
 
     If signal N killed a program, shells report 128 + N and Python reports -N.
 

@@ -54,7 +54,7 @@ class UnitError(CodedError, ValueError):
 
 
 def parse_bytes(text: str | int) -> int:
-    """Return the bytes of `4TiB`, `900 GB` or a plain number of bytes.
+    """Return the bytes that `4TiB`, `900 GB` or a plain number stands for.
 
     >>> parse_bytes("4TiB"), parse_bytes("1.5 GB"), parse_bytes(512)
     (4398046511104, 1500000000, 512)
@@ -72,7 +72,7 @@ def parse_count(text: str | int) -> int:
 
 
 def parse_duration(text: str | int | float) -> int:
-    """Return the seconds of `00:30:00`, `1-12:00:00` (days), `90m`, `2h` or a number of seconds.
+    """Return the seconds that `00:30:00`, `1-12:00:00` (days), `90m`, `2h` or a number stands for.
 
     >>> parse_duration("00:30:00"), parse_duration("1-12:00:00"), parse_duration("90m")
     (1800, 129600, 5400)
@@ -275,7 +275,7 @@ def unit_of(name: str) -> str:
 
 
 def _in_unit(count: float, units: dict[str, int]) -> str:
-    """Return the rounded number in the largest unit that it reaches, or an empty string if none.
+    """Return the rounded number in the largest unit that fits, or an empty string if none does.
 
     >>> units = {"B": 10**9, "T": 10**12}
     >>> _in_unit(999_700_000_000, units), _in_unit(999_400_000_000, units)

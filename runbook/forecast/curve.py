@@ -24,7 +24,7 @@ from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
 
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Where the curve is read, as shares of the steps done."""
+"""The points at which the curve is read, as shares of the steps done."""
 USUAL_DECAY_FROM = 0.5
 """Input value if it is unknown when the learning rate starts to decay.
 
@@ -105,7 +105,7 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
 
 @dataclass(frozen=True)
 class ChangeForecast:
-    """By how much the loss will still change, in nats."""
+    """The change of the loss that is still to come, in nats."""
 
     change: float
     half_width: float
@@ -150,8 +150,8 @@ def forecast_change(
 
 MOST_WIDENING = 4.0
 FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve, in standard deviations, from which on the interval has
-its greatest width and a warning is shown.
+"""Distance from the nearest fitted curve, in standard deviations. From this distance on, the
+interval has its greatest width and a warning is shown.
 """
 
 

@@ -19,7 +19,7 @@ from runbook.forecast.messages import ForecastMessage
 FEWEST_RUNS = 5
 """A law has five numbers, so fewer runs would fit any law."""
 FEWEST_FOR_CHOICE = 60
-"""Number of runs from which on a backtest has enough rows to choose a single law."""
+"""Smallest number of runs with which a backtest has enough rows to choose a single law."""
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
 """A backtest fits the runs below this quantile of compute, and forecasts the others."""
 FARTHEST_RATIO = 1000.0
@@ -31,8 +31,8 @@ FAR_WIDENING = 2.0
 CORRECTION_LENGTH = 1.0
 """Length scale of the similarity of residuals, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
-"""Part of a row's residual that is its own (seed, learning rate), relative to the part that its
-neighbours share.
+"""Part of a residual that is specific to its row (seed, learning rate), relative to the part that
+neighbouring rows share.
 """
 
 USUAL_SCORE = 0.025
@@ -40,7 +40,7 @@ USUAL_SCORE = 0.025
 its own backtests.
 """
 USUAL_SCORE_ROWS = 15
-"""Weight of the usual score, as a number of errors of the family's own backtests."""
+"""Weight of the usual score, expressed as a number of errors from the family's own backtests."""
 MOST_OWN_WEIGHT = 0.5
 """Upper limit for the weight of the family's own backtests, because the errors of one backtest come
 from one law and are not independent.
@@ -83,7 +83,7 @@ def voting_choices(runs: Runs) -> list[LawChoice]:
 
     With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
     right. A single exponent and all parameters gave the smallest errors when series were left out
-    (docs/forecast.md). From sixty runs on, a backtest decides.
+    (docs/forecast.md). With sixty runs or more, a backtest decides.
     """
     choices = law_choices(runs)
     if len(runs) >= FEWEST_FOR_CHOICE:

@@ -6,5 +6,6 @@ DECADES_AT_ZERO = 0.3
 """Number added to the extrapolated decades, because a forecast within the runs' range also has an
 error."""
 EARLIEST_SHARE = 0.25
-"""Share of the steps from which on forecasts are made from a curve; the fitted curves cover at
-least 30 %."""
+"""Smallest share of the steps from which a forecast is made from a curve; the fitted curves cover
+at least 30 %.
+"""

@@ -4,7 +4,7 @@ Rungs with the same number of tokens per parameter lie on one line of growing co
 of the shipped corpus, each trained with its run on a GPU (benchmarks/forecast/ladders_corpus.csv),
 the slope from the last rung to the run was within a tenth of the slope before it. The slopes
 between smaller rungs were steeper, because these rungs are still in the transient. So the last
-rungs count most, and the floor below the loss is set instead of fitted.
+rungs have the largest weight, and the floor of the loss is set instead of fitted.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ texts. Five rungs do not determine the floor, so each of these values has a vote
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
 """The weight of a rung is its compute to this power.
 
-With 4, the rung of half the compute counts a sixteenth.
+With 4, a rung with half the compute has a sixteenth of the weight.
 """
 FEWEST_ON_LINE = 3
 """Minimum number of rungs: two define a line, and a third shows whether it bends."""
@@ -67,7 +67,7 @@ def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
 
 
 def tokens_on_line(targets: Runs, line: Runs) -> Array:
-    """Return the number of tokens of a training on the line that has each target's compute."""
+    """Return how many tokens a training on the line has if its compute is that of each target."""
     tokens: Array = line.tokens[-1] * np.sqrt(targets.flops / line.flops[-1])
     return tokens
 

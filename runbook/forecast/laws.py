@@ -45,7 +45,7 @@ class Runs:
     params: Array
     """Parameters with embeddings."""
     params_no_embed: Array
-    """Parameters without embeddings; equal to `params` if a table does not have them."""
+    """Parameters without embeddings; equal to `params` if a table does not list them."""
     tokens: Array
     flops: Array
     loss: Array
@@ -79,7 +79,7 @@ class LawChoice:
     """One of the laws that have a vote."""
 
     embeddings: bool
-    """Whether N counts the embeddings."""
+    """Whether N includes the embeddings."""
     tied: bool
     """Whether a and b are equal."""
     weight_power: float

@@ -39,7 +39,7 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return the options of a framework for this phase's training, each with its words.
+    """Return a framework's options for this phase's training, each with its words.
 
     The run itself may use another framework. If its tokenizer is not GPT-2's, the options of
     GPT-2's tokenizer are left out.
@@ -201,7 +201,7 @@ def _refuse_unknown(settings: Settings) -> None:
 
 
 def _refuse_other_kind(phase: PhasePlan) -> None:
-    """Raise `ParamsError` if NeMo would train another kind of model than the phase's."""
+    """Raise `ParamsError` if NeMo would train a different kind of model from the phase's."""
     properties = nemo.other_kind(phase.model.shape)
     if properties:
         raise ParamsError(

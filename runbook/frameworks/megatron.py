@@ -42,7 +42,7 @@ from runbook.plan_file.schema import PhasePlan, Source
 OWN_DEEPSPEED = "deepspeed.json"
 """Name of DeepSpeed's file in the folder of a job of our own trainer."""
 Condition = Callable[[PhasePlan], bool]
-"""Whether a phase has an option."""
+"""Condition under which a phase has an option."""
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
@@ -95,8 +95,8 @@ def _counts_tokens(run: PhaseRun) -> bool:
 def _unit(run: PhaseRun) -> str:
     """Return the unit of a phase's lengths: iters, samples or tokens.
 
-    Megatron does not accept a mixture: all lengths are in iterations if all are whole numbers of
-    them, and otherwise in samples.
+    Megatron does not accept a mixture: all lengths are in iterations if each is a whole number of
+    iterations, and otherwise in samples.
     """
     phase = run.phase
     if _counts_tokens(run):
@@ -116,7 +116,7 @@ def _unit(run: PhaseRun) -> str:
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
     """Return a writer for the plan's number of samples at `path`, in this unit.
 
-    The writer returns None if the phase counts in another unit.
+    The writer returns None if the phase uses a different unit.
     """
 
     def write(run: PhaseRun) -> int | None:
@@ -133,7 +133,7 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 
 
 def _train_samples(run: PhaseRun) -> int | None:
-    """Return the length in samples, or None if the phase counts in iterations.
+    """Return the length in samples, or None if the phase's unit is iterations.
 
     A length in tokens needs it as well: Megatron-DeepSpeed computes its number of iterations from
     the samples, and ends when the first of the two lengths is reached.
@@ -169,7 +169,7 @@ def _is(path: str, *values: object) -> Condition:
 
 
 def _is_not(path: str, usual: object) -> Condition:
-    """Return the condition that a phase's plan has another value at `path`."""
+    """Return the condition that a phase's plan has a value other than this one at `path`."""
     return lambda phase: value_at(phase, path) != usual
 
 
@@ -272,7 +272,7 @@ def _deepspeed_path(run: PhaseRun) -> str:
 def _always(
     name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None
 ) -> Option:
-    """Return a row for an option without a value that does not depend on the run file.
+    """Return a row for a flag, which has no value and does not depend on the run file.
 
     It is written in all phases, or in those of `when`.
     """
@@ -290,7 +290,7 @@ def _length(
     unit: str,
     path: str,
 ) -> Option:
-    """Return a row for a length that is written if the phase counts in this unit."""
+    """Return the option for a length, which is passed only if the phase uses this unit."""
     return Option(name, key, whole, _in(unit, path))
 
 
@@ -318,7 +318,7 @@ def _loss_scaling(
 
 
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
-    """Return a writer of weight and prefix of each file of a use (train, validation, test).
+    """Return a writer of weight and prefix for the files of one use (train, validation, test).
 
     A single file is written without a weight; without files, the option is not written.
     """
@@ -804,7 +804,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
 
 def _command_line(values: Mapping[str, object]) -> list[str]:
-    """Return each name with dashes, and the words after it."""
+    """Return each option's name with dashes, and the words after it."""
     command_line = list[str]()
     for name, value in values.items():
         command_line += [f"--{name}", *texts(value)]

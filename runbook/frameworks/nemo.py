@@ -92,8 +92,8 @@ def _read_virtual(text: str) -> int:
 def _interleaved(run: PhaseRun) -> object:
     """Return nothing for an interleaved pipeline, or else null.
 
-    NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which have none, leave
-    them empty.
+    NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which do not interleave,
+    leave them empty.
     """
     return None if run.phase.parallel.virtual_pipeline > 1 else NULL
 
@@ -304,7 +304,7 @@ _ONLY_READ = (
 )
 """The launcher's own option, and properties of a model that the document's files lack."""
 READ = {option.name.lstrip("+"): option for option in (*OPTIONS, *_ONLY_READ) if option.read}
-"""The overrides that NeMo or its launcher may receive, by name."""
+"""The overrides that may be passed to NeMo or its launcher, by name."""
 _KIND = {
     "tied_embeddings": True,
     "position_embedding": "learned",

@@ -39,8 +39,8 @@ class PhaseRun:
     def evaluation_interval(self) -> int:
         """Return the steps between two evaluations.
 
-        A training without evaluations has its own length here, because some programs do not accept
-        0.
+        For a training without evaluations, this is the training's length, because some programs do
+        not accept 0.
         """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 

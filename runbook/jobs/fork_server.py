@@ -51,7 +51,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signa
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """Give a name of a socket that fits into its address of 107 bytes, in a folder of any length."""
+    """Give a socket a name that fits into its address of 107 bytes, in a folder of any length."""
     folder, name = os.path.split(path)
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:

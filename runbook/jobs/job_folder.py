@@ -67,7 +67,7 @@ class JobFolder:
     rank_signal = _File("rank-signal")
     timed_out = _File("timed_out")  # Exists when the job's walltime has ended
     reason = _File("reason")  # One sentence about its end
-    # The number of the signal that ended a rank; the file is absent if none did
+    # The number of the signal that ended a rank; the file is absent if no signal did
     signal = _File("signal")
     exit_code = _File("exit_code")  # Written by rename, as the last action of the job
     # Created as a message to the job, on any host:
@@ -109,7 +109,7 @@ WORST_FIRST = (
 )
 """The ends of jobs, by precedence.
 
-An array's end is the first of these that any of its elements has.
+An array has the first of these ends that any of its elements has.
 """
 
 
@@ -122,7 +122,7 @@ class JobStatus:
     exit_code: int | None
     reason: str
     started: float | None = None
-    """Unix time by the clock of the job's own machine."""
+    """Unix time, by the clock of the job's own machine."""
     ended: float | None = None
     signal: int | None = None
     """Number of the signal that killed a rank, if that signal caused the job's end."""
@@ -215,7 +215,7 @@ class JobRecord:
     """Unix time of the submission."""
     host: str = ""
     token: str = ""
-    """Token with which a job is found in the queue if its submission was interrupted."""
+    """Token by which a job can be found in the queue if its submission was interrupted."""
     queue_id: str = ""
     boot_id: str = ""
     uptime: float = 0.0
@@ -279,9 +279,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return the job's last sign of life by its machine's clock.
+    """Return when the job last showed a sign of life, by its own machine's clock.
 
-    If there was none since its start, return the time of the start.
+    If it has shown no sign of life since its start, return the time of the start.
     """
     start = read_started(folder)
     try:
@@ -467,7 +467,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return the status of the folder's job. Raise `JobError` if none was ever submitted."""
+        """Return the status of the folder's job. Raise `JobError` if no job was ever submitted."""
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:

@@ -57,7 +57,8 @@ class QueueLimits:
     state: str = "UP"
     """State of the queue in Slurm's terms.
 
-    DOWN accepts jobs but starts none, DRAIN only starts the jobs it has, INACTIVE does neither.
+    DOWN accepts jobs but does not start any, DRAIN only starts the jobs it has, INACTIVE does
+    neither.
     """
     default: bool = False
     max_seconds: int = 0
@@ -68,9 +69,9 @@ class QueueLimits:
     """Only these accounts are allowed."""
     denied_accounts: tuple[str, ...] = ()
     words: str = ""
-    """The queue's own line about it."""
+    """The line that the queue prints about it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Kinds of node in the queue, each with its number.
+    """Kinds of node in the queue, with the number of nodes of each kind.
 
     Empty if this was not queried, or if the scheduler does not report it.
     """
@@ -102,7 +103,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return what the script in a job's folder requests, or an empty request if there is no script."""
+    """Return what the script in a job's folder requests; without a script, the request is empty."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 

@@ -39,7 +39,7 @@ class QueueSilentError(JobError):
 
 
 class LostAnswerError(JobError):
-    """A submission got no answer, so it is unknown whether the job is in the queue."""
+    """A submission was not answered, so it is not known whether the job is in the queue."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Queue(ABC):
     """The queue's own word for a partition."""
     end_word: str
     programs: tuple[str, ...]
-    """The queue's programs. The last of them ends a job."""
+    """The queue's programs. The last program ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
     """Pattern of the line in a submission's answer that contains the job's id, as its first group."""
@@ -211,7 +211,7 @@ class Queue(ABC):
 
     @abstractmethod
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Return the id of the job with this mark, or None if the queue has none."""
+        """Return the id of the job with this mark, or None if the queue has no such job."""
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
@@ -244,7 +244,7 @@ Before it ends, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
-"""Time after its end during which an unfinished job may still be restarted by its queue."""
+"""Time after a job's end during which the queue may still restart it if it is unfinished."""
 
 
 @dataclass(frozen=True)
@@ -252,9 +252,9 @@ class _SignOfLife:
     """The last sign of life of a job, or of the most recent element of an array."""
 
     start: job_folder.Started | None
-    """The job's record of its start; None if it has not begun."""
+    """The record that the job made when it started; None if it has not begun."""
     age_seconds: float | None
-    """Seconds since the last heartbeat; None if there is none with a usable date."""
+    """Seconds since the last heartbeat; None if no sign of life has a usable date."""
 
     @property
     def is_alive(self) -> bool:
@@ -422,7 +422,7 @@ class QueueScheduler(Scheduler):
 
             return job is None or job.state not in ACTIVE
 
-        # This also covers a job that waits again after an end.
+        # This also covers a job that has ended and waits again.
         is_pending = status.state is JobState.PENDING
         if not is_pending:
             processes.wait_until(
@@ -485,7 +485,7 @@ class QueueScheduler(Scheduler):
         token: str,
         lost: LostAnswerError,
     ) -> str:
-        """Return the queue's id of a job whose submission got no answer.
+        """Return the queue's id of a job whose submission was not answered.
 
         Raise `JobError` if the queue does not answer, or does not have the job (yet).
         """
@@ -548,8 +548,8 @@ class QueueScheduler(Scheduler):
         """Return the job's end, unless its queue restarts it or still may (a node was lost).
 
         While the queue reports that the job is completing, a restart is possible, and two jobs
-        would then train in one folder. If the queue does not answer, the end counts, because such a
-        queue accepts no second job either.
+        would then train in one folder. If the queue does not answer, the job is treated as ended,
+        because such a queue accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -712,7 +712,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # State when the job was last seen, not how long ago: the text must not change with time.
+    # Give the time when the job was last seen, not how long ago that was: the text must not change.
     if last_seen is None:
         sighting = "never seen"
     else:

@@ -25,7 +25,7 @@ QUEUE_KINDS = {
     "slurm": QueueKind(Slurm, SlurmScripts),
     "pbs": QueueKind(Pbs, PbsScripts),
 }
-"""Every kind of queue, by its name in site files. `local` has none."""
+"""Every kind of queue, by its name in site files. `local` has no queue."""
 
 
 def get_scheduler(site: Site) -> Scheduler:
@@ -36,10 +36,10 @@ def get_scheduler(site: Site) -> Scheduler:
 
 
 def get_queue(site: Site) -> Queue:
-    """Return the programs of a site's queue. Raise `KeyError` for a site without one."""
+    """Return the programs of a site's queue. Raise `KeyError` for a site without a queue."""
     return QUEUE_KINDS[site.scheduler].queue()
 
 
 def get_queue_scripts(site: Site) -> QueueScripts:
-    """Return the script parts for a site's queue. Raise `KeyError` for a site without one."""
+    """Return the script parts for a site's queue. Raise `KeyError` for a site without a queue."""
     return QUEUE_KINDS[site.scheduler].scripts()

@@ -100,7 +100,7 @@ LSF and Grid Engine read the whole script.
 def _first_command(code: str) -> int:
     """Return the number of the first line that is neither blank nor a comment.
 
-    If there is none, return the number after the last line.
+    If there is no such line, return the number after the last line.
     """
     lines = code.split("\n")
     for number, text in enumerate(lines, 1):

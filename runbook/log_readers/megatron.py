@@ -10,8 +10,9 @@ from runbook.log_readers.record import OVERFLOW, Assembly, LineReader, Record, n
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
-"""Date of the commit (8873b55d6a) from which on Megatron-LM counts only the causal half of the
-attention scores."""
+"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the
+attention scores.
+"""
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
 _NUMBERS = {
     name: name
@@ -88,7 +89,7 @@ FAMILY = {
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """Key of Megatron-LM itself.
 
-A log with it is not Megatron-DeepSpeed's, whatever a fork has added.
+A log with this key is not Megatron-DeepSpeed's, whatever a fork has added.
 """
 
 
@@ -270,7 +271,7 @@ class Megatron(LineReader):
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format.
 
-        A record is passed on only after the next line was read.
+        A record is passed on only once the next line has been read.
         """
         if "iteration" in line:
             starts = [header.start() for header in _HEADER.finditer(line)]
@@ -386,7 +387,7 @@ class Megatron(LineReader):
         starts: list[int],
         out: Assembly,
     ) -> bool:
-        """Start a record, or several that were joined into one line."""
+        """Start a record, or several records that were joined into one line."""
         for begin, end in pairwise([0, *starts[1:], len(line)]):
             self.flush(out)
             piece = line[begin:end]

@@ -152,7 +152,7 @@ _LLMC_FIELDS = {
 class LlmC(LineReader):
     """Reader of llm.c's lines.
 
-    tok/s is that of all devices. `(+nanz)` is the deviation of the first losses, not a loss.
+    tok/s is the total over all devices. `(+nanz)` is the deviation of the first losses, not a loss.
     """
 
     name: str = "llm.c"

@@ -158,7 +158,7 @@ class Nemo1(LineReader):
 class Nemo2(LineReader):
     """Reader of `Training epoch E, iteration I/N | ...`.
 
-    I restarts in each epoch, so steps are numbered by global_step.
+    I restarts in each epoch, so steps are numbered with global_step.
     """
 
     name: str = "nemo-2"

@@ -186,7 +186,7 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """Reader of the last record, while Megatron's reader has none.
+        """Reader that read the last record, as long as Megatron's reader has not read any.
 
         This reader is tried first, because most logs come from a single program.
         """
@@ -207,7 +207,7 @@ class LogReader:
     def feed(self, lines: Iterable[str]) -> None:
         """Read some more lines.
 
-        The parts of a line between carriage returns count as lines of the same number.
+        The parts of a line between carriage returns are treated as lines with the same number.
         """
         for line in lines:
             self.line += 1
@@ -298,7 +298,7 @@ class LogReader:
             self._miss(LogMessage.NOT_A_RECORD.fill())
 
     def num_records(self) -> int:
-        """Return how many records all readers have together."""
+        """Return how many records the readers have in total."""
         return sum(len(out.records) for _, out in self.pairs)
 
     def finish(self) -> ParsedLog:

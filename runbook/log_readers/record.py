@@ -181,7 +181,7 @@ def number(text: str | None) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """Return the value as a whole number, or None if it is not one.
+    """Return the value as a whole number, or None if it is not a whole number.
 
     >>> whole(" 12 "), whole(8.0), whole("0.5"), whole("nan"), whole(None)
     (12, 8, None, None, None)
@@ -339,7 +339,7 @@ class Assembly:
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
-        """Return the place of this segment's record of an iteration; None if there is none."""
+        """Return the position of this segment's record for an iteration; None if there is none."""
         # Iterations increase within a segment.
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration

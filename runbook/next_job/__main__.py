@@ -197,7 +197,10 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program, of whose steps only the saved ones count."""
+    """Return an attempt of an upstream program.
+
+    Only the saved steps of such a program are counted.
+    """
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,
@@ -247,7 +250,7 @@ def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int
 
 
 def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
-    """Return the nodes that the classifier, the watchdog, the starter or a killed rank points to."""
+    """Return the nodes to which the classifier, the watchdog, the starter or a killed rank points."""
     nodes = files.nodes()
     named = list(attempt.bad_nodes)
     evidence_words = re.split(r"[^\w.-]+", attempt.evidence)

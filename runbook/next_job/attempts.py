@@ -20,7 +20,7 @@ from runbook.results.failures.rule import FailureKind, Level, NextStep
 JobEvent = Mapping[str, Any]
 """A line of the run's events.jsonl."""
 BEGAN = "attempt_began"
-"""Event that a job writes before it starts the training's processes."""
+"""Event that a job records before it starts the training's processes."""
 LOG_LINES = 400
 """Number of last lines of each log that are searched for a cause."""
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
@@ -45,7 +45,7 @@ _CAN_KILL = frozenset(
         kinds.DISK,
     )
 )
-"""Failures after which a process may be killed from outside.
+"""Failures that may lead to a process being killed from outside.
 
 Other failures, such as a tracker without a network, were survived if the process was killed.
 """
@@ -192,7 +192,7 @@ def _without_numbers(error: str) -> str:
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
     """Return why a rank hung: the cause that the log names before it, if there is one.
 
-    A job that made steps may have survived that cause, so it still counts as a hang.
+    A job that completed steps may have survived that cause, so its end is still a hang.
     """
     where = NextJobMessage.RANK_IN_CODE.fill(
         rank=hang.get("rank"), host=hang.get("host"), where=hang.get("where", "")
@@ -214,7 +214,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     """Return why a rank was killed: the cause that the log names, if there is one.
 
-    If the job made steps, it may have survived that cause. Then it still counts as a kill if the
+    If the job completed steps, it may have survived that cause. Then its end is still a kill if the
     cause kills no process and nobody has to change anything first.
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
@@ -270,7 +270,7 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    # Two errors without a rule may be different ones.
+    # Two errors without a rule may be different errors.
     signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
     return _JobFailure(
         cause,
@@ -282,7 +282,7 @@ def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
 
 
 def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return the job's node that a failure concerns, if another node would not have the failure."""
+    """Return which of the job's nodes caused a failure, if it would not occur on other nodes."""
     if failure.decision is not NextStep.RETRY_OTHER_NODE:
         return ()
     return nodes_called(failure.host, nodes)

@@ -2,8 +2,8 @@
 
 They apply in this order. A finished job is done. A job that a person ended stays ended. A job that
 saved and stopped, or that vanished, is continued. A failure that would repeat stops the training
-immediately, and so does the same failure twice at one step. Every other job is started again,
-within the budget of restarts without a new step.
+immediately, and so does a failure that occurs twice at the same step. Every other job is started
+again, within the budget of restarts without a new step.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Attempt:
     It is for people; no decision depends on it.
     """
     failure: str = ""
-    """Signature of the failure, which is the same each time the same failure happens.
+    """Signature of the failure, which is the same whenever that failure happens.
 
     It is empty if nothing failed.
     """

@@ -1,4 +1,4 @@
-"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but no specific node."""
+"""Finds the nodes of a pipeline stage if a failure names the stage's ranks but not a specific node."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class PartState(Enum):
     """How the question of one part ended."""
 
     BEGUN = "begun"
-    """The part's last line is its start, because the program hung or was ended there."""
+    """The last line of the part is that it started, because the program hung or was ended then."""
     DONE = "done"
     FAILED = "failed"
     HUNG = "hung"
@@ -63,7 +63,7 @@ class ProgramEnd(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """A node's findings in one part, on one line, or the reason why it has none."""
+    """A node's findings for one part, on one line, or the reason why there are no findings."""
 
     rung: str
     node: str
@@ -114,7 +114,7 @@ class Rung:
         action: Callable[[], Facts],
         seconds: float,
     ) -> Facts | None:
-        """Write what `action` found, or why it failed.
+        """Write the findings of `action`, or why it failed.
 
         Return None if it failed or took too long. A question about a dead file server never
         returns, and no signal ends it. Its thread is abandoned, and the next part begins.

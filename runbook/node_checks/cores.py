@@ -9,7 +9,7 @@ from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import core_quota
 
 LOOP_TURNS = 60_000
-"""Number of turns of the loop, which takes about 3 ms on a core of 2023.
+"""Number of passes through the loop, which take about 3 ms on a core from 2023.
 
 That is short enough for 256 cores, and long enough for the clock's resolution.
 """
@@ -17,11 +17,11 @@ ROUNDS = 3
 MAX_TIMED_CORES = 64
 """Number of cores that are timed.
 
-On a node with more cores, evenly spaced ones are timed: 64 cores x 3 rounds x 3 ms stay under a
+On a node with more cores, evenly spaced cores are timed: 64 cores x 3 rounds x 3 ms stay under a
 second.
 """
 SUSPECT_RATIO = 1.5
-"""A core that takes this many times the median is timed again."""
+"""A core that takes this many times as long as the median is timed again."""
 SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds to wait before the repeated timings.

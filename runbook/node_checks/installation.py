@@ -90,7 +90,7 @@ def _folder_of(source: SourceFolder) -> Path | None:
 
     if spec is None:
         return None
-    # A namespace package has several folders, and the first with the subpackage counts.
+    # A namespace package may have several folders. Use the first that contains the subpackage.
     for location in spec.submodule_search_locations or ():
         folder = Path(location, source.below)
         if folder.is_dir():

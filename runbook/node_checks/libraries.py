@@ -15,7 +15,9 @@ _VERSIONS_INSIDE = {
     "libstdc++": re.compile(rb"\0GLIBCXX_(\d+(?:\.\d+)+)(?=\0)"),
     "libnccl": re.compile(rb"NCCL version (\d+(?:\.\d+)+)"),
 }
-"""Where a library contains its version. libstdc++ contains the names of all versions up to its own."""
+"""The place in a library that contains its version. libstdc++ contains the names of all versions up
+to its own.
+"""
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
@@ -45,7 +47,7 @@ def substitutions(
     loaded: Mapping[str, str],
     without_variable: Mapping[str, str],
 ) -> dict[str, Facts]:
-    """Return each library that would be another file without LD_LIBRARY_PATH, with both versions."""
+    """Return the libraries that LD_LIBRARY_PATH replaces, each with both versions."""
     changed: dict[str, Facts] = {}
     for name, path in loaded.items():
         other_path = without_variable.get(name, path)

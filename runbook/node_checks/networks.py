@@ -38,7 +38,7 @@ def look_at_interfaces() -> Facts:
 def describe_interface(name: str) -> Facts:
     """Return an interface's IPv4 address, whether its link is up, and its MTU.
 
-    The address is empty if it has none.
+    The address is empty if the interface has no address.
     """
     flags = _ask_interface(name, _GET_FLAGS, "H")
     is_up = flags is not None and bool(flags & _IS_UP) and bool(flags & _IS_RUNNING)

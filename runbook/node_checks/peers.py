@@ -32,7 +32,7 @@ CONNECT_SECONDS = 10.0
 A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
-"""By how much later a node's container may start than another's."""
+"""The longest time by which one node's container may start later than another's."""
 LATE_SECONDS = 15.0
 """Time for which a node waits for the nodes that have yet to call it, after it has called its own
 peers."""
@@ -268,7 +268,7 @@ def _measure_small(connection: socket.socket) -> Facts:
 def _measure_large(connection: socket.socket) -> Facts:
     """Send megabytes for about a second and return the bytes per second.
 
-    Each megabyte is acknowledged after the next was sent.
+    Each megabyte is acknowledged once the next one has been sent.
     """
     content = os.urandom(CHUNK_BYTES)
     connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # There are no more small messages.

@@ -1,4 +1,4 @@
-"""Check of a shared folder, and of the file server's clock.
+"""Checks a shared folder, and the file server's clock.
 
 All nodes must see the same files, and a training's file operations must work.
 """
@@ -13,7 +13,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""File that is written at submission. Each node must read the same content."""
+"""File that is written at submission. Each node must read the same content from it."""
 SEEN_SECONDS = 20.0
 """Time within which a node must see a file that another node wrote.
 

@@ -1,4 +1,4 @@
-"""The files of a packed environment: which ones, their place in the archive, and a fingerprint."""
+"""The files of a packed environment: which files, their place in the archive, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _unused_of_conda(prefix: Path) -> frozenset[str]:
 
 
 def _base_source(interpreter: Interpreter) -> PackedSource:
-    """Return the installation: all of it if its packages are used, else what Python needs."""
+    """Return the installation: all of it if its packages are used, or else only what Python needs."""
     base = Path(interpreter.base_prefix).resolve()
     if interpreter.sees_base_packages:
         return PackedSource(BASE, base, excluded=_unused_of_conda(base))

@@ -16,7 +16,7 @@ from pathlib import Path
 from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
 
 FAILURE_SECONDS = 600.0
-"""Time during which the ranks of a job do not retry after one of them has failed."""
+"""Time for which the ranks of a job do not retry once one of them has failed."""
 VERDICT_SECONDS = 600.0
 """Longest wait for the rank that compares the shared environment."""
 _PROBLEM = "problem"

@@ -80,7 +80,7 @@ class EnvironmentManifest:
 
 
 def parse_manifest(text: str) -> EnvironmentManifest:
-    """Return the manifest that a file's text contains; raise `ManifestError` if it has none."""
+    """Return the manifest in a file's text, or raise `ManifestError` if there is no manifest in it."""
     try:
         content = json.loads(text)
         parts = tuple(_parse_part(part) for part in content.pop("parts"))

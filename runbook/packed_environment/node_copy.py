@@ -62,7 +62,8 @@ class CopyState(StrEnum):
     SHARED = "shared"
     """There is no copy, but the shared environment is unchanged since it was packed."""
     REFUSED = "refused"
-    """There is no copy, and the shared environment has changed, so other nodes run another one."""
+    """There is no copy, and the shared environment has changed, so other nodes run a different one.
+    """
 
 
 class CopyProblem(StrEnum):
@@ -91,7 +92,7 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """What a node answers, in one line of JSON."""
+    """The answer of a node, as one line of JSON."""
 
     node: str
     state: CopyState
@@ -171,7 +172,7 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
     """Return whether the shared environment is unchanged.
 
-    The answer comes from another rank's note on this node; if there is none, it is determined and
+    The answer comes from another rank's note on this node; without a note, it is determined and
     noted.
     """
     note = _failure_note(manifest, folder)

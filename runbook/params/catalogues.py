@@ -77,7 +77,7 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
 
 
 def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
-    """Return the smoke test's model if the run file names none.
+    """Return the smoke test's model if the run file does not name one.
 
     The default is the documents' 12 x 512 model, or the run's own model if that is smaller. Sizes
     are compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which is accurate

@@ -29,7 +29,7 @@ from runbook.plan_file.diagnostics import Statement
 GIVEN_BEFORE = "given before"
 """The layer of values that a person gave when the run's folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers given by a person, which are on top of the files.
+"""Layers that a person gives, which are on top of the files.
 
 The files themselves are searched for secrets as text.
 """
@@ -143,7 +143,7 @@ class Layer:
     ) -> str:
         """Return the key or section that a path refers to.
 
-        If there is none, report it and return an empty string.
+        If there is no such key or section, report the path and return an empty string.
         """
         try:
             ours = full_path(path)
@@ -272,7 +272,7 @@ _RULES = {
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
     """Return pydantic's error as a rule, in pydantic's words if they are clear enough.
 
-    `names` are keys that may have been meant by an unknown key.
+    `names` are keys that an unknown key may have meant.
     """
     kind = str(error["type"])
     context = error.get("ctx") or {}

@@ -180,7 +180,7 @@ def differences(text: str, where: str) -> list[Problem]:
     old_nodes = scalars(compose(text, where, PapermillLoader))
     for (path, node), (_, old_node) in zip(nodes, old_nodes, strict=True):
         if node.style:
-            continue  # The value is quoted, or a block of text
+            continue  # The value is quoted, or is a block of text
         new = scalar_value(node)
         try:
             old = PapermillLoader("").construct_object(old_node)
@@ -200,7 +200,7 @@ def differences(text: str, where: str) -> list[Problem]:
 
 
 def _as_read(value: Any) -> str:
-    """Return a word's value in one version of YAML, or `...` if it has none."""
+    """Return a word's value in one version of YAML, or `...` if it has no value there."""
     if value is ...:
         return "an error"
     if isinstance(value, str):

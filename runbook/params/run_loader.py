@@ -173,7 +173,7 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            # A wrong value is reported when its layer is checked
+            # A wrong value is reported when its layer is checked.
             return None
 
         site_and_layer = self._find(
@@ -230,12 +230,12 @@ class RunLoading:
         """Return the catalogue's model, with sizes changed by `training.shape`."""
         model: Model | None = self._entry("model", models)
         shape = {name: self.stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
-        # A size of another type was reported when its layer was checked.
+        # A size of the wrong type is reported when its layer is checked.
         has_sizes = all(isinstance(value, int) and value >= 0 for value in shape.values())
         return with_shape(model, shape) if model and has_sizes else model
 
     def _recorded_variant(self, run_name: str) -> str:
-        """Return the variant in the folder name of a recorded run, or '' if it has none."""
+        """Return the variant in the folder name of a recorded run, or '' if there is no variant."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
         if self.file.is_record and dashes and name == run_name:
             return variant
@@ -244,7 +244,7 @@ class RunLoading:
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
         """Return the texts of data.blend.
 
-        Unknown names are reported here; a malformed text was reported when its layer was checked.
+        Unknown names are reported here; a malformed text is reported when its layer is checked.
         """
         origin = self.stack.chains["data.blend"][-1]
         try:
@@ -286,7 +286,7 @@ class RunLoading:
     def _entry(self, key: str, catalogue: Catalogue[Any] | None) -> Any:
         """Return the catalogue entry that a key names, or None if there is none.
 
-        If the value is not a name, that was reported when its layer was checked.
+        If the value is not a name, that is reported when its layer is checked.
         """
         origin = self.stack.origin(key)
         if catalogue and origin and is_name(origin.value):

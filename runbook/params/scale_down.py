@@ -82,7 +82,7 @@ class _Changes:
         return self.stack.value(key)
 
     def own(self, key: str) -> Any:
-        """Return this site's value, or the default if it has none."""
+        """Return this site's value, or the default if the site does not set it."""
         return next(
             origin.value
             for origin in reversed(self.stack.chains[key])

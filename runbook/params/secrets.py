@@ -128,7 +128,7 @@ def find_token(text: str) -> re.Match[str] | None:
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether `text` contains an apparent token, or a password after its name."""
+    """Return whether `text` contains an apparent token, or a value such as `password: ...`."""
     return replace_secrets(text, lambda _: "") != text
 
 

@@ -144,8 +144,8 @@ class Settings:
 def why(settings: Settings, name: str) -> str:
     """Return everything that is known about one value.
 
-    This includes the value of each layer, with the one that applies first, and the documents' names
-    of the key.
+    This includes the value of each layer, with the value that applies first, and the documents'
+    names for the key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
@@ -163,7 +163,7 @@ def why(settings: Settings, name: str) -> str:
 
 
 def origin_facts(settings: Settings, name: str) -> dict[str, object]:
-    """Return what `why` shows about one value as plain data, with the layer that applies first."""
+    """Return what `why` shows about one value as plain data; the layer that applies comes first."""
     key = all_keys()[name]
     layers = []
     for origin in reversed(settings.origins[name]):

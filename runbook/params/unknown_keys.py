@@ -138,7 +138,7 @@ class DocumentName:
     """
 
     keys: tuple[str, ...]
-    """Our keys for the same thing; there may be none."""
+    """Our keys for the same thing; may be empty."""
     meaning: str
     """What to write instead, as a sentence."""
 

@@ -46,7 +46,7 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A folder is not a run file, so it does not match here either.
+            # A folder is not a run file, so a folder does not match here either.
             if Path(run).is_dir():
                 raise
             try:
@@ -201,7 +201,7 @@ class OpenPlan:
 
     @property
     def checks(self) -> CheckTable:
-        """Every rule that the plan was checked against."""
+        """Every rule against which the plan was checked."""
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":

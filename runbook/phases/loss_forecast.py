@@ -28,7 +28,7 @@ SHOWN_DECADES = 0.05
 
 @dataclass(frozen=True)
 class PlannedLoss:
-    """A run's forecast, or the reason why there is none."""
+    """A run's forecast, or the reason why there is no forecast."""
 
     forecast: RunForecast | None
     reason: str = ""

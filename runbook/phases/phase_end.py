@@ -25,9 +25,9 @@ class PhaseEnd:
     """Everything that is needed to end a phase."""
 
     step: StepOfRun
-    """The phase as a step, with its present inputs."""
+    """The phase as a step, with its current inputs."""
     session: Session
-    """The record that ends with the phase."""
+    """The record that is closed when the phase ends."""
     gate: Callable[[], None]
     """Raises an error if the phase's work is still running or is not done."""
     publish: Callable[[], object]

@@ -124,7 +124,7 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
 
 
 def no_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return no file, because no later phase depends on a file of this one."""
+    """Return no file, because no later phase depends on a file from this one."""
     return ()
 
 
@@ -182,7 +182,7 @@ class StepWork:
     """Return the files that the marker records once they are made."""
 
     def of(self, run: PlannedRun) -> StepOfRun:
-        """Return this work as a step of one run, with its present inputs."""
+        """Return this work as a step of one run, with its current inputs."""
         return StepOfRun(
             run_folder=run.folder,
             name=self.name,
@@ -193,11 +193,11 @@ class StepWork:
         )
 
     def status_of_outputs(self, run: PlannedRun) -> StepStatus:
-        """Return the status of the work by its outputs alone, whatever its present inputs."""
+        """Return the status of the work by its outputs alone, whatever its current inputs are."""
         return step_status(run.folder, self.name)
 
     def fingerprint(self, run: PlannedRun) -> str:
-        """Return the hash of the version and the present inputs."""
+        """Return the hash of the version and the current inputs."""
         return self.of(run).fingerprint
 
 
@@ -235,7 +235,7 @@ WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
 
 
 def phase_end_work(phase: str) -> StepWork:
-    """Return the work that is done when a phase has ended."""
+    """Return the work that marks the end of a phase."""
     (work,) = (work for work in PHASE_ENDS if work.phase == phase)
     return work
 
@@ -246,7 +246,7 @@ def work_within(phase: str) -> list[StepWork]:
 
 
 def phase_step(run: PlannedRun, phase: str) -> StepOfRun:
-    """Return the step that is done when a phase has ended, with its present inputs."""
+    """Return the step that marks the end of a phase, with its current inputs."""
     return phase_end_work(phase).of(run)
 
 
@@ -262,7 +262,7 @@ def begin_again(settings: Settings, phase: str) -> str:
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
-    """Raise `ChangedOutputError` if a finished training's results were changed.
+    """Raise `ChangedOutputError` if a finished training's results have changed.
 
     Only the results that this phase reads are checked. This happens before the phase's record is
     moved, so that the record stays. Weights are not included: after an export they may be deleted,

@@ -99,7 +99,7 @@ class Rehearsal:
     stages: tuple[Stage, ...]
     replay: Replay | None
     replay_basis: str
-    """The basis of the times in `replay`, or the reason why there is none."""
+    """The basis of the times in `replay`, or the reason why there are no times."""
 
     @property
     def fits(self) -> bool:
@@ -341,7 +341,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return the work of the job's devices that a dry run on this CPU leaves out."""
+    """Return the work on the job's devices that a dry run on this CPU leaves out."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":
@@ -357,12 +357,12 @@ def _replayed(
 ) -> tuple[Replay | None, str]:
     """Replay a step on the schedule of all stages.
 
-    Return it with the basis of its times, or None with the reason why there is none.
+    Return it with the basis of its times, or None with the reason why it cannot be replayed.
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
     choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
-    # If there are several ranks of a stage, the first represents the stage.
+    # If a stage has several ranks, the first one represents it.
     first_of_stage = {stage.stage: stage for stage in reversed(stages)}
     if len(first_of_stage) < parallel.pipeline:
         reason = (

@@ -15,7 +15,7 @@ from runbook.runs.run_names import named_run
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
-    """Return the name of a run and every rule that its plan was checked against.
+    """Return the name of a run and every rule against which its plan was checked.
 
     Values that another YAML reader would interpret differently are listed as well.
     """

@@ -42,7 +42,7 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 def write_checked_report(folder: Path) -> Path:
     """Rewrite the report of a run from its files.
 
-    It names the files that were changed after they were recorded. Call this only between phases:
+    It names the files that have changed since they were recorded. Call this only between phases:
     while a phase ends, its own files are newer than the manifest.
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
@@ -52,7 +52,7 @@ def write_checked_report(folder: Path) -> Path:
 
 
 def changed_files(folder: Path) -> list[str]:
-    """Return a line for each file of a report that was changed or lost since it was recorded."""
+    """Return a line for each file of a report that has changed or been lost since it was recorded."""
     return [f"{finding.kind}: {finding.file}" for finding in changed_records(folder)]
 
 
@@ -108,7 +108,7 @@ MOST_MISSES = 3
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
     """Return the calibration of all forecasts of the project, and the misses.
 
-    Return an empty list if none was scored.
+    Return an empty list if no forecast was scored.
     """
     scores = read_scores_of_all(runs)
     if not scores:

@@ -27,7 +27,7 @@ class RunSearch:
     tokens: float
     found: Search
     growth: tuple[RankedLayout | str, ...]
-    """The best layout for each doubling of the nodes, or a reason if there is none."""
+    """The best layout for each doubling of the nodes, or a reason if no layout fits."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the result for --json."""

@@ -250,7 +250,7 @@ def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """Raise `ParamsError` if the folder's tokenizer gives other ids than the run's."""
+    """Raise `ParamsError` if the folder's tokenizer and the run's give different ids."""
     candidates = (source / "tokenizer.json", source / "tokenizer.model")
     path = next((path for path in candidates if path.exists()), None)
     if path is None:

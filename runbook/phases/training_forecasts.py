@@ -66,7 +66,7 @@ def seal_forecasts(run: PlannedRun) -> None:
     """Write the forecasts of the training once, with the time and a checksum.
 
     A training that starts again with other values gets a new seal; the old one moves into the
-    history. Raise `RecordError` if a sealed forecast was changed.
+    history. Raise `RecordError` if a sealed forecast has changed.
     """
     folder = run.folder
     log = run.plan.phases[FULL].log
@@ -262,7 +262,7 @@ def actual_numbers(settings: Settings, results: TrainingResults) -> dict[str, fl
 
 
 def all_scores_table(runs: Path) -> Table | None:
-    """Return the scores of all runs, misses first, or None if there is none."""
+    """Return the scores of all runs, misses first, or None if there are no scores."""
     scores = read_scores_of_all(runs)
     if not scores:
         return None

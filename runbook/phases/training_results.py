@@ -272,8 +272,8 @@ def account_view(training: TrainingResults) -> View:
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
     """Return one row for each sample: its iteration, the prompt and its continuation.
 
-    A line of another format was not written by the trainer and is skipped; `runbook verify` reports
-    the edited file.
+    A line in a different format was not written by the trainer and is skipped; `runbook verify`
+    reports the edited file.
     """
     newest_lines = {}
     for line in filter(_is_sample, read_lines(folder / phase_plan.log.samples)):

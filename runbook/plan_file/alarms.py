@@ -40,7 +40,7 @@ CONFIRMING, CONFIRMED = (
     0.5,
 )
 UNEXPLAINED_BY_ONE = 1.7
-"""Multiple of the only earlier loss from which a single loss is a spike.
+"""If there is only one earlier loss, a single loss above this multiple of it is a spike.
 
 In a healthy training, one batch of two sequences had 1.58 times the loss of another; the first
 spike of BigScience's 104B had 1.77 times the loss of the record before.
@@ -48,7 +48,7 @@ spike of BigScience's 104B had 1.77 times the loss of the record before.
 FEW_BEFORE = 5
 """With fewer earlier records, a single record is enough for a spike.
 
-With this many, a second one is required.
+With this many, a second record is required.
 """
 # From this multiple of the usual loss on, one record is enough for a spike: no unusual text has
 # such a loss
@@ -65,7 +65,7 @@ curve. Only the gradient distinguishes it from a batch of unusual text (7.90 to 
 24).
 """
 USUAL_NORMS = 5
-"""Number of gradient norms in the usual one, which is their median."""
+"""Number of gradient norms whose median is the usual norm."""
 BACK_SHARE = 0.02
 # Number of records whose median is the level of a metric
 BLOCK = 20
@@ -96,7 +96,8 @@ LOST_NORMS = 50
 
 A healthy loss scale needs 33 such steps to fall from 2^32 to 1.
 """
-# Minimum window, share of a step, and multiple of the usual wait
+# Shortest window and slack of a save, in seconds; then the least wait, as a share of the step and
+# as a multiple of the usual wait
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -226,7 +227,7 @@ class RiseWatch:
         self._metric = metric
         self._recent = deque[tuple[int, float]](maxlen=max(rise.records for rise in RISES))
         self._limit = inf
-        """The loss below which a reported rise is over."""
+        """A reported rise is over once the loss is below this value."""
 
     @property
     def is_reported(self) -> bool:
@@ -315,7 +316,7 @@ class LossWatch:
         self._recent = deque[float](maxlen=WINDOW)  # Records outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
-        # Set after a sudden jump was reported: the loss has stayed above this value
+        # Set once a sudden jump has been reported: the loss has stayed above this value
         self._above = inf
         self._inside: list[float] = []  # Records of the jump in progress
         # The first iteration of that jump, and whether it was reported
@@ -537,7 +538,7 @@ class GrowthWatch:
     def look(self, iteration: int, value: float) -> Alarm | None:
         """Return a drift alarm once the growth is certain.
 
-        It contains the usual and the present value, and the two iterations.
+        It contains the usual and the current value, and the two iterations.
         """
         # After a rollback or a restart a new curve begins.
         if self._levels and iteration <= self._levels[-1][0]:
@@ -881,7 +882,7 @@ class MetricWatch:
         iteration: int,
         value: float,
     ) -> Alarm | None:
-        """Report steady growth beyond the share that is healthy for this number."""
+        """Return an alarm if a metric has grown steadily, and by more than is normal for it."""
         drift = self._drifts[name].look(iteration, value)
         if drift and drift.value > (1 + DRIFT_SHARES[name]) * drift.usual:
             return drift

@@ -1,4 +1,4 @@
-"""Identity of a training: the values that determine its losses, and those that forbid a resume."""
+"""Identity of a training: the values that fix its losses, and those that a resume must not change."""
 
 import dataclasses
 import hashlib
@@ -191,6 +191,6 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
         return False
 
     ratio = planned_decay / saved_decay
-    # Both warm-ups were rounded to whole steps, and one of them is multiplied here after rounding.
+    # Both warm-ups are rounded to whole steps, and one of them is multiplied here after rounding.
     rounding = 1 + ratio
     return ratio != 1 and abs(planned_warmup - saved_warmup * ratio) <= rounding

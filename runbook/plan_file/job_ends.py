@@ -68,7 +68,8 @@ class JobEnd:
     None if it left none.
     """
     signal: int | None = None
-    """Number of the signal that ended one of its ranks. None if there was none or it is not known.
+    """Number of the signal that ended one of its ranks. None if no signal did, or if the signal is
+    not known.
     """
     cause: EndCause | None = None
     """None if the job did not fail."""

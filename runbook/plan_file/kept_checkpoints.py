@@ -1,6 +1,6 @@
 """The number of checkpoints on the disk at the same time.
 
-They are the newest ones, those that are kept permanently, and the one being written.
+They are the newest checkpoints, those that are kept permanently, and the one being written.
 """
 
 import math

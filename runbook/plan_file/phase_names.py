@@ -1,4 +1,4 @@
-"""The phases of a run in order, each named like its notebook."""
+"""The phases of a run, in order. Each is named after its notebook."""
 
 PLAN = "00-plan"
 ENVIRONMENT = "01-environment"

@@ -12,7 +12,8 @@ from typing import Any
 
 # Folder of a job for each machine's report of a hang
 RANKS_FOLDER = "ranks"
-# Age of a leftover. A live job writes twice per second, and a suspended job keeps its file open.
+# Age from which a file is a leftover. A live job writes twice per second, and a suspended job keeps
+# its file open.
 LEFTOVER_SECONDS = 3600.0
 # Size of each rank's slot in its machine's file
 SLOT_BYTES = 2**14

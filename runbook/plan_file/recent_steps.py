@@ -26,7 +26,7 @@ class RecentStep:
 
 
 def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` steps up to an iteration, oldest first; empty if there are none."""
+    """Return the last `count` steps up to an iteration, oldest first; the list may be empty."""
     try:
         with metrics.open("rb") as stream:
             stream.seek(max(0, metrics.stat().st_size - TAIL_BYTES))

@@ -25,7 +25,7 @@ Tensor-parallel ranks sum their results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Alarm: a rank computed a wrong result once, and has agreed with the other ranks since then."""
+"""Alarm: a rank computed one wrong result, and has agreed with the other ranks since then."""
 PERSISTENT = "persistent corruption"
 """Alarm: a rank repeatedly computes wrong results."""
 
@@ -95,7 +95,7 @@ def first_difference(
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # A place that occurs in both has the order of the first.
+            # A place that occurs in both computations has its order in the first one.
             orders.setdefault(location, passing_order(location, position))
 
     different = []
@@ -191,7 +191,7 @@ class ReplayLine(TypedDict, total=False):
     code: str
     bitwise: bool
     watched: dict[str, list[str]]
-    """Names of the watched outputs by part; older records have none."""
+    """Names of the watched outputs by part; empty in older records."""
     threads: int
     hosts: list[str]
     machines: list[str]

@@ -38,7 +38,7 @@ RecomputeMethod = Literal["uniform", "block"]
 Switch = Literal["auto", "always", "never"]
 """Whether to do something; each framework has its own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""Whose GPU kernels compute a step: the trainer's compiled ones, or megatron-core's."""
+"""Whose GPU kernels compute a step: the trainer's own compiled kernels, or megatron-core's."""
 TRACKERS = ("mlflow", "trackio", "wandb")
 """Trackers that the trainer can report to; TensorBoard files are always written."""
 NanPolicy = Literal["stop", "skip", "rollback"]
@@ -66,7 +66,7 @@ class ModelShape:
     activation: Literal["gelu", "swiglu"] = "gelu"
     biases: bool = True
     qkv_biases: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Queries, keys and values have biases even if the other matrices have none."""
+    """Queries, keys and values have biases even if the other matrices do not."""
     norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
     rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
 
@@ -307,7 +307,7 @@ class Checkpoint:
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Write while the training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Allow a resume from a checkpoint that was trained with other values than these."""
+    """Allow a resume from a checkpoint that was trained with values other than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """False if another framework trains and nothing is saved."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -319,7 +319,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Log:
-    """Where a run reports its progress: files, and where alarms are sent."""
+    """Where a run reports its progress: its log files, the receivers of alarms, and the trackers."""
 
     interval: int
     metrics: str
@@ -330,7 +330,7 @@ class Log:
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Datasheet peak of a device in this number format; 0 if not known."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Speed of the longest matrix product on this machine; 0 if not measured."""
+    """Measured speed of the longest matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)

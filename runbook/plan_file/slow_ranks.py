@@ -15,7 +15,7 @@ from runbook.plan_file.alarms import Alarm
 SLOW_RANK_FACTOR = 1.5
 """A rank is slow if its computation takes this many times the median of its stage."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run is marked if its median time is this share above the others'."""
+"""A rank of a finished run is marked if its median time exceeds the others' by this share."""
 SLOW_WINDOWS = 3
 """Slow windows in a row before a rank is reported."""
 WINDOW_STEPS = 5

@@ -77,7 +77,7 @@ class PlannedCosts:
 
 
 def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Yield a warning for each unusual setting; usual values yield none."""
+    """Yield a warning for each unusual setting; usual values cause no warning."""
     if duration(choice).iterations:
         yield from _saves(choice, costs)
         yield from _evaluations(choice)

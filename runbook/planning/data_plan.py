@@ -1,4 +1,4 @@
-"""Token files: which ones a run reads, their number of tokens, and the cost of making them."""
+"""Token files: which of them a run reads, their number of tokens, and the cost of making them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -58,7 +58,7 @@ MOCK = "mock"
 
 @dataclass(frozen=True, kw_only=True)
 class DataPlan(PlannedFiles):
-    """All texts of a training."""
+    """All texts that a training run reads."""
 
     COMPUTED: ClassVar = ("train_share",)
 
@@ -225,7 +225,7 @@ def text_place(settings: Settings, text: TextShare) -> str:
 def _shared_folder(settings: Settings) -> str:
     """Return the site's folder for data, which may still begin with {stage}.
 
-    Return an empty string if the site has none.
+    Return an empty string if the site has no such folder.
     """
     folder = settings.site.paths.get("data", "").rstrip("/")
     return folder if folder.startswith(("/", STAGE)) else ""
@@ -283,7 +283,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
 def split_shares(split: str) -> tuple[float, float, float]:
     """Return the shares of train, validation and test, which sum to 1.
 
-    All are 0 if all three numbers are 0.
+    All shares are 0 if all three numbers are 0.
 
     >>> split_shares("949,50,1")
     (0.949, 0.05, 0.001)

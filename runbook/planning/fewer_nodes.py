@@ -28,7 +28,7 @@ class FewerNodes:
 
     @property
     def min_nodes(self) -> int:
-        """Return the smallest number of nodes that the run file allows; 0 if none may be missing."""
+        """Return the fewest nodes that the run file allows, or 0 if all nodes are needed."""
         return self.settings.job(FULL).min_nodes
 
     @property
@@ -63,7 +63,7 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return the end of a sentence that names the rule broken by the largest candidate.
+        """Return the end of a sentence, which names the rule that the largest candidate breaks.
 
         Return an empty string if there is no candidate.
         """

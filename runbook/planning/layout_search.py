@@ -376,7 +376,7 @@ class Alternative:
     device_hours: float | None = None
     cost: float | None = None
     problem: str = ""
-    """The first rule that it breaks; empty if it breaks none."""
+    """The first rule that it breaks; empty if it does not break any."""
 
 
 def what_if(

@@ -139,7 +139,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the rows about the cost of failures; none if no failure rate is known."""
+    """Return the rows about the cost of failures; empty if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -537,7 +537,7 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Return every rule that was applied. A plan in which a rule fails is never shown."""
+    """Return every rule that was applied to the plan. A plan in which a rule fails is never shown."""
     return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 

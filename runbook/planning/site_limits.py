@@ -54,7 +54,7 @@ def _queue(
             remedy,
         )
 
-    # A job that names several partitions starts in any of them, so the best fit counts.
+    # A job that names several partitions may start in any of them, so the best fit is compared.
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
     exceeded = [f"jobs.{section}.{key}" for key in _exceeded_keys(job, limit)]
@@ -115,7 +115,7 @@ TEBIBYTE = 2**40
 LEAST_WRITE_TIME = "least time to write"
 """Column of the table of storage tiers."""
 STATED_WRITE_TIME = "the document says"
-"""Column of the same table: the document's own time, and its difference from ours."""
+"""Column of the same table: the document's own time, and how it differs from ours."""
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 """The model sizes for which a document states its times."""
 
@@ -156,7 +156,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and its difference from ours, or an empty string if it has none."""
+    """Return a document's time and its difference from ours, or '' if the document states no time."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -174,7 +174,7 @@ def _tiers(site: Site) -> dict[str, Tier]:
 def chosen_tier(site: Site, tier_name: str) -> tuple[str, Tier | None]:
     """Return the storage tier that `jobs.storage` names, or else the first.
 
-    Return an empty string if there are none.
+    Return an empty string if the site has no tiers.
     """
     tiers = _tiers(site)
     if tier_name in tiers:

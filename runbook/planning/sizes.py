@@ -1,4 +1,4 @@
-"""The real number of a GPT's parameters, in total, by part and by rank, and its usual label."""
+"""The actual number of parameters of a GPT, in total, by part and by rank, and its usual label."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def expected_first_loss(shape: ModelShape) -> float:
 
 
 def label_count(label: str) -> int | None:
-    """Return the number of parameters that a label names, or None if it names none.
+    """Return the number of parameters that a label names, or None if it does not name one.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)

@@ -45,7 +45,7 @@ COPY_BYTES_PER_SECOND = 10e9
 (docs/measurements/gpu-h200.md).
 """
 POSSIBLE_NEAR_SECONDS = 60.0
-"""Interval between copies for a plan that makes none."""
+"""Interval between copies that is assumed for a plan without copies."""
 NEAR_BYTES_PER_SECOND = 2e9
 """Rate at which a rank writes its state to node memory with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
@@ -128,7 +128,7 @@ def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
 
 
 def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | None:
-    """Return the cost of copies in node memory, or None if the plan makes none.
+    """Return the cost of copies in node memory, or None if the plan has no copies.
 
     `steps_between` replaces the plan's interval.
     """

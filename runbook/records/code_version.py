@@ -41,8 +41,8 @@ def commit_of(project: Path) -> str:
     """Return the commit of the project's repository, or an empty string if git does not provide it.
 
     It ends with `-dirty` if tracked files differ from it. git refuses a clone that another user
-    owns, and inside a container a clone may seem to be such a clone. Therefore git is told to trust
-    the clone that contains this code.
+    owns. Inside a container a user's own clone may seem to belong to somebody else. Therefore git
+    is told to trust the clone that contains this code.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

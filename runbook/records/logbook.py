@@ -82,7 +82,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
-    """Return the seconds since 1970, or 0 if the event has no time or an impossible one."""
+    """Return the seconds since 1970, or 0 if the event's time is missing or impossible."""
     moment = event.get("time", 0)
     is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
     return moment if is_number and 0 <= moment < LAST_MOMENT else 0
@@ -127,7 +127,7 @@ def add_note(run_folder: Path, text: str) -> str:
         before = read_manifest(run_folder).get(EVENTS)
         is_whole = before is None or begins_as(path, before)
         append_line(path, event)
-        # Without this check, a later edit would be recorded as correct.
+        # Without this check, an edit made since then would be recorded as correct.
         if is_whole:
             note_files(run_folder, [path])
         write_logbook(run_folder)

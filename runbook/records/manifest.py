@@ -82,7 +82,7 @@ GROWING = (
     "jobs/*/out",
     "jobs/*/err",
 )
-"""Files that jobs append to across restarts."""
+"""Files to which jobs append across restarts."""
 
 
 @dataclass(frozen=True)
@@ -304,8 +304,8 @@ SUFFIXES = (".ipynb", ".html", ".json")
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
     """Move notebook, report and JSON of a phase to records/history/<phase>-<UTC start>.
 
-    Return the new paths. `keep_newer_notebook` is for calls while a notebook runs: a notebook of
-    another execution than the record's is not moved, because papermill may be writing it.
+    Return the new paths. `keep_newer_notebook` is for calls while a notebook runs: a notebook from
+    an execution other than the record's is not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
@@ -369,7 +369,7 @@ def _size_text(num_bytes: int) -> str:
 
 
 def verify_run(run_folder: Path) -> list[Finding]:
-    """Return the files that were edited, lost or added since they were recorded."""
+    """Return the files that have been edited, lost or added since the last record."""
     if not (run_folder / MANIFEST_NAME).exists():
         no_manifest = "none: no phase of this run has ended yet"
         return [Finding("missing", MANIFEST_NAME, "a manifest", no_manifest)]
@@ -407,9 +407,9 @@ DRAWN = (
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
-    """Return the sources of a report that were changed or lost after they were recorded.
+    """Return the sources of a report that have changed or been lost since they were recorded.
 
-    Return an empty list if nothing was recorded yet. Checkpoints and token files are not read.
+    Return an empty list if nothing has been recorded yet. Checkpoints and token files are not read.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return []
@@ -437,9 +437,10 @@ CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoin
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
-    """Return the cached orders of the text that differ from the recorded ones.
+    """Return the cached sample orders that differ from the recorded ones.
 
-    The recorded order is that of the build, or that of the checkpoint.
+    Each cached file must match the checksum recorded when it was built, and the one in the newest
+    checkpoint.
     """
     findings = []
     for cache in CACHES:

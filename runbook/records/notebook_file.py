@@ -29,7 +29,7 @@ def read_notebook(path: Path) -> Any:
 def notebook_text(notebook: Any) -> str:
     """Return the text of a notebook's file.
 
-    Anything that looks like a real access token is cut to its first letters.
+    Anything that looks like a real access token is cut to its first four characters.
     """
     import nbformat
 

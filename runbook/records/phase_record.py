@@ -153,7 +153,7 @@ def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
 def phases_done(run_folder: Path) -> set[str]:
     """Return the phases that are done according to their newest record.
 
-    A record that cannot be read does not count.
+    A record that cannot be read is ignored.
     """
     done = set()
     for phase in PHASES:
@@ -191,7 +191,7 @@ def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
 def write_phase_record(record: PhaseRecord, path: Path) -> None:
     """Write the record atomically.
 
-    Anything that looks like a real token is cut to its first letters.
+    Anything that looks like a real access token is cut to its first four characters.
     """
     write_text(
         path,

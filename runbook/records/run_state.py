@@ -116,7 +116,7 @@ def read_run(run_folder: Path) -> RunState:
         verdict="fail" if state == "unreadable" else run_verdict(phases),
         changed=changed,
         phases=phases,
-        # If several phases have the result, the last one counts.
+        # If several phases have the result, the last phase's is used.
         numbers=dict(_key_numbers(records)),
         problem=problem,
     )

@@ -151,8 +151,9 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     """Open the record of this execution, or find the one that is open.
 
     An earlier record of the phase moves to records/history, unless it belongs to this execution. A
-    finished record counts as an earlier one, and so does the record of a notebook that stopped at
-    an error. A kernel keeps one record at a time; all cells that run after this call belong to it.
+    finished record is treated as an earlier record, and so is the record of a notebook that stopped
+    at an error. A kernel keeps one record at a time; all cells that run after this call belong to
+    it.
     """
     key = (run_folder.absolute(), phase)
     for open_session in _sessions.values():
@@ -291,7 +292,7 @@ class Session:
         source = result.info.raw_cell
         cell_id = getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, _cell_state(error), cell_id)
-        # A cell outside the master counts only until the next one runs.
+        # A cell that is not in the master is considered only until the next cell runs.
         self._failures.pop("", None)
         self._failures.pop(name, None)
         if error is not None:

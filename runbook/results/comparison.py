@@ -59,7 +59,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse a run may be than the first one, as shares."""
+    """How much worse than the first run a run may be, as shares."""
 
     tokens_per_second: float = 0.05
     last_loss: float = 0.01
@@ -315,7 +315,7 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a number got worse by at most a share; `sign` is -1 if more is better."""
+    """Check that a number has got worse by at most a share; `sign` is -1 if more is better."""
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1

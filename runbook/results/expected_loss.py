@@ -30,7 +30,7 @@ class ExpectedLoss:
     share: float
     """Share of the training's steps that are done."""
     sealed: Forecast | None
-    """Forecast of the loss made before the first step; None if none was sealed."""
+    """Forecast of the loss made before the first step; None if no forecast was sealed."""
 
     @property
     def has_left(self) -> bool:
@@ -78,7 +78,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 def sealed_loss(folder: Path) -> Forecast | None:
     """Return the sealed forecast of the loss.
 
-    Return None if it was not sealed, was sealed late, or was changed since.
+    Return None if it was not sealed, was sealed late, or has changed since.
     """
     try:
         sealed = read_sealed(folder)

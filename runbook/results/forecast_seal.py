@@ -58,7 +58,7 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 def read_sealed(folder: Path) -> SealedForecasts | None:
     """Return a run's sealed forecasts, or None.
 
-    Raise `RecordError` if they were changed.
+    Raise `RecordError` if they have changed.
     """
     remedy = "It was written by runbook before the first step; restore it from a copy."
     path = folder / FORECASTS_FILE

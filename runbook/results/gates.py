@@ -39,9 +39,9 @@ class Gate(StrEnum):
 STEPS_BEFORE_SEAM = 40
 """Number of steps before a seam that define the usual change of the loss."""
 ENOUGH_AFTER = 10
-"""Number of losses after which a spike that has not recovered counts as divergence."""
+"""Number of losses after which a spike that has not recovered is treated as divergence."""
 CREDIBLE_FACTOR = 3.0
-"""Factor between a step time and its estimate from which one of them must be wrong."""
+"""Factor between a step time and its estimate above which one of them must be wrong."""
 TOLERANCE = 1e-4
 """Share by which two evaluations of the same weights and samples may differ, because not every
 kernel adds in a fixed order.
@@ -124,14 +124,17 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
 
 LEARNING_TOKENS = 100_000
-"""Tokens from which a training must have learned. In a shorter one it is enough that the loss falls."""
+"""Number of tokens after which a training must have learned something.
+
+In a shorter training, it is enough that the loss falls.
+"""
 LEARNED_FALL = 0.30
 """Smallest fall of the loss as a share of the first loss.
 
 With GPT-2's vocabulary, a model that knows only how frequent each token is falls as far.
 """
 SMALL_VOCABULARY = 8_192
-"""Tokens of a vocabulary below which frequencies alone explain less of the loss.
+"""Vocabulary size below which token frequencies alone explain less of the loss.
 
 On the shipped corpus they explain 16 % with 2,048 tokens.
 """
@@ -550,7 +553,7 @@ def _reloaded(events: Sequence[Event]) -> Check:
 
 
 def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
-    """Check the checkpoints loaded by restarts, if none was reloaded at the end."""
+    """Check the checkpoints that restarts loaded, if no checkpoint was reloaded at the end."""
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:

@@ -107,7 +107,7 @@ class Event:
     It is empty in runs that are older than copies in node memory.
     """
     same_fingerprint: bool = True
-    """Whether a resume loaded a checkpoint of this training."""
+    """Whether a resume loaded a checkpoint from this training."""
     planned: bool = False
     """Whether the job ended with the stop requested by training.rehearse_stop."""
     at: float | None = None
@@ -153,7 +153,7 @@ class Event:
 class History:
     """Steps of a run, with each iteration once.
 
-    If two segments contain the same iteration, the later segment counts.
+    If two segments contain the same iteration, that of the later segment is used.
     """
 
     steps: tuple[Step, ...]
@@ -163,7 +163,7 @@ class History:
     """Number of incomplete lines, such as one cut off when the writer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in order. Empty with one rank, or if the trainer measured none."""
+    """Times of the ranks, in order. Empty with one rank, or if the trainer did not measure them."""
     alarm_settings: AlarmSettings = NO_SETTINGS
     """The settings of the alarms in the training's plan."""
 
@@ -342,7 +342,7 @@ def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> His
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
     """Return all evaluations, or none if the file does not exist.
 
-    If an iteration was evaluated twice, the last result counts.
+    If an iteration was evaluated twice, the last result is used.
     """
     evaluations: dict[int, ValidationLoss] = {}
     for values in read_lines(path):

@@ -55,7 +55,7 @@ class Summary:
     """90th percentile."""
     samples_per_second: float | None
     tokens_per_second: float | None
-    """Of all devices together: global batch x sequence length / median seconds."""
+    """Total over all devices: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
     """Median of the values that the trainer computed."""
@@ -196,7 +196,7 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
-    """Return the median of the trainer's own values, or None if there are none."""
+    """Return the median of the trainer's own values, or None if it recorded no values."""
     tflops = []
     for step in steps:
         if step.tflops_per_device is not None:
@@ -257,7 +257,7 @@ class EvaluatedLoss(Protocol):
 
     @property
     def iteration(self) -> int | None:
-        """Return the iteration after which it was computed."""
+        """Return the iteration after which it is computed."""
 
     @property
     def loss(self) -> float:
@@ -365,7 +365,7 @@ REASON_RULE = (
 def history_frame(history: History) -> Any:
     """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    If two jobs ran the same step, the later one counts. Missing values are NaN.
+    If two jobs ran the same step, the later one is used. Missing values are NaN.
     """
     columns = {}
     for field, column in COLUMNS.items():

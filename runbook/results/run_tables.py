@@ -181,7 +181,7 @@ def speed_table(
 
 
 def _percent_of_peak(tflops: float | None, peak: float | None) -> float | None:
-    """Return TFLOP/s as a percentage of the device's peak, or None if one of them is unknown."""
+    """Return TFLOP/s as a percentage of the device's peak, or None if either is unknown."""
     if tflops is None or not peak:
         return None
     return 100 * tflops / peak
@@ -427,7 +427,7 @@ Its script recomputes activations and the log counts the forward pass twice, so 
 FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
-"""Formula of the same log for a run that keeps its activations."""
+"""Formula that the same program's log uses for a run that keeps its activations."""
 
 
 @dataclass(frozen=True)
@@ -529,7 +529,7 @@ def scaling_table(
 ) -> Table:
     """Return the efficiency of each point (label, devices, samples/s).
 
-    Efficiency is samples/s/device over that of the point with the fewest devices.
+    Efficiency is samples/s/device, divided by that of the point with the fewest devices.
 
     >>> table = scaling_table([("1 node", 8, 2.686), ("2 nodes", 16, 4.711)])
     >>> round(table.rows[1]["efficiency (%)"], 1)

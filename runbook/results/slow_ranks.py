@@ -21,8 +21,8 @@ def slow_ranks_table(history: History, *, count: int = 8) -> Table:
     """Return the ranks, slowest first.
 
     If there is nothing to compare, return no rows and a note with the reason. Only steps with the
-    last world size count, because after a restart on fewer devices the same rank number is another
-    device.
+    most recent world size are used, because after a restart on fewer devices, the same rank number
+    is a different device.
     """
     times = _comparable_rank_times(history)
     if not times:
@@ -59,7 +59,7 @@ def slow_ranks_table(history: History, *, count: int = 8) -> Table:
 
 
 def _comparable_rank_times(history: History) -> list[RankTimes]:
-    """Return the rank times of measured steps that have the last world size."""
+    """Return the rank times of the measured steps that ran with the most recent world size."""
     measured_keys = {(step.segment, step.iteration) for step in measured(history)}
     times = []
     for rank_times in history.rank_times:

@@ -27,7 +27,7 @@ ENDINGS = ("saved", "stopped", "failed", "finished")
 
 @dataclass(frozen=True)
 class Interruption:
-    """The end of one job before the end of the training, and its cost."""
+    """A job that ended before the training was finished, and what that cost."""
 
     job: str
     step: int
@@ -168,7 +168,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return one row per interruption: its place, its reason and its cost."""
+    """Return a table with a row for each interruption: where it happened, why, and what it cost."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -300,7 +300,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the trainer's own reason for ending, for a job that nobody watched."""
+    """Return the reason that the trainer itself gave for ending, for a job that nobody watched."""
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"

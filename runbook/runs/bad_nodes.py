@@ -171,8 +171,8 @@ def choose_exclusion(
 ) -> Exclusion:
     """Choose the nodes that a job excludes.
 
-    Exclude none if the site would not have enough nodes left. Entries of a queue are kept even if
-    the site file now names this machine instead.
+    Exclude no node if the site would not have enough nodes left. Entries of a queue are kept even
+    if the site file now names this machine instead.
     """
     if not entries or settings.site.scheduler == "local":
         return Exclusion()

@@ -51,9 +51,9 @@ class PackState(StrEnum):
     CURRENT = "current"
     ABSENT = "not packed"
     CHANGED = "changed"
-    """The environment has changed since it was packed, or the jobs use another environment."""
+    """The environment has changed since it was packed, or the jobs use a different environment."""
     LOST = "archive lost"
-    """The archive is gone, or has another size."""
+    """The archive is gone, or its size has changed."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def uses_copy(settings: Settings) -> bool:
 
 
 def read_packed(settings: Settings) -> EnvironmentManifest | None:
-    """Return the manifest of the newest archive, or None if there is none."""
+    """Return the manifest of the newest archive, or None if there is no archive."""
     try:
         return read_manifest(environments_folder(settings) / MANIFEST_NAME)
     except ManifestError as error:
@@ -112,7 +112,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare the archive with the present environment, file by file (status only, not content)."""
+    """Compare the archive with the current environment, file by file (status only, not content)."""
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)

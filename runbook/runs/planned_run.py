@@ -58,7 +58,7 @@ class PlannedTraining:
 
     @property
     def job(self) -> Job:
-        """The resources that its jobs request."""
+        """The resources that jobs of this training request."""
         return self.settings.job(self.phase)
 
     @property

@@ -116,9 +116,9 @@ def tokenizer_of(folder: Path) -> str:
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Return the keys whose values in the folder's run.yaml differ from the present ones.
+    """Return the keys whose values in the folder's run.yaml differ from the current ones.
 
-    Each row is (dotted key, value in the folder, present value).
+    Each row is (dotted key, value in the folder, current value).
 
     A key that is missing in an older run.yaml is included only if somebody chose its value.
     """

@@ -100,7 +100,7 @@ def active_jobs(
     scheduler: Scheduler,
     states: Collection[JobState] = ACTIVE,
 ) -> list[tuple[JobFolder, JobStatus]]:
-    """Return the jobs of a run in some states, with their present status.
+    """Return the jobs of a run that are in some states, with their current status.
 
     Without `states`, return the jobs that have not ended.
     """

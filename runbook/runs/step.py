@@ -56,7 +56,10 @@ def mark_path(run_folder: Path, step: str) -> Path:
 
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """Return a step's done marker, or None if there is none. Raise an error if it is broken."""
+    """Return a step's done marker, or None if there is no marker.
+
+    Raise an error if the marker is broken.
+    """
     meaning = RunMessage.DONE_MARK.fill()
     remedy = RunMessage.DELETE_MARK.fill()
     return read_json_record(mark_path(run_folder, step), DoneMark, meaning, remedy)
@@ -115,7 +118,7 @@ class StepStatus:
     file: str = ""
     """Relative to the run's folder."""
     bytes: int | None = None
-    """The present size, if it differs from the recorded one."""
+    """The current size, if it differs from the recorded one."""
     recorded_bytes: int = 0
 
     @property
@@ -220,7 +223,7 @@ class StepOfRun:
         return mark_path(self.run_folder, self.name)
 
     def marker(self) -> DoneMark | None:
-        """Return the done marker, even if its inputs differ, or None if there is none."""
+        """Return the done marker, even if its inputs differ, or None if the step has no marker."""
         return read_mark(self.run_folder, self.name)
 
     def status(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:

@@ -9,7 +9,9 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Characters that fastokens encodes per call. fastokens needs about as much memory as the text."""
+"""Number of characters that fastokens encodes per call. fastokens needs about as much memory as the
+text.
+"""
 PIECE = 256 << 10
 """Characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000

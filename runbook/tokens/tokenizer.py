@@ -295,7 +295,7 @@ class Tokenizer:
         return 1
 
     def check_ids(self, text: str, ids: list[int], where: str) -> None:
-        """Raise `DataError` unless a text has these ids if the encoder encodes it by itself."""
+        """Raise `DataError` if a text, encoded by itself, has ids other than these."""
         alone = self.encode(text)
         if ids != alone:
             raise DataError(
@@ -333,7 +333,7 @@ class Tokenizer:
         """Return the id that is put after each document.
 
         The id is that of the named token, or else of the first known name in the vocabulary. Raise
-        `DataError` if the vocabulary has none.
+        `DataError` if the vocabulary has no such token.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -451,7 +451,7 @@ def _content(path: Path, name: str) -> bytes:
 def _gpt2_json() -> str:
     """Return GPT-2's tokenizer as one tokenizer.json.
 
-    The file is built from the two shipped files, after their checksums were compared.
+    The file is built from the two shipped files, once their checksums have been compared.
     """
     content = {}
     for name, expected in GPT2_SHA256.items():

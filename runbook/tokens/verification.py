@@ -335,7 +335,7 @@ class DecodedDocument:
     """One document of the output."""
 
     number: int
-    # Number of all its tokens, of which at most a few are shown
+    # Total number of its tokens, of which only the first ones are shown
     tokens: int
     ids: list[int]
     pieces: list[str]  # The text of each id

@@ -134,7 +134,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Return the micro-batch packed into a message by `_pack`."""
+    """Unpack a micro-batch from the message that `_pack` made."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":

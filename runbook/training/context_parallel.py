@@ -10,7 +10,8 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 _HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_rank).parameters
-"""Whether megatron-core asks for context-parallel groups of different sizes: 0.18 and newer do."""
+"""Whether megatron-core asks for context-parallel groups of different sizes, as 0.18 and later do.
+"""
 
 
 def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -47,7 +47,7 @@ class CacheCheck:
 
     @property
     def changed(self) -> list[str]:
-        """Files whose content was changed after they were built."""
+        """Files whose content has changed since they were built."""
         return sorted(name for name, fault in self.faults.items() if fault is CacheFault.CHANGED)
 
 
@@ -75,7 +75,7 @@ class CacheFolder:
         """Remove the cached files that must not be read, and record the reasons.
 
         `indexes` are the .idx files of the text. An order that is older than one of them was made
-        from another text.
+        from a different text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -726,8 +726,8 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # Discard the times of work that belongs to no step, such as an evaluation or the
-        # optimizer's collectives.
+        # Discard the times of work outside of steps, such as an evaluation or the optimizer's
+        # collectives.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
             outcome = self._pass_over(num_microbatches, progress.iteration + 1)
@@ -777,7 +777,7 @@ class Stepper:
         return record, outcome.stop_request, bad
 
     def _no_update(self) -> OptimizerUpdate:
-        """Return the optimizer's result for a step that was not taken."""
+        """Return the optimizer's result for a step that is not taken."""
         loss_scale = self.scale if math.isfinite(self.scale) else 1.0
         return OptimizerUpdate(math.nan, True, loss_scale)
 
@@ -855,8 +855,8 @@ class Stepper:
         """
         parts = self.clock.take()
         if not self.clock.is_late:
-            # A step without communication has 0 seconds of it; a GPU's clock may not have measured
-            # it yet.
+            # A step without communication spends 0 seconds on it; a GPU's clock may not have
+            # measured it yet.
             parts = {COMMUNICATION: 0.0} | parts
         self._own_seconds.append(parts[COMPUTE] - parts.get(COMMUNICATION, 0.0))
         return parts

@@ -50,7 +50,7 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
     """Start the training from another program's folder.
 
-    The function writes a checkpoint of iteration 0 with weights only.
+    The function writes a checkpoint for iteration 0 that has only weights.
     """
     from runbook.training.checkpoints import folders, hugging_face, megatron, state
 

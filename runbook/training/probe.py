@@ -44,7 +44,7 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with, which another library of the same name may replace."""
+"""Libraries that torch was built with. Another library of the same name may replace them."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
 """Time for all ranks to arrive: the slowest node imports torch and megatron-core from a cold file
@@ -58,13 +58,14 @@ SUM_ROUNDS = 5
 CLOCK_ROUNDS = 5
 """Number of clock comparisons.
 
-The comparison with the smallest spread counts, because a rank that waits for a core reads its clock
-late.
+The comparison with the smallest spread is used, because a rank that waits for a core reads its
+clock late.
 """
 
 Facts = dict[str, object]
-"""The findings about a rank. A part is None until it is examined, and stays None if `errors` has
-a reason."""
+"""The findings about a rank. A part is None until it has been examined, and stays None if `errors`
+has a reason for it.
+"""
 
 
 def main() -> int:

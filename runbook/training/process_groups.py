@@ -308,7 +308,7 @@ _RENDEZVOUS_CAUSES = {
     "timed out": RendezvousCause.RANK_0_SILENT,
     "connection refused": RendezvousCause.NOTHING_LISTENS,
 }
-"""Cause by a pattern in torch's message. The first pattern that is found decides."""
+"""Cause by a pattern in torch's message. The first pattern that matches decides."""
 
 
 @contextlib.contextmanager

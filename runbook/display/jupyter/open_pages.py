@@ -41,7 +41,7 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """By display id, the output for a page that runs the cell again, and for a page that joined."""
+    """The output for a page that runs the cell again, and for a page that joined, by display id."""
     running: bool = True
 
     def as_json(self) -> dict[str, object]:

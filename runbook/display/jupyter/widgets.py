@@ -1,4 +1,4 @@
-"""Buttons next to a running cell, and a form of values. Outside a browser, text replaces them.
+"""Buttons next to a running cell, and a form for values. Outside a browser, text replaces them.
 
     with controls({"Stop": (stop, "runbook cancel RUN --gently")}):
         ...                                             # stop() -> str, shown next to the button
@@ -41,7 +41,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""Makes a button as wide as its label, whatever is next to it."""
+"""Makes a button as wide as its label, regardless of its neighbours."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -139,7 +139,7 @@ def _buttons(actions: Actions) -> tuple[Any, Clicks, TextFields]:
 
 
 def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] = ()) -> str:
-    """Return buttons and text fields as HTML, for a page that opened after the widgets were made.
+    """Return buttons and text fields as HTML, for a page that opens once the widgets exist.
 
     `comms` are the ids of the connections that receive the clicks.
 
@@ -350,7 +350,7 @@ class Form:
             '<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">'
             f"{escape(entry.help)}</div>"
         )
-        # Next to its field, below it on a narrow page.
+        # Next to the field, or below it on a narrow page.
         help_text = widgets.HTML(html, layout={"flex": "1 1 20em"})
         row = widgets.HBox([self._inputs[entry.key], help_text], layout={"flex_flow": "row wrap"})
         return widgets.VBox([row, self._errors[entry.key]])

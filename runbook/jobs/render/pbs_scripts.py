@@ -91,7 +91,7 @@ class PbsScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return mpiexec for a question to the nodes, which needs no container."""
+        """Return mpiexec for a check on the nodes, which needs no container."""
         return mpiexec_words(settings, job, 1)
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
@@ -179,7 +179,7 @@ def _pbs_resources(
             resources[name] = value
 
     if job.nodes > 1:
-        # By default, PBS may put two nodes' work on one node that has enough cores.
+        # By default, PBS may place the work of two nodes on a single node with enough cores.
         resources.setdefault("place", "scatter")
 
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))

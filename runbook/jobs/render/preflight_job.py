@@ -20,7 +20,7 @@ from runbook.plan_file.schema import PhasePlan
 PREFLIGHT_PHASE = f"{ENVIRONMENT}-preflight"
 """Prefix of its job folders' names."""
 WALLTIME_SECONDS = 600
-"""Time limit of the job if jobs.environment sets none.
+"""Time limit of the job if jobs.environment does not set one.
 
 A short job starts sooner, and the preflight takes a minute or two.
 """

@@ -25,7 +25,7 @@ Saving a checkpoint of 2.4 TB takes minutes.
 def warn_after(job: Job) -> int:
     """Return the seconds after which a job requests its own stop.
 
-    A queue may not give a warning itself. The result is 0 if the job is too short for a warning.
+    The queue itself may not warn the job. The result is 0 if the job is too short for a warning.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS

@@ -45,7 +45,7 @@ class SlurmScripts(QueueScripts):
         """Return the #SBATCH lines, sorted.
 
         Output goes to the job's folder, from which the job is submitted. A site's directive is kept
-        unless we set the same one.
+        unless we set the same directive.
         """
         site = settings.site
         values: dict[str, object] = {

@@ -28,7 +28,7 @@ class Task:
     """A description for the script's header."""
     argv: tuple[str, ...]
     on_each_node: bool = False
-    """Whether it runs once on each of the job's nodes, not only on the first one."""
+    """Whether the program runs once on each of the job's nodes, not only on the first one."""
     is_array: bool = False
     """Whether the job is an array of `jobs.<phase>.array` jobs.
 
@@ -53,7 +53,8 @@ class Task:
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Return whether a phase that could run here is submitted to the queue.
 
-    It is if its job names a partition, a time, an array, several nodes or several tasks.
+    The phase is submitted if its job names a partition, a time, an array, several nodes or several
+    tasks.
     """
     if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False

@@ -42,15 +42,15 @@ def _templates() -> Environment:
 
 
 def _reason(name: str, **values: object) -> str:
-    """Return why a job ended; a value may be a shell variable."""
+    """Return the text of a reason why a job ended. Values may be shell variables."""
     return JobReason[name].fill(**values)
 
 
 def _line(name: str, **values: object) -> str:
-    """Return a line for a job's log; a value may be a shell variable."""
+    """Return a line for a job's log. Values may be shell variables."""
     return JobLine[name].fill(**values)
 
 
 def _setup_line(name: str, **values: object) -> str:
-    """Return a line for a script that sets up a site; a value may be a shell variable."""
+    """Return a line for a script that sets up a site. Values may be shell variables."""
     return SetupLine[name].fill(**values)

@@ -42,7 +42,7 @@ TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file in which each of the documents' programs records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""Option with the number of nodes that did not train in an attempt."""
+"""Option that gives the number of nodes that did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
 """Time to save between the request to stop and the kill.
@@ -368,7 +368,7 @@ this much.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same time if a signal killed the rank.
+"""The time for this if a signal killed the rank.
 
 Ranks in the training notice the closed connection immediately; ranks that wait for the lost rank to
 start never do.

@@ -121,7 +121,7 @@ class Dataset(Strict):
         """Return the part of the entry that goes into a fingerprint.
 
         Alternative names of files are included only if there are any, because earlier fingerprints
-        had none.
+        did not include them.
         """
         content = self.model_dump(mode="json")
         for file in [*content["files"], *content["groups"], *content["parts"]]:
@@ -147,7 +147,7 @@ class Model(Strict):
     """The shape of a GPT."""
 
     label: str
-    """Common name of the model's size ("375M"); the computed count is shown next to it."""
+    """Common name for the model's size ("375M"); the computed count is shown next to it."""
     parameters: WholeOrZero = 0
     """Computed count, with the vocabulary padded for one tensor rank; 0: not recorded."""
     layers: Whole

@@ -81,7 +81,7 @@ class Smoke(Strict):
     if that is smaller.
     """
     iterations: Whole = 12
-    """Steps; the first ones are warm-up and do not count for the throughput."""
+    """Steps; the first ones are warm-up and are left out of the throughput."""
     global_batch: WholeOrZero = 0
     """Sequences in a step; 0: two micro-batches for each data-parallel replica, or one for each
     pipeline stage if that is more.
@@ -528,7 +528,7 @@ class Job(Strict):
     the count.
     """
     chain: Whole = 1
-    """Number of jobs to queue at once, each of which begins when the one before ends, so that
+    """Number of jobs to queue at once, each of which begins when the previous one ends, so that
     nobody has to resubmit; 1: no chain.
     """
     spares: WholeOrZero = 0

@@ -88,7 +88,7 @@ class Timing(Strict):
     bytes: Bytes = 0
     """Bytes that were moved; 0: not stated."""
     like: str = ""
-    """Part of a run that the duration is compared with: data (the token files); empty: none."""
+    """Part of a run with which the duration is compared: data (the token files); empty: none."""
     machine: str = ""
     """Machine on which it was measured."""
 
@@ -256,7 +256,7 @@ class QueueLimit(Strict):
 
 
 class Site(Strict):
-    """A machine: every property of it that does not depend on the run."""
+    """A machine, with every property that does not depend on the run."""
 
     site: Name
     """Name of the site: the file's name without .yaml."""

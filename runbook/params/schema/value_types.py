@@ -125,7 +125,7 @@ LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
 
 
 def parse_names(text: str) -> tuple[str, ...]:
-    """Return the names in a comma-separated list; an empty string has none.
+    """Return the names in a comma-separated list; an empty string has no names.
 
     Raise `ValueError` that names the wrong part.
 
@@ -183,7 +183,7 @@ def tracker_names_text(text: str) -> str:
 
 
 def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
-    """Return names and weights in order; an empty string has none.
+    """Return names and weights in order; an empty string has no names.
 
     Raise `ValueError` that names the wrong part.
 

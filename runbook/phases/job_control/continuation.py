@@ -35,7 +35,7 @@ def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
                 PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(training.folder))
             )
 
-        # Everything before this event belongs to another training.
+        # Everything before this event belongs to a different training.
         training.append_event("begun")
 
     note_start(training, step)

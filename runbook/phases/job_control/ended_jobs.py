@@ -39,7 +39,7 @@ def read_attempt(
 
 
 def decision_of_job(folder: JobFolder) -> Decision | None:
-    """Return the decision that a job with successors or spare nodes made at its end, or None."""
+    """Return the decision that a job with successors or spare nodes made when it ended, or None."""
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
@@ -56,7 +56,7 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
 """The trainer's alarms that concern a rank's node.
 
-If a node has several, the one that is last in this list counts.
+If a node has several, the last of them in this list applies.
 """
 
 

@@ -26,12 +26,11 @@ class JobStep:
 
     run_name: str
     phase: str
-    """The phase that its job folders are named after: jobs/<phase>, jobs/<phase>-2 and so on."""
+    """The phase after which its job folders are named: jobs/<phase>, jobs/<phase>-2 and so on."""
     step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
-    """It runs before the run is locked, because it takes minutes in which others may use the run.
-    """
+    """It runs before the run is locked: it takes minutes, in which others may use the run."""
     gate: Gate
     """It runs while the run is locked, whatever an earlier cell has shown."""
     why_continued: Callable[[], str]
@@ -94,7 +93,7 @@ def resubmit(job_step: JobStep) -> JobFolder:
 def require_unchanged(job_step: JobStep) -> StepStatus:
     """Return the status of the step.
 
-    Raise `ChangedOutputError` if a file of a finished step was changed. A finished step is never
+    Raise `ChangedOutputError` if a file of a finished step has changed. A finished step is never
     marked done again after such a change, because that would make the change part of the record.
     """
     step = job_step.step

@@ -193,7 +193,7 @@ class LiveView:
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            # Use since the last call; the first call has nothing to compare with.
+            # Use since the last call. The first call has no earlier call to compare with.
             cpu = psutil.cpu_percent()
             # If jobs compute on the CPU, GPUs are not shown.
             if self.settings.site.hardware.device == "cpu":

@@ -65,7 +65,7 @@ def require(training: PlannedTraining, session: Session) -> None:
 def show(training: PlannedTraining, session: Session) -> None:
     """Show the counts of the layout's dry run.
 
-    Use the stored one; if there is none, do the dry run now if this site has a queue.
+    Use the stored dry run. Without one, do the dry run now if this site has a queue.
     """
     name = training.settings.name
     site = training.settings.site
@@ -137,7 +137,7 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
     """Return the stored dry run of exactly this layout from the run's folder.
 
-    It is compared with the present devices.
+    It is compared with the current devices.
     """
     try:
         content = json.loads(_kept_path(training).read_text(encoding="utf-8"))
@@ -149,7 +149,7 @@ def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
         )
         return replace(rehearsal, limit_bytes=usable_bytes(training.settings.site))
     except (OSError, ValueError, RefusedError):
-        # There is none, or another version wrote it.
+        # There is no such file, or another version wrote it.
         return None
 
 
@@ -223,7 +223,7 @@ def _count_in_a_job(
     try:
         task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
-        # If a job started and then failed by itself, that is a verdict on the layout. Otherwise it
+        # If a job started and then failed on its own, that is a verdict on the layout. Otherwise it
         # lacked software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error

@@ -1,6 +1,6 @@
 """Queue jobs that do not train.
 
-Either all of them are submitted or none. Running jobs are found, and watched to their end.
+Either all of them are submitted, or none are. Running jobs are found, and watched to their end.
 """
 
 import time
@@ -68,7 +68,7 @@ def _submit_tasks(
     scheduler: QueueScheduler,
     tasks: Sequence[Task],
 ) -> list[JobFolder]:
-    """Submit all tasks or none: if one is refused, the earlier ones are cancelled."""
+    """Submit all tasks, or none: if a task is refused, the earlier ones are cancelled."""
     folders: list[JobFolder] = []
     submitted: list[JobFolder] = []
     try:

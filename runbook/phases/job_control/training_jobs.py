@@ -311,7 +311,7 @@ def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
 
 
 def newest_job(training: PlannedTraining) -> JobFolder:
-    """Return the folder of the phase's newest job; raise `JobError` if none was submitted."""
+    """Return the folder of the phase's newest job; raise `JobError` if there is no job."""
     folder = job_folder.latest_job_folder(training.folder, training.phase)
     if folder is None:
         raise JobError(PhaseMessage.NO_JOB_YET, phase=training.phase)

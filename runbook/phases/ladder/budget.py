@@ -34,7 +34,7 @@ class Pace:
     planned_seconds: float = 0.0
     measured_seconds: float = 0.0
     newest: float = 0.0
-    """Measured over planned time of the newest of these rungs."""
+    """Ratio of measured to planned time for the newest of these rungs."""
 
     def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
         """Return the seconds that further rungs will take at this pace, or None if unknown."""
@@ -46,14 +46,14 @@ class Pace:
 
     @property
     def slowest(self) -> float:
-        """Measured over planned time: of all rungs, or of the newest if it was slower."""
+        """Ratio of measured to planned time, over all rungs or for the newest if that was slower."""
         if not self.planned_seconds:
             return 1.0
         return max(self.newest, self.measured_seconds / self.planned_seconds)
 
 
 def pace_of(trained: Sequence[PlannedRung]) -> Pace:
-    """Return the pace of trained rungs. Those without a planned or measured time do not count."""
+    """Return the pace of trained rungs. Rungs without a planned or measured time are left out."""
     planned_seconds = 0.0
     measured_seconds = 0.0
     newest = 0.0
@@ -139,7 +139,7 @@ def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
 
 
 def _factor_to(last: LadderRung, flops: float, count: int) -> float:
-    """Return the factor of compute between rungs with which `count` more of them reach `flops`."""
+    """Return the factor in compute between rungs with which `count` more rungs reach `flops`."""
     factor: float = (flops / last.flops) ** (1 / count)
     return factor
 
@@ -204,7 +204,7 @@ def _predicted(
 
 
 def _with_rung(planned: PlannedRung, rung: LadderRung) -> PlannedRung:
-    """Return a planned rung with another compute, and its time and cost scaled accordingly."""
+    """Return a planned rung with its compute changed, and its time and cost scaled accordingly."""
     ratio = rung.flops / planned.rung.flops
 
     def scaled(value: float | None) -> float | None:

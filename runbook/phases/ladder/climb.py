@@ -166,7 +166,7 @@ def _report_time_left(
 
 
 def _refuse_changed(rung_path: Path) -> None:
-    """Raise `RunbookError` if the losses of a finished rung were changed or lost."""
+    """Raise `RunbookError` if the losses of a finished rung have changed or are lost."""
     status = step_status(rung_path, train_name(FULL), reading=Reading.LINE_FILES)
     if status.lost_an_output:
         raise RunbookError(
@@ -259,7 +259,7 @@ def training_rows(rungs: list[FinishedRung], series: str) -> list[TrainingRow]:
 def as_fit(rungs: list[FinishedRung]) -> Runs:
     """Return the rungs as arrays for a fit.
 
-    Raise `ParamsError` if none is trained.
+    Raise `ParamsError` if no rung is trained.
     """
     if not rungs:
         raise ParamsError(PhaseMessage.NO_RUNG_TRAINED)

@@ -43,7 +43,7 @@ class RunForecast:
 
 
 def sizes_table(forecast: RunForecast) -> Table:
-    """Return the loss that other sizes would reach with the run's compute."""
+    """Return a table of the losses that models of other sizes would reach with the same compute."""
     rows = [_size_row(size) for size in forecast.same_compute]
     notes = []
     if forecast.best is not None:

@@ -33,7 +33,7 @@ LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
 """Share of the run's own device-hours that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
-"""Minimum of the default budget, so that the ladder of a small run has any time at all."""
+"""Minimum of the default budget, so that even the ladder of a small run gets some time."""
 START_SECONDS = 8.0
 """Time for the trainer's start, the checks and the records of one rung.
 
@@ -41,7 +41,7 @@ It takes 8 s of processor time on two cores, 5 of them by both ranks at once (AM
 2026-11-28). With notebooks it took 40 to 50 s.
 """
 FIRST_RUNG_SECONDS = 12.0
-"""Time in which the first rung also imports torch and makes the tokens of a small text."""
+"""Additional time in which the first rung imports torch and tokenizes a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
@@ -57,7 +57,7 @@ class PlannedRung:
     device_hours: float | None = None
     cost: float | None = None
     is_measured: bool = False
-    """Whether a smoke test on this machine has timed a similar step."""
+    """Whether a smoke test on this machine has measured a similar step."""
     measured_seconds: float | None = None
     """Wall time of its training over all calls.
 
@@ -90,11 +90,12 @@ class Ladder:
     designed: str = ""
     schema: int = 1
     budget_device_hours: float | None = None
-    """The requested budget; 0 if none was requested, None if an earlier version did not record it.
+    """The requested budget; 0 if no budget was requested, None if an earlier version did not record
+    it.
     """
     notes: tuple[str, ...] = field(default=())
     spent_seconds: float = 0.0
-    """Wall time on this machine of all calls so far."""
+    """Wall time that all calls so far have used on this machine."""
     planned_flops: float = 0.0
     """Compute of the largest rung as first planned; 0 if no rung is trained yet."""
 

@@ -23,13 +23,13 @@ from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
 
 CHANGED_RECIPE_WIDENING = 2.0
-"""Factor on the interval if the recipe differs.
+"""Factor by which the interval widens if the recipe differs.
 
 In the series of docs/forecast.md, another schedule or regularisation changed final losses by 1 to
 3%, which is as much as the interval's half-width.
 """
 EPOCHS_AS_NEW = 4.0
-"""Number of epochs up to which repeated tokens are worth almost as much as new ones (Muennighoff et
+"""Up to this number of epochs, repeated tokens are worth almost as much as new ones (Muennighoff et
 al., arXiv:2305.16264).
 """
 MOST_EPOCHS = 16.0
@@ -39,19 +39,19 @@ A law for new tokens does not apply there.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
-"""Factor on the interval if losses are far from a line.
+"""Factor by which the interval widens if losses are far from a line.
 
 The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as far
 as the others. An even wider interval would no longer be useful.
 """
 SHORT_WIDENING = 3.0
-"""Factor on the interval if rungs have few steps.
+"""Factor by which the interval widens if rungs have few steps.
 
 Three ladders with rungs of 249 to 299 steps missed by 3.7 to 7.4 %, up to three times their
 intervals (docs/ladder.md).
 """
 UNSTABLE_WIDENING = 4.0
-"""Factor on the interval if the run itself is nearly unstable.
+"""Factor by which the interval widens if the run itself is nearly unstable.
 
 Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
 """
@@ -177,7 +177,7 @@ def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
 
 def _stability_doubt(family: Family) -> _Doubt:
-    """Return that the run is nearly unstable, which narrower rungs do not show."""
+    """Return a doubt if the run is nearly unstable, which narrower rungs do not show."""
     if not family.is_nearly_unstable:
         return _Doubt()
     text = PhaseMessage.RUN_NEARLY_UNSTABLE.fill(
@@ -217,7 +217,7 @@ def _sizes(
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
     """Return other sizes at the run's compute, and the best of them.
 
-    If there is none, return the reason.
+    If there is no best size, return the reason.
     """
     ratios = runs.tokens / runs.params
     if ratios.max() / ratios.min() < FEWEST_RATIOS:

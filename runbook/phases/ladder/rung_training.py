@@ -158,7 +158,7 @@ def _settings_of(request: RunRequest, say: Say) -> Settings:
 
 
 def has_token_files(rung_path: Path) -> bool:
-    """Return whether a rung has token files, made by itself or linked from another run."""
+    """Return whether a rung has token files, which it made or which are linked from another run."""
     if read_mark(rung_path, TOKENIZE) is not None:
         return True
     data = rung_path / "data"

@@ -47,7 +47,7 @@ Further rungs have the compute of one of these but another size, so that the fit
 effects of size and tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""For each such extra rung: the rung with the same compute, and the size relative to it.
+"""For each such extra rung: the rung with the same compute, and the size relative to that rung.
 
 They are small rungs, because these are cheap.
 """
@@ -67,7 +67,7 @@ On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 18
 quarter of the batch. A law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
 """
 MOST_NOISE = 0.019
-"""Rate times width over the square root of a batch's tokens, above which a run is nearly unstable.
+"""A run is nearly unstable if rate x width / sqrt(tokens in a batch) is larger than this.
 
 The highest stable rate falls with the width (Yang et al., arXiv:2203.03466) and grows with the
 square root of the batch (Malladi et al., arXiv:2205.10287). Rungs are narrower than the run, so
@@ -128,7 +128,7 @@ class Family:
 
 
 def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
-    """Return how far noise moves the weights of a run, relative to what its width tolerates.
+    """Return how far noise moves the weights of a run, relative to what the run's width tolerates.
 
     >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
     0.012
@@ -370,7 +370,7 @@ def _of_width(shape: ModelShape, layers: int, parameters: float) -> ModelShape:
 
 
 def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
-    """Return the shape with another depth and width.
+    """Return the shape scaled to the given depth and width.
 
     Heads keep roughly their size, and the feed-forward block keeps its ratio.
     """
@@ -424,7 +424,7 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
 
 
 def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
-    """Return the largest relative change of a batch by rounding."""
+    """Return the largest relative change that rounding makes to a batch."""
     pairs = zip(batches, ideal_batches, strict=True)
     return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 

@@ -434,8 +434,8 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
     """Return the field next to which a broken rule is shown, or an empty string if no field fits.
 
-    A field that was changed and can fix it is best. The field that was changed last is next, then
-    the first field that can fix it.
+    A changed field that can fix the rule is best. The field that was changed last comes next, then
+    the first field that can fix the rule.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

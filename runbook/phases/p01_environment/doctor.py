@@ -230,7 +230,7 @@ def _request(settings: Settings) -> Request:
 
 
 def _measured_by(result: PreflightResult) -> str:
-    """Return the job that measured: its folder and its number in the queue."""
+    """Return which job took the measurement: its number in the queue and its folder."""
     if not result.job:
         return "runbook learn on this machine"
     folder = Path(result.job)
@@ -524,7 +524,7 @@ def _limits_check(
     """Check that the queue's limits on time, nodes and accounts allow a phase's job."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
-    # A closed queue has a row of its own.
+    # A separate row reports a closed queue.
     open_queues = [replace(queue, state="UP") for queue in limits]
     problems = request_problems(request, open_queues, queue_word)
     section = JOB_SECTIONS[phase]

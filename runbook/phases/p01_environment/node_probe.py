@@ -43,7 +43,7 @@ NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
 """Keys of the libraries that a rank's torch was built with, and their display names."""
 SKEW_SECONDS = 1.0
-"""Beyond this clock difference, file times and logs of different nodes contradict each other."""
+"""Clock difference above which file times and logs from different nodes are contradictory."""
 IDLE_BYTES = 2 << 30
 """Memory in use on a GPU from which the GPU counts as busy."""
 NETWORK_VARIABLES = {
@@ -132,7 +132,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 
 
 def _versions_of(rank_facts: ProbeAnswer) -> dict[str, str | None]:
-    """Return the version of each package and GPU library of a rank, or None if it has none."""
+    """Return the version of each of a rank's packages and GPU libraries, or None if it is missing."""
     torch = _torch_of(rank_facts)
     versions: dict[str, str | None] = dict(rank_facts["packages"])
     for key, library in LIBRARIES.items():
@@ -212,7 +212,7 @@ def _missing_gpus_check(
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
     """Return the version of the first torch built without CUDA and ROCm.
 
-    Return an empty string if there is none.
+    Return an empty string if there is no such torch.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)

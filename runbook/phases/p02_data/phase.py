@@ -199,7 +199,7 @@ def tokenize(run: PlannedRun) -> None:
     status = tokenizing.status()
     if status.state is StepState.OUTPUT_CHANGED:
         # Complete files with a manifest are not made again, so a changed file would be recorded as
-        # if it were the original.
+        # the original.
         tokenizing.refuse(status)
 
     if status.state is StepState.DONE:
@@ -217,7 +217,7 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    # A text file that was added during the work is in no group; the next start finds it.
+    # A text file that is added during the work is not in any group; the next start finds it.
     tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
     tokenized.mark_done()
     if groups:
@@ -418,7 +418,7 @@ def show_plan_beside(run: PlannedRun) -> View:
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
-    """Return the plan's estimates; each is None if the plan has none."""
+    """Return the plan's estimates; each is None if the plan does not have it."""
     plan = run.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,

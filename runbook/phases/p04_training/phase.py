@@ -179,7 +179,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
 
 
 def stops(training: PlannedTraining) -> list[Event]:
-    """Return every point at which this training was stopped after a save."""
+    """Return every point at which this training stopped after a save."""
     events = read_events(training.events_path, PHASE)
     return events_named(events, "stopped")
 

@@ -300,7 +300,7 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
 
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
-    """Return one row for each layout. A layout that was not run counts as not measured.
+    """Return one row for each layout. A layout that was not run is shown as not measured.
 
     The efficiency covers the device counts that were measured.
     """
@@ -351,7 +351,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
         source = f"{name}/plan.json"
         speed = None
         spec = plan.phases[FULL]
-        with contextlib.suppress(RecordError):  # The run has made no step yet.
+        with contextlib.suppress(RecordError):  # The run has not completed a step yet.
             training = read_results(folder, plan, FULL)
             first = training.history.steps[0]
             last = training.history.steps[-1]

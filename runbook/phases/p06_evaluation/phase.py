@@ -258,7 +258,7 @@ def _pair_measures(
 
 @step(takes=run_only, work=MEASURING)
 def measure(run: PlannedRun) -> None:
-    """Score the built-in set with the first weights and the trained ones.
+    """Score the built-in set with the initial weights and with the trained ones.
 
     This is done once per training.
     """
@@ -305,7 +305,7 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
 
 
 def _remove_old_scores(measuring: StepOfRun) -> None:
-    """Remove our own scores and, after another training, the scores of every program."""
+    """Remove our own scores and, if the training has changed, the scores of every program."""
     folder = measuring.run_folder
     marker = measuring.marker()
     if marker and marker.fingerprint != measuring.fingerprint:

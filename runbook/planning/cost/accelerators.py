@@ -422,7 +422,7 @@ class _NameRule(NamedTuple):
 
 
 _NAME_RULES = (
-    # The first match counts, so a rule for a variant precedes the rule for its family.
+    # The first match applies, so a rule for a variant precedes the rule for its family.
     _NameRule(r"A800", "A800-SXM4-80GB"),
     _NameRule(r"H800", "H800-SXM5"),
     _NameRule(r"V100.*PCIE", "V100-PCIe"),
@@ -473,7 +473,7 @@ _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[
 
 @cache
 def find_accelerator(text: str) -> Accelerator | None:
-    """Return the device with this name, or None if the table has none.
+    """Return the device with this name, or None if it is not in the table.
 
     An A100 without its memory is the 80 GB one.
 
@@ -541,7 +541,7 @@ def memory_sizes(text: str) -> tuple[int, ...]:
 def nearest_accelerators(text: str, count: int = 3) -> list[str]:
     """Return the names in the table that are most similar to an unknown one, best first.
 
-    Return all names if none is similar.
+    Return all names if no name is similar.
 
     >>> nearest_accelerators("A1000-40GB")[0], nearest_accelerators("L40")
     ('A100-SXM4-40GB', ['L40S'])

@@ -41,7 +41,7 @@ class Calibration:
     measured: str
     """When it was measured, as an ISO date."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Whether the smoke test passed only with a warning, so that it corrects no other run."""
+    """Whether the smoke test passed only with a warning; if so, it corrects no other run."""
 
     @property
     def text(self) -> str:

@@ -42,7 +42,7 @@ class Storage:
 
 
 KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
-"""Programs that never delete a checkpoint.
+"""Training programs that never delete a checkpoint.
 
 Megatron-LM's `--save-retain-interval` is off by default, and Megatron-DeepSpeed has no such option.
 """

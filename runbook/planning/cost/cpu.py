@@ -7,7 +7,7 @@ not always have the right size for the next one.
 
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
 other values were fitted to steps of fourteen trainings there while the machine was idle (17.7 M to
-356 M parameters, sequences of 256 to 1,024, two processes); the worst of them is 9 % off. Other
+356 M parameters, sequences of 256 to 1,024, two processes); the worst prediction is 9 % off. Other
 CPUs have other clock rates and units, which a smoke test's measurement corrects. Without a smoke
 test, a ladder measures a matrix product and scales all parts by its time.
 """
@@ -177,7 +177,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the number of parameters on the rank that has the most."""
+    """Return the number of parameters on the rank that holds the most."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):
@@ -195,7 +195,7 @@ def _largest_rank(choice: Choice) -> int:
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Warn, once for both phases, if a CPU has no unit for the requested number format."""
+    """Warn, once for both phases, if a CPU has no hardware unit for the requested number format."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name = PlanningMessage.CPU_PRECISION.fill()

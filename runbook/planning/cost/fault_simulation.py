@@ -3,7 +3,7 @@
     simulate(parts, policy, seconds, faults)     one campaign: how its time is spent
     expected(parts, policy, seconds, faults)     many campaigns: the median and the 80 % interval
 
-Faults come at random moments. Each failure costs the time until it is noticed, a start, reading the
+Faults occur at random times. Each failure costs the time until it is noticed, a start, reading the
 checkpoint, and repeating the steps since the last complete save. Copies in node memory are used if
 the training continues in the same allocation; the partner of a lost node has that node's copies.
 Time in a queue occupies no device and is counted separately.
@@ -93,7 +93,7 @@ class CampaignParts:
     """Time limit of one job; 0 means no limit."""
 
     near: NearParts | None = None
-    """Copies in node memory, or None if the training makes none."""
+    """Copies in node memory, or None if the training does not make copies."""
     between_steps: float = 0.0
     """Time from the end of a step to the beginning of the next one, if nothing is saved."""
 
@@ -312,7 +312,7 @@ class Account:
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
-        """Return the share of device time, including spare nodes, spent on steps that last."""
+        """Return the share of device time, including spare nodes, spent on steps that count."""
         if not self.held:
             return 0.0
         return self.productive / self.held * nodes / (nodes + spares)
@@ -499,16 +499,19 @@ class _Campaign:
         self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
-        """Account at once for all jobs before this time that equal the attempt since `begun`.
+        """Add up in one go the identical jobs until `quiet_until`.
+
+        Each repeats the attempt that was just simulated; `begun` is the account before that
+        attempt.
 
         Between two failures there may be thousands of one-hour jobs that resume, train and save in
         the same way.
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
-            return  # Otherwise the attempt first ended a job in which no step was left to do.
+            return  # Otherwise, the attempt first ended a job that had no step left to do.
         job_seconds = account.held - begun.held
-        # The first job reads no checkpoint, and a job with a failure has another length.
+        # The first job reads no checkpoint, and a job with a failure has a different length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
         if not begun.steps or not math.isclose(job_seconds, whole_job):
             return
@@ -594,7 +597,7 @@ class _Campaign:
         until: float,
         kept: MadeSteps,
     ) -> None:
-        """Account for one attempt, from its launch to its end, and for the part of it that lasts.
+        """Account for one attempt, from its launch to its end, and for the steps that it keeps.
 
         That part is negative if the attempt began from copies that are now lost, because then steps
         of earlier attempts are also lost.

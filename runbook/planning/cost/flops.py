@@ -48,7 +48,7 @@ def palm(
     Each pass has 2 operations per parameter and token, plus attention over all pairs (`scores`).
 
     Three passes make 6 N + 12 l h s per token; a fourth pass is the repeated forward pass. Without
-    `embeddings`, only the output layer counts, whether tied or not.
+    `embeddings`, only the output layer is counted, whether it is tied or not.
     """
     parts = whole(shape)
     output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden

@@ -71,7 +71,7 @@ class Coefficients:
     """Bytes per attention score that both passes move if scores are stored."""
     tensor_tuned: float = 0.278
     """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
-    later.
+    later GPUs.
 
     Its Transformer Engine sends while it multiplies. Everywhere else the share is 1.
     """
@@ -173,8 +173,8 @@ takes its norm, clips and reads it (26). It writes weights in 16 bits and sets g
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
-Of two values tried, this one is closer to the data. Other code used older kernels, whose share is
-fitted.
+Of the two values that were tried, this one is closer to the data. Other code used older kernels,
+whose share is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes per token and hidden unit in the forward pass if PyTorch squares a ReLU with its
@@ -268,7 +268,7 @@ The first bucket that is gathered and the last bucket that is reduced are not hi
 _PREFETCHED = 50e6
 """Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
-The first ones in a pass are not hidden.
+Gathering the first parameters in a pass is not hidden.
 """
 _NETWORK_LATENCY = 3.0
 """Latency of a collective that leaves its node, relative to one within a node."""
@@ -349,7 +349,7 @@ class StepSetup:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of one step by part; they add up to `seconds`."""
+    """The seconds of one step, part by part; the parts add up to `seconds`."""
 
     matrices: float
     attention: float
@@ -686,7 +686,7 @@ class StepModel:
 
     @property
     def _kernel_factor(self) -> float:
-        """Return the bytes that the framework's kernels move, relative to the counted ones."""
+        """Return the ratio of the bytes that the framework's kernels move to the counted bytes."""
         if self._own:
             return self._own.elementwise
         if self._runs_forks_kernels:
@@ -785,7 +785,7 @@ class StepModel:
         else:
             gradient_bytes = self._own.gradient_bytes
 
-        # Sums that a product's own kernel updates cost nothing extra.
+        # Gradients that the matrix product's kernel itself accumulates cost nothing extra.
         least_bytes = min(gradient_bytes, own_kernels.LEAST_GRADIENT_BYTES)
         device = self.setup.device
         return parameters * own_kernels.moving_seconds(device, gradient_bytes, least_bytes)

@@ -62,7 +62,7 @@ class StageMemory:
     """Gradients in transit through a layer on a GPU, to the extent that they exceed the memory of
     the logits."""
     optimizer_moment: int = 0
-    """Temporary memory of the optimizer's step, after activations were freed.
+    """Temporary memory of the optimizer's step, once the activations have been freed.
 
     On a GPU it holds gradients in fp32; on a CPU it is larger.
     """
@@ -186,7 +186,7 @@ def layer_activations(
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
-    # The results of two pieces are also kept, separately and joined.
+    # The results of two pieces are also kept, both separately and joined.
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     scores = _SCORE_BYTES * shape.heads * shape.sequence_length / shape.hidden
@@ -363,7 +363,7 @@ def _logits(choice: Choice) -> float:
 
 
 def _passing_gradients(choice: Choice) -> float:
-    """Return the bytes of the gradients in transit through a layer, on a GPU."""
+    """Return the bytes of activation gradients on a GPU while a layer's backward pass runs."""
     layout = choice.layout
     if choice.own_trainer and choice.deepspeed:
         return 0
@@ -374,8 +374,8 @@ def _passing_gradients(choice: Choice) -> float:
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
     if not choice.own_trainer:
-        # The gradient of the largest weight exists until it is added, as logs of 2021 show
-        # (tests/planning/gpu_peaks.csv).
+        # The gradient of the largest weight stays allocated until it has been added to the gradient
+        # buffer, as logs from 2021 show (tests/planning/gpu_peaks.csv).
         gradients += width * shape.hidden * shape.ffn_hidden / layout.tensor
 
     return gradients
@@ -400,7 +400,7 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 
 def _main_gradients(choice: Choice) -> float:
-    """Return the bytes per parameter of Megatron's gradients in fp32.
+    """Return the bytes per parameter of Megatron's fp32 main gradients.
 
     They are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
     end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
@@ -590,7 +590,7 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
     """Check that a node's main memory can hold the offloaded optimizer states.
 
-    Return no check if none are offloaded.
+    Return no check if the states are not offloaded.
     """
     layout = choice.layout
     if not choice.training.offload or choice.smoke:
@@ -647,7 +647,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
     """Return changes that reduce the memory of a phase, as keys and values.
 
-    A larger layout is not one of them.
+    A larger layout is not among them.
     """
     layout = choice.layout
     ways: dict[str, object] = {}

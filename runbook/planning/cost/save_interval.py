@@ -55,7 +55,7 @@ def saves_to_tier(
     interval: float | None,
     between_failures: float | None,
 ) -> Saves:
-    """Return the saves to one tier.
+    """Return the save time and the best save interval for one storage tier.
 
     `interval` and `between_failures` are in seconds, or None if they are not known.
     """

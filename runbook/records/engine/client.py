@@ -1,7 +1,7 @@
 """The client of the papermill engine: runs a kernel and its cells, and merges their output.
 
-NotebookRunner(execution, trap, **traits).execute()      raises what stopped the notebook, after it
-was recorded
+NotebookRunner(execution, trap, **traits).execute() raises what stopped the notebook, once that is
+recorded
 
 nbclient's own loop can end in many ways: a dead kernel, a timeout, a signal between two callbacks.
 Here every one of them passes through `_run`, which first records what happened, then saves, then

@@ -44,7 +44,7 @@ class Announcement(NamedTuple):
 def announced_by(notebook: Any) -> Announcement | None:
     """Return the run, phase and execution in a notebook's outputs, or None.
 
-    If several outputs name them, the last one counts.
+    If several outputs name them, the last one is used.
     """
     outputs = []
     for cell in notebook.cells:
@@ -121,7 +121,7 @@ def write_record(
     """Write the three forms of a record, then the overview pages and the manifest.
 
     `ended_phase` is the phase whose execution ends with this record; its files are recorded in
-    their present state.
+    their current state.
     """
     path = run_folder / "records" / f"{record.phase}.ipynb"
     write_text(path, notebook_file.notebook_text(notebook))

@@ -68,7 +68,7 @@ def _handled_by(
 
 
 class SignalTrap(contextlib.ExitStack):
-    """Remembers the first signal instead of being killed by it.
+    """Remembers the first signal, instead of letting it kill the process.
 
     A signal that was ignored before stays ignored.
     """

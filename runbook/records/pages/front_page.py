@@ -55,7 +55,7 @@ class FrontPage(NamedTuple):
     tiles: Sequence[tuple[str, str, str]] = ()
     # What, measure, samples, before and after the training
     scores: Sequence[Row] = ()
-    # Sources of the page that were changed after they were recorded
+    # Sources of the page that have changed since they were recorded
     changed: Sequence[str] = ()
     # Further names and values, such as nodes known as bad
     facts: Sequence[tuple[str, str]] = ()

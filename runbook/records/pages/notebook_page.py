@@ -140,7 +140,7 @@ def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
 
 
 def seconds_taken(record: PhaseRecord) -> float:
-    """Return the seconds from start to end; 0 while the execution has not ended."""
+    """Return the seconds from start to end; 0 until the execution has ended."""
     if record.is_open:
         return 0.0
     start = datetime.fromisoformat(record.started)

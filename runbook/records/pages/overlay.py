@@ -61,7 +61,7 @@ class OverlayCurve:
 
 
 def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
-    """Return the curves of all runs that have one, newest runs first."""
+    """Return the curves of all runs that have a curve, newest runs first."""
     curves: list[OverlayCurve] = []
     for run in runs:
         if len(curves) == MOST_RUNS:
@@ -168,7 +168,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
 
 
 def _number(row: Row, key: str) -> float:
-    """Return a number of a row, or 0 if the row lacks it."""
+    """Return a number from a row, or 0 if the row does not have it."""
     return float(row.get(key) or 0.0)
 
 

@@ -9,7 +9,7 @@ import re
 
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception)|Exception)(?=:|$)"
-    # A class of a module, whatever its name ends with: etcd.EtcdKeyNotFound
+    # A class with its module, whatever the class name ends with: etcd.EtcdKeyNotFound
     r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
     r"|^C\+\+ exception with description "
 )
@@ -40,7 +40,7 @@ _CONTINUES = re.compile(
 )
 """A line that says how its program continues without something that it lacks."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
-"""A full disk: the next write fails too, even if the program continues without this one."""
+"""A full disk: the next write will fail too, even if the program continues without this one."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
 """NCCL's mark of a line, which is the same for errors and for warnings after which it continues."""
 _DENIES = re.compile(

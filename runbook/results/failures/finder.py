@@ -43,7 +43,7 @@ _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 _NUMBERS = re.compile(r"\d+")
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
-"""A build counts as hung only if at most this many lines follow its last output."""
+"""A build is considered hung only if at most this many lines follow its last output."""
 
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
@@ -77,7 +77,7 @@ _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
 )
-"""A line with which a process shows that NCCL got past its warnings so far."""
+"""A line that shows that a process's NCCL has got past all its warnings so far."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -120,8 +120,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
-        # A warning that is printed at each step is examined only once, because all rules together
-        # take 0.1 to 0.4 ms.
+        # A warning that is printed at each step is examined only once, because applying all rules
+        # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
         self._in_frame = False
         self._build: Failure | None = None
@@ -178,7 +178,7 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures, ordered by their first line.
 
-        A build counts as hung only if it is the last thing in the log.
+        A build is considered hung only if it is the last thing in the log.
         """
         failures = [*self._found.values()]
         own_error = self._own_error()
@@ -215,7 +215,7 @@ class FailureFinder:
     def cause(self) -> Failure | None:
         """Return the earliest failure of the strongest level.
 
-        If several are equal, return that of torchrun's root cause.
+        If several tie, return the one from the rank that torchrun names as the root cause.
         """
         return find_cause(self.found(), self._root_rank)
 
@@ -403,7 +403,7 @@ def _is_survived(error: FirstError, effect: Failure) -> bool:
 
 
 def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Failure]) -> set[str]:
-    """Return the messages after which a rank continued, so that they end no other rank either."""
+    """Return the messages after which a rank continued; they do not end any other rank either."""
     messages = set[str]()
     for error in candidates:
         if any(_is_survived(error, failure) for failure in failures):
@@ -419,8 +419,8 @@ def _message(error: FirstError) -> str:
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure of the strongest level, preferring `root_rank`.
 
-    Among symptoms, one of a rank itself comes before those of ranks that waited for it, which other
-    ranks may print first. Return None if there is no failure.
+    Among symptoms, that of a rank itself takes precedence over those of ranks that waited for it,
+    which may be printed first. Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:

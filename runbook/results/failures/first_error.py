@@ -44,14 +44,15 @@ _HINT = re.compile(
 )
 """Words of an error, which programs also print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
-    # A library that finds a fault in itself tells more than a lost connection.
+    # A library that reports an internal fault says more about the cause than a lost connection
+    # does.
     r"^(?!.*INTERNAL ASSERT).*(?:NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
     r"|DistNetwork|[Gg]loo|socket)"
 )
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
 )
-"""Lines that contain no error of their own."""
+"""Lines that do not themselves report an error."""
 MAX_EVIDENCE = 300
 
 
@@ -125,7 +126,7 @@ class FirstErrorFinder:
         self._hints.clear()
 
     def forget_warnings_of(self, thread: str) -> None:
-        """Forget what NCCL warned of in a thread that went on: `host:process:thread [device]`."""
+        """Forget NCCL's warnings in a thread that continued: `host:process:thread [device]`."""
         for errors in (self._errors, self._hints):
             for process, error in [*errors.items()]:
                 if "NCCL WARN" in error.evidence and thread in error.evidence:
@@ -134,7 +135,7 @@ class FirstErrorFinder:
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
         """Yield exceptions, then other errors, each sorted by line.
 
-        Lines that only look like an error count only if the log contains a known failure.
+        Lines that only look like an error are considered only if the log contains a known failure.
         """
         yield from self._exceptions.values()
         yield from self._errors.values()

@@ -66,9 +66,9 @@ _HARMLESS = re.compile(
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
-            # A folder or a link is there from an earlier job.
+            # A folder or a link exists already, from an earlier job.
             r"^(?:mkdir|ln): .*: File exists",
-            # The loader of a program leaves out a library that the site wants in every program.
+            # The dynamic loader leaves out a library that the site preloads into every program.
             r"from LD_PRELOAD cannot be preloaded .*: ignored",
             # A shell or a command that may not change a limit or a priority keeps the current one.
             r"\bulimit: .*cannot modify limit|^(?:re)?nice: ",

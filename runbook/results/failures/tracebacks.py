@@ -9,7 +9,7 @@ FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
 """Every error that this module recognizes begins with a line that contains one of these."""
 ARGUMENT_ERROR = "argument error"
-"""Used in place of an exception's name, because argparse raises none."""
+"""Used in place of an exception's name, because argparse does not raise an exception."""
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
@@ -86,7 +86,7 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks so far. Chained ones count once."""
+        """Number of tracebacks so far. A chain of tracebacks counts once."""
         self.is_reading = False
         """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING
@@ -96,7 +96,8 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Indentation of the newest frame. The exception has less indentation or none."""
+        """Indentation of the newest frame. The exception has less indentation, or no indentation.
+        """
         self._num_strangers = 0
         self._terminated_by = ""
 

@@ -540,7 +540,7 @@ def comparison_figure(histories: Mapping[str, History], title: str = "Loss of ea
 
 
 def scaling_figure(table: Table) -> Any:
-    """Draw the speed by number of devices from a `scaling_table`, with the ideal line."""
+    """Draw the speed over the number of devices from a `scaling_table`, with the ideal line."""
     with drawing("Scaling") as (figure, axes):
         devices = [row["devices"] for row in table.rows]
         speeds = [row["speed (samples/s)"] for row in table.rows]

@@ -24,7 +24,7 @@ MEMORY = 64 << 20
 """Bytes of an unfinished shard's tokens that are kept in memory; larger shards go to a file."""
 
 TURN_SHARE = 0.25
-"""Share of a shard's own processing time for which it waits for its place once it is finished.
+"""How long a finished shard waits for its place, as a share of the shard's own processing time.
 
 After that, its tokens go to a part.
 """

@@ -52,7 +52,7 @@ BIN_BYTES_PER_TEXT_BYTE = 0.7
 The estimate allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
 AMPLE_ROOM = 32
-"""If this many times the first estimate is free, no better estimate is made.
+"""If the free space is at least this many times the first estimate, no better estimate is made.
 
 A better estimate encodes some text, which took 0.2 s. Plain text needs at most 3 times the
 estimate.
@@ -114,7 +114,7 @@ def prepare_share(
     Return the number of shards that were made, and the number of shards in the share.
 
     `share` is (index, count), where the index starts at 0. Any number of jobs may run at once on
-    any nodes that see the same folder, and a later attempt may use another number of jobs.
+    any nodes that see the same folder, and a later attempt may use a different number of jobs.
     `prepare` with the same arguments joins the parts afterwards.
 
     Raises:

@@ -149,7 +149,7 @@ class Counts:
     documents: int = 0
     """Documents in the output, including empty ones."""
     empty: int = 0
-    """Documents in the output without a token."""
+    """Documents in the output that have no token."""
     sequences: int = 0
     tokens: int = 0
     """Number of tokens, including end-of-document tokens."""
@@ -237,7 +237,7 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 def unknown_sources_text(*manifests: Manifest) -> str:
     """Return a warning about chosen sources that no record names, which are probably misspelled.
 
-    The text is empty if there are none.
+    The text is empty if every chosen source is named.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

@@ -99,9 +99,9 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
     """Return whether all files in a dataset's list are in a folder.
 
-    The result is False without a list.
+    Return False if the dataset lists no files.
 
-    Files that a document's own method made from the parts also count.
+    Whole files that were made from the downloaded parts, as a document describes, also count.
     """
     ways = [expected_files(dataset)]
     if dataset.parts:
@@ -153,10 +153,10 @@ def choose_files(
 ) -> list[RemoteFile]:
     """Return the files of a source that the catalogue names.
 
-    If the catalogue names none, return the files that match its pattern.
+    If the catalogue names no files, return the files that match its pattern.
 
     Raises:
-        DataError: a named file is not at the source, or has another size there.
+        DataError: a named file is not at the source, or has a different size there.
     """
     promised = expected_files(dataset)
     if not promised:
@@ -284,7 +284,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     Files that the catalogue names are compared with it, all at once.
 
     Raises:
-        DataError: a file is missing, or has another size than the catalogue says; each is named.
+        DataError: a file is missing, or its size differs from the catalogue's; each is named.
     """
     reason = {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind)
     if reason:

@@ -245,7 +245,10 @@ class Parser:
                 batch.sources.append(self.source_of(line))
 
     def _text(self, line: bytes) -> str:
-        """Return the text of a record. Raise `BadTextError` with the reason if it has none."""
+        """Return the text of a record.
+
+        Raise `BadTextError` with the reason if the record has no text.
+        """
         # This parser is stricter than Python's json, which decides if it fails.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)

@@ -145,7 +145,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
     """Return why a file is missing, or an empty string if it exists.
 
-    A file gets its final name only after it was checked, so comparing its size is enough.
+    A file gets its final name only once it has been checked, so comparing its size is enough.
     """
     return content_fault(place_of(folder, file), file, checksums=False)
 
@@ -321,7 +321,7 @@ def _fetch_from_s3(
 
 
 def _last_line(text: str) -> str:
-    """Return the last line that is not blank, or an empty string if there is none."""
+    """Return the last line that is not blank, or an empty string if every line is blank."""
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1] if lines else ""
 
@@ -435,7 +435,7 @@ class Fetcher:
 
         `part` is the file to which attempts add data. Raise `GivenUpError` after `ATTEMPTS`
         attempts in a row that received no byte, after waiting `BUSY_SECONDS` for the server, or if
-        the source has another file than the requested one.
+        the source's file is not the requested one.
         """
         fruitless = 0
         num_wrong = 0

@@ -178,7 +178,7 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 def says_its_kind(path: Path) -> bool:
     """Return whether a file's name is that of a text file.
 
-    Names in .json do not count, because manifests have them too.
+    Names that end in .json are excluded, because manifests have such names too.
     """
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
@@ -273,7 +273,7 @@ def text_estimate(segment: Segment) -> float:
 def content_sample(path: Path) -> int:
     """Return a checksum of the beginning, the middle and the end of a file.
 
-    A different text of the same size has another checksum.
+    A different text of the same size has a different checksum.
     """
     checksum = 0
     size = path.stat().st_size
@@ -390,7 +390,7 @@ def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     The file must be the planned one, at the beginning and at the end.
 
     Raises:
-        BrokenFileError: the file is empty, missing, damaged, or another one.
+        BrokenFileError: the file is empty, missing, damaged, or not the planned one.
     """
     path = Path(segment.path)
     if segment.size == 0:
@@ -499,7 +499,7 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 
 
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
-    """Return a decompressor's error as one of our own.
+    """Convert a decompressor's error to one of our errors.
 
     The function guesses the kind of file from the first bytes.
     """

@@ -79,8 +79,9 @@ class AdoptReport:
     refused: str
     """Why `runbook check` rejects the run file; empty if it accepts it."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script next to the run file's option. Empty if the script starts no
-    training."""
+    """Every option of the script next to the run file's option. Empty if the script does not start
+    a training.
+    """
     site_block: str = ""
     """Text to paste into the site file."""
     model_entry: str = ""
@@ -88,7 +89,7 @@ class AdoptReport:
     differences: Sequence[Row] = ()
     """Differences due to another training program.
 
-    Scripts for Megatron and NeMo have none.
+    Scripts for Megatron and NeMo have no such differences.
     """
 
     @property
@@ -610,7 +611,7 @@ _PATH_BELOW = re.compile(r"(?<![\w/.$}])(?<!\w-)(?:\./)?((?:\w[\w.-]*/)+\w[\w.-]
 
 
 def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
-    """Return the paths matching a pattern that texts name."""
+    """Return the paths that texts name and that match a pattern."""
     paths = set()
     for text in texts:
         paths.update(pattern.findall(text))

@@ -152,7 +152,7 @@ def adopt_script(
 
 
 def _last(launches: Sequence[Launch]) -> Launch | None:
-    """Return the last launch, or None if there is none."""
+    """Return the last launch, or None if nothing was launched."""
     for launch in reversed(launches):
         return launch
     return None
@@ -530,7 +530,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
-    """Set every value that a run needs if it is made from another program's configuration."""
+    """Set every value that a run made from another program's configuration needs."""
     take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
@@ -627,7 +627,7 @@ _SAID_BY_SITE = (
     "training.save_",
     "training.keep_",
 )
-"""Keys of a base that do not affect what another model learns."""
+"""Keys of a base that do not affect what a different model learns."""
 
 
 def _take_framework(framework: str, findings: Findings) -> None:
@@ -794,7 +794,7 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    A launch does so with plain python, or with torchrun without a process count.
+    A launch starts one process with plain python, or with torchrun without a process count.
     """
     if findings.model_parallel > 1:  # Something else starts the program on every device
         return False
@@ -1007,7 +1007,7 @@ def _devices_of_tasks(findings: Findings) -> None:
 
 
 def _nodes(findings: Findings) -> None:
-    """Set the number of nodes to the fewest nodes of the site that the layout fills.
+    """Set the number of nodes to the fewest nodes at the site that the layout fills.
 
     The function is for scripts that leave the number to sbatch or qsub.
     """
@@ -1025,9 +1025,9 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert the number of nodes to the site's nodes.
+    """Convert the script's number of nodes to nodes of the site's size.
 
-    This is done if a node of the script has a multiple of the devices of the site's nodes.
+    This is done if the script's nodes have a multiple of the devices of a node at the site.
     """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node

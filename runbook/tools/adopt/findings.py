@@ -85,9 +85,9 @@ class Findings:
     Empty if the source identifies it.
     """
     unset_arguments: str = ""
-    """Which variables among the training's arguments may contain options, but are set nowhere.
+    """The variables among the training's arguments that may contain options, but are set nowhere.
 
-    Empty if there are none.
+    Empty if there are no such variables.
     """
     absent_file: str = ""
     """The configuration that the training starts from, if it is not available.
@@ -161,7 +161,7 @@ class Findings:
     def trains_another_model(self, line: int, text: str, part: str) -> None:
         """Record a part of the source's model that our models do not have.
 
-        The run file then trains another model.
+        The run file then trains a different model.
         """
         why = AdoptMessage.NO_SUCH_PART.fill(part=part)
         self.leave(line, text, why)

@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads, or none if it is not `module load`."""
+    """Return the modules that a command loads; the list is empty if it is not `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":
@@ -209,7 +209,7 @@ _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, in
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable sets, or an empty string if it sets none.
+    """Return the key that a document's variable sets, or an empty string if it does not set any.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')

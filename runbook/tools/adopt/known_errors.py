@@ -62,7 +62,7 @@ class Evidence:
 
 
 def errors_in(evidence: Evidence) -> list[KnownError]:
-    """Return all errors by number and line, each at most once per line.
+    """Return all errors, sorted by number and line, each at most once per line.
 
     Some error numbers cover several problems. Each of these is returned once per line.
     """

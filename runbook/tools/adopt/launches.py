@@ -67,7 +67,7 @@ class Launch:
     def part(self, *names: str) -> tuple[Word, ...]:
         """Return the options of the first of these programs that is part of the launch.
 
-        The result is empty if none of them is.
+        The result is empty if the launch includes none of them.
         """
         return next((shell_words for name, shell_words in self.parts if name in names), ())
 
@@ -94,7 +94,7 @@ def _words_of(launch: Launch) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ForeignTraining:
-    """A start of a training that adopt does not read."""
+    """A launch of a training that adopt does not read."""
 
     framework: str
     """The framework that the program belongs to; empty if unknown."""
@@ -102,13 +102,13 @@ class ForeignTraining:
 
 
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Return every start of a GPT training with Megatron or NeMo, in order."""
+    """Return every launch of a GPT training with Megatron or NeMo, in order."""
     launches = (_launch(command, commands) for command in commands)
     return [launch for launch in launches if launch and is_ours(launch)]
 
 
 def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
-    """Return every start of a training with another framework, in order."""
+    """Return every launch of a training with another framework, in order."""
     launches = (_launch(command, commands) for command in commands)
     trainings = []
     for launch in launches:
@@ -152,7 +152,7 @@ def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
     """Return whether enough words are Megatron's options or NeMo's overrides.
 
-    Options that only look similar do not count.
+    Options that only look similar are ignored.
     """
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
@@ -183,7 +183,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
-    """Return the launch that a command represents, or None if it starts no training."""
+    """Return the launch that a command represents, or None if it does not start a training."""
     shell_words = command.words
     index = _place_of_script(command, commands)
     if index is None:
@@ -212,8 +212,8 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return the index of the training program among the words of a command.
 
-    Return None if there is none. Also return None if the command starts something else, which is
-    recorded separately.
+    Return None if there is no training program. Also return None if the command starts something
+    else, which is recorded separately.
     """
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
@@ -477,7 +477,7 @@ _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf",
 
 
 def calls_of(commands: Sequence[StartedProgram]) -> list[DocumentCall]:
-    """Return the starts of the documents' own scripts among the commands of a job."""
+    """Return the commands of a job that start one of the documents' own scripts."""
     calls = []
     for command in commands:
         if command.kind not in ("submit", "unknown", "step"):

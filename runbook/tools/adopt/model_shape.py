@@ -228,7 +228,7 @@ _CORE_FIELDS = ("layers", "hidden", "heads")
 
 
 def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
-    """Drop the sizes that the named model has as well."""
+    """Drop the sizes that equal those of the named model."""
     for name in SHAPE_FIELDS:
         if shape[name] and shape[name] == getattr(model, name):
             findings.drop(f"training.shape.{name}")
@@ -275,7 +275,7 @@ def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None
 
 
 def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
-    """Return whether a source asks for another kind of model than GPT-3's."""
+    """Return whether a source asks for a different kind of model from GPT-3's."""
     kv_heads = findings.number("training.shape.kv_heads")
     if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
         return True
@@ -349,7 +349,7 @@ def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
 def _nearest_model(
     models: Mapping[str, Model], shape: Mapping[str, int], findings: Findings
 ) -> str:
-    """Return the name of the model nearest to a shape, a sequence length and the site."""
+    """Return the name of the model that best matches a shape, a sequence length and the site."""
     distances = {name: _distance(model, shape, findings) for name, model in models.items()}
     return min(distances, key=distances.__getitem__)
 

@@ -130,7 +130,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def _limits() -> list[str]:
     """Return the commands that precede `unshare` and limit the number of processes.
 
-    As root they switch to the user nobody, because root has no limit.
+    If we are root, they switch to the user nobody, because root has no limit.
     """
     own = os.geteuid()
     user = own or _NOBODY
@@ -181,7 +181,7 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
 
 
 def _stage_missing(root: Path, absent: str, program: str) -> None:
-    """Write a stub for a program that a job calls by the path `absent`, which does not exist here.
+    """Write a stub for a program that a job calls by a path, `absent`, that does not exist here.
 
     The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out
     of the sandbox's root, and a folder before a `..` must exist. No stub is written to a path that
@@ -671,7 +671,9 @@ _AWK_PROGRAM = re.compile(r"\b(?:awk|sed)\b[^'\n|;]*'[^']*'")
 
 
 def needed_arguments(job: SandboxJob) -> list[str]:
-    """Return a marker for at least each argument that the script reads outside its functions.
+    """Return markers for all arguments that the script reads outside its functions.
+
+    There may be more markers than such arguments.
 
     An argument with a default, as in ${4:-MOCK}, is left empty so that the default applies.
     """

@@ -152,9 +152,9 @@ def _length(findings: Findings, _: Models) -> bool:
 
 
 def _count_whole_warmup(iterations: int, findings: Findings) -> None:
-    """Count a warm-up of the whole training in steps.
+    """Give the warm-up in steps if it lasts for the whole training.
 
-    As a share, the warm-up would grow with the decay.
+    If it were a share of the decay, it would grow with it.
     """
     carried = findings.carried.get("training.warmup_fraction")
     if carried is None or carried.value < 1:

@@ -78,7 +78,7 @@ def _values(name: str, text: str) -> list[ConfigValue]:
 
 
 def _refuse_other_mode(values: Sequence[ConfigValue], name: str) -> None:
-    """Raise `ParamsError` if a test case runs in another mode than pre-training."""
+    """Raise `ParamsError` if a test case runs in a mode other than pre-training."""
     for value in values:
         if value.name == "MODE" and value.value != _PRETRAINS:
             mode = visible(mask(value.shown))
@@ -88,7 +88,7 @@ def _refuse_other_mode(values: Sequence[ConfigValue], name: str) -> None:
 def _words(option: ConfigValue) -> list[Word]:
     """Return the words that the runner passes for an option.
 
-    A list in brackets becomes several words, and a value of true becomes none.
+    A list in brackets becomes several words, and a value of true adds no word.
     """
     name = Word(visible(option.name.removeprefix(_OPTIONS)), option.line)
     if option.value is False or option.value is None:

@@ -94,8 +94,8 @@ def dataset_of(path: str) -> str:
 def _blend(values: Sequence[Word]) -> dict[str, float]:
     """Return the weight of each text in `weight prefix weight prefix ...`.
 
-    The result is empty if the list has another form. The files of one dataset count as one text,
-    whose weights are added up.
+    The result is empty if the list has another form. The files of one dataset are treated as one
+    text, and their weights are added up.
     """
     prefixes = [value.text for value in values[1::2]]
     try:
@@ -325,7 +325,7 @@ def _leave_to_sites_options(
 
 
 _OTHER_WEIGHTS_OPTIONS = ("finetune", "pretrained-checkpoint")
-"""Options with which a training starts from the weights of another one."""
+"""Options with which a training starts from another training's weights."""
 _PARTS_OF_OTHER_MODELS = {
     "num-experts": "experts",
     "hybrid-override-pattern": "Mamba layers",
@@ -597,7 +597,7 @@ MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-
 
 
 def size_of(shell_words: Sequence[Word]) -> Word | None:
-    """Return the size that selects one of NeMo's own files, or None if no word does.
+    """Return the size that selects one of NeMo's own files, or None if no word selects one.
 
     The size is part of `--config-name=175b.yaml`, or of the launcher's `training=gpt3/5b`.
     """

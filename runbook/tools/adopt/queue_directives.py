@@ -34,7 +34,7 @@ def clock(text: str) -> str:
 def _devices(text: str) -> int:
     """Return the device count, which is the last number in a text such as gpu:a100:4.
 
-    Raise `ValueError` if there is none.
+    Raise `ValueError` if there is no number.
     """
     numbers = re.findall(r"\d+", text)
     if not numbers:

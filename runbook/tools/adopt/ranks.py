@@ -39,7 +39,7 @@ _SITE = re.compile(
 
 
 def rank_of(option: str) -> Rank:
-    """Return how much an option matters. An unknown option counts as changing the training.
+    """Return how much an option matters. An unknown option is assumed to change the training.
 
     >>> rank_of("log-throughput").value, rank_of("ckpt-format").value, rank_of("qk-layernorm").value
     ('logging', 'matters to the site', 'changes the training')

@@ -20,7 +20,7 @@ HOME = "/person"
 """The home folder in the sandbox, in place of the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""The number of devices that the sandbox assumes if a script requests none."""
+"""The number of devices that the sandbox assumes if a script does not request any."""
 
 
 def lines_of(text: str) -> list[str]:
@@ -160,7 +160,7 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is only the sandbox's default, because the script requests none.
+        """Return whether a number is only the sandbox's default, because the script states none.
 
         `key` determines whether the number counts nodes or devices.
         """

@@ -250,8 +250,8 @@ def follow(
 ) -> Script:
     """Run the first of `files` in the sandbox, with the others next to it, and report what it did.
 
-    If the job ends before it starts a training, it is run again with what was missing: programs
-    called by path, command-line arguments, and finally with `exit` disabled. If the job submits
+    If the job ends before it starts to train, it is run again with what it lacked, such as the
+    programs that it calls by path, command-line arguments, or a disabled `exit`. If the job submits
     another job, that job is run as well. Raise `ParamsError` if two of `files` have the same name.
     """
     scripts = {}
@@ -393,7 +393,7 @@ def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, st
 
 @dataclass
 class _Attempts:
-    """Repeats a job until it starts a training, and collects what the next run needs."""
+    """Repeats a job until it starts to train, and collects what the next run needs."""
 
     job: SandboxJob
     missing: list[str] = field(default_factory=list)
@@ -472,7 +472,7 @@ def _until_it_starts(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> tuple[RunTrace, list[str]]:
-    """Run a job until it starts a training, each time with what the previous run lacked.
+    """Run a job until it starts to train, each time with what the previous run lacked.
 
     Return its last trace and notes.
     """
@@ -840,7 +840,7 @@ def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
 
 
 def _exit_code(fields: Sequence[str]) -> int | None:
-    """Return a job's exit code, or None if it was stopped at the limit or reported none."""
+    """Return a job's exit code, or None if it was stopped at the limit or did not report a code."""
     if not fields or not is_count(fields[0]):
         return None
     code = int(fields[0])

@@ -286,7 +286,7 @@ class DrillRun:
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person must act.
 
-        Return the error that the person would see, or an empty string if there is none.
+        Return the error that the person would see, or an empty string if nothing went wrong.
         """
         with environment({FAULTS: faults or None}):
             try:
@@ -301,7 +301,7 @@ class DrillRun:
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
         """Call `act` as soon as a condition is true, while the body runs.
 
-        Yield a list, to which the time of the call is added.
+        Yield a list that will receive the time of the call.
         """
         acted: list[float] = []
 
@@ -346,7 +346,7 @@ class DrillRun:
         return TrainingFailure(events[-1]["code"], events[-1]["message"])
 
     def end_cause(self) -> EndCause | None:
-        """Return why the newest job ended badly, or None if it did not."""
+        """Return why the newest job ended badly, or None if it ended well."""
         events = self.events("ended")
         cause = events[-1].get("cause") if events else None
         return EndCause(cause) if cause else None

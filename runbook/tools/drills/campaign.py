@@ -207,7 +207,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
 
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
-    """Return the training without its copies in node memory, or with copies if it had none."""
+    """Return the training without its copies in node memory, or with copies if it makes none."""
     if parts.near is not None:
         return DrillMessage.NO_COPIES.fill(), None
     near = possible_copies(plan, parts)

@@ -181,7 +181,7 @@ def disk_full(bench: Bench) -> DrillEnding:
 
 
 def other_layout(bench: Bench) -> DrillEnding:
-    """Save with two replicas; resume with two stages, two tensor ranks, and another model."""
+    """Save with two replicas; resume with two stages, two tensor ranks, and a different model."""
     first = DrillRun(bench, "reshape-from")
     first.one_job("kill:rank=1,step=9")
     ending = DrillEnding(
@@ -305,7 +305,7 @@ def _names_step_9(case: DrillRun) -> bool:
 
 
 def bad_data(bench: Bench) -> DrillEnding:
-    """Train on token files that are damaged, empty, missing, of another type or vocabulary."""
+    """Train on token files that are damaged, empty, missing, or of the wrong type or vocabulary."""
     ending = DrillEnding(f"token files: {', '.join(DAMAGES)}")
     for number, (name, damage) in enumerate(DAMAGES.items()):
         case = DrillRun(bench, f"data-{number}")

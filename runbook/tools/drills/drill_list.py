@@ -62,7 +62,7 @@ def summary(name: str) -> str:
 def _drill_named(word: str) -> str:
     """Return the name of the drill that a word refers to.
 
-    Raise `ParamsError` with the nearest names if there is none.
+    Raise `ParamsError` with the nearest names if no drill matches.
     """
     for name in DRILLS:
         number, _, label = name.partition("-")

@@ -413,7 +413,7 @@ def stale_lock(bench: Bench) -> DrillEnding:
 
 
 def kernel_restart(bench: Bench) -> DrillEnding:
-    """Kill the kernel after it submitted the job.
+    """Kill the kernel right after it submits the job.
 
     A new kernel and a repeated cell must find the job.
     """

@@ -45,7 +45,7 @@ GOODPUT_BAND = (80.0, 105.0)
 Two idle machines measured 87; one of them once measured less than 80.
 """
 CALM_STEPS = 60
-"""Number of steps after the last kill, so that no kill comes too late."""
+"""Number of steps that follow the last kill, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay of a kill after the step that it waits for.
 
@@ -66,7 +66,7 @@ A single restart takes between 0.5 and 1.2 s.
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill of one process of a job, and its time."""
+    """The kill of one of a job's processes, and when it happened."""
 
     job: str
     victim: str
@@ -471,7 +471,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of the kills if no time is wasted.
+    """The cost of the kills if no time is wasted.
 
     docs/measurements/drills.md explains it in words.
     """

@@ -107,7 +107,7 @@ class Wish:
     """The requested scores."""
 
     tasks: tuple[str, ...]
-    # Folder of task files, in addition to the harness's own
+    # Folder with task files in addition to the harness's own
     folder: Path | None = None
     # Number of samples of each task
     limit: int | None = None

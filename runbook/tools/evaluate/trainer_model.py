@@ -30,7 +30,7 @@ Progress is reported after each start.
 PROMPTS = 64
 """Number of texts generated per start of the trainer."""
 MAX_NEW_TOKENS = 256
-"""Limit for a task that sets none; the harness's own `hf` model uses the same."""
+"""Limit for a task that does not set one; the harness's own `hf` model uses the same limit."""
 
 
 class TrainerModel(TemplateLM):  # type: ignore[misc]
@@ -48,7 +48,8 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
 
         self._folder = folder
         self._spec = spec
-        # A literal <|endoftext|> is the token, as `transformers` reads it for an exported folder.
+        # A literal <|endoftext|> in the text is read as the special token, as `transformers` does
+        # with an exported folder.
         self._tokenizer = load_tokenizer(tokenizer, special_tokens=True)
         self.iteration = 0
         """Iteration of the checkpoint, once the trainer has answered."""

@@ -165,7 +165,7 @@ LIKE_A_HOST = re.compile(
 )
 _PART = r"[\w.@+%=~-]+(?:\\ [\w.@+%=~-]+)*"
 _SPACED = rf"{_PART}(?: [\w.@+%=-]+){{1,3}}(?=/[\w.@+%=~-]{{2}})"
-"""The name of a folder with spaces.
+"""The name of a folder, which may contain spaces.
 
 Another path component must follow, to distinguish it from `tokens/s`.
 """

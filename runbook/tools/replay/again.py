@@ -47,7 +47,7 @@ class ReplayJob:
     def is_done(self) -> bool:
         """Return whether this step of this training was already replayed.
 
-        Replays of another phase or of an earlier run do not count.
+        Replays of another phase or of an earlier run are ignored.
         """
         try:
             training = self.training_mark.read_text(encoding="utf-8")

@@ -171,7 +171,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ, or None if either side has none."""
+    """Return where the fingerprints of a step differ, or None if either side has no fingerprints."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])

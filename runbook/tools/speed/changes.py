@@ -1,4 +1,4 @@
-"""Changes that would make a step faster, and the time that the step model expects of each."""
+"""Changes that would make a step faster, and the time that the step model predicts for each."""
 
 from collections.abc import Iterator
 from dataclasses import replace

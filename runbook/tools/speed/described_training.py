@@ -27,7 +27,8 @@ class DescribedTraining(NamedTuple):
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model on which the expectation is based, if it is another model."""
+    """The table's model on which the expectation is based, if it is not the training's own model.
+    """
     assumed: list[str]
 
 

@@ -35,7 +35,7 @@ class _Fact(NamedTuple):
 
     name: str
     key: str = ""
-    """Key in the run file; empty if it has none."""
+    """Key in the run file; empty if the fact has no key."""
     words: str = ""
     """Other names that people and other programs use, separated by `|`.
 
@@ -368,8 +368,8 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
     """Return the facts with the number of sequences in a batch of this many tokens.
 
-    0 tokens mean that none were given. The number of tokens may have been mistaken for a number of
-    sequences. That number is dropped, even if the length of a sequence is unknown.
+    0 tokens means that no number was given. The number of tokens may have been mistaken for a
+    number of sequences. That number is dropped, even if the length of a sequence is unknown.
     """
     figure = f"{tokens:.0f}"
     if not tokens or facts.get(name, figure) != figure:
@@ -459,7 +459,7 @@ def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
     It is the peak with sparsity, or that of a card with two devices. Dense fp8 training has the
-    same peak as sparse 16-bit products, so a text about fp8 has none.
+    same peak as sparse 16-bit products, so the result is None for a text about fp8.
 
     >>> doubled_peak("420 of 1979 TFLOP/s on H200").tflops
     1979.0

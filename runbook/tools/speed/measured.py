@@ -29,7 +29,7 @@ _SLOW = 1.3
 _GROWN = 1.1
 """Step times count as growing if the last third's is this many times the first third's.
 
-The middle third's must lie in between.
+The step times of the middle third must lie in between.
 """
 _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
@@ -38,9 +38,9 @@ _LEAST_SHARE = 0.002
 _LEAST_ASCENDING = 4
 """Number of steps that show growth in an excerpt, if each takes longer than the one before."""
 _STRONG_GROWTH = 1.5
-"""Growth that three steps show, if each takes longer than the one before."""
+"""Growth from which three steps are enough, if each takes longer than the one before."""
 _LONG_WAIT = 0.1
-"""Seconds from which a printed wait is named although no step time is known."""
+"""A printed wait of at least this many seconds is named even if no step time is known."""
 _LEAST_PRINTED = 5
 """Minimum number of lines with a step time, in a text that is not the log of a known program."""
 _PRINTED_TIME = re.compile(
@@ -116,7 +116,7 @@ class _Step(NamedTuple):
 def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
     """Return the timed steps of a log.
 
-    If there are none, return those in the lines of an unknown training loop.
+    If there are no such steps, return those in the lines of an unknown training loop.
     """
     steps = []
     for record in log.records:

@@ -27,7 +27,9 @@ _NONE_BEFORE = (
     rf"(?:^|\b(?!\w*{_NUMBERED}\b)\w+)[^\w\n]*(?<![\d.,])\b0[ \t]+"
     r"(?:(?:cuda|torch|dynamo|thermal|gpus?|cards?|nodes?|ranks?)[ \t]+)?$"
 )
-"""A count of zero before a cause, as in "0 graph breaks". "GPU 0 throttles" is not such a count."""
+"""A count of zero before a cause, as in "0 graph breaks". The 0 in "GPU 0 throttles" is not such a
+count.
+"""
 _NONE_AFTER = re.compile(
     r"[ \t]*(?:(?:is|are|was|were|takes?|took|[:=]|\.{2,})[ \t]*)?"
     r"(?:none\b|(?<![\d.])0(?:\.0+)?(?!\w|[.,]?\d)(?!,? (?:and|to|or|then) \d))",

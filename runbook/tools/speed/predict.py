@@ -37,7 +37,7 @@ PIPELINE_MICRO_TOKENS = 2048
 allowed."""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
-"""Assumed number of devices if a row states none."""
+"""Assumed number of devices if a row does not state one."""
 _BATCH_TOKENS = (
     (2, 0.5e6),
     (10, 1e6),
@@ -378,7 +378,7 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
 
 
 def _with_vocabulary(models: Mapping[str, Model], vocabulary: int) -> Mapping[str, Model]:
-    """Return the models with the stated vocabulary, or all if none is stated or no model has it."""
+    """Return the models with the stated vocabulary, or all if no model has it or no size is stated."""
     if not vocabulary:
         return models
     of_size = {}

@@ -90,7 +90,9 @@ class _Measurement:
 
 
 def poor_scaling(text: str, reached: float) -> Iterator[GapPart]:
-    """Yield the network or the links between devices if a text's figures show a loss on more of them.
+    """Yield the network or the device links as a cause if a text's figures show poor scaling.
+
+    Poor scaling means a lower speed per device on more nodes or devices.
 
     >>> [part.name for part in poor_scaling("1 GPU: 0.5 s/it. 4 GPUs: 2.3 s/it", 1.0)]
     ['communication']
@@ -127,7 +129,7 @@ def _part(
 def _first_loss(
     measurements: Sequence[_Measurement],
 ) -> tuple[_Measurement, _Measurement] | None:
-    """Return the first two comparable measurements of which the larger number gains nothing."""
+    """Return the first two comparable measurements in which the larger number gains nothing."""
     for pair in combinations(measurements, 2):
         smaller, larger = sorted(pair, key=lambda measurement: measurement.count)
         is_comparable = smaller.kind is larger.kind and smaller.count < larger.count

@@ -31,8 +31,9 @@ _SLOWER_ON_MANY_NODES = (
     rf"|\bonly (?:about |around |~ ?)?{_SPEED}[^.;]{{0,60}}\b{_MANY_NODES}"
     rf"|{_MANY_NODES}[^.;]{{0,60}}\bonly (?:about |around |~ ?)?{_SPEED}"
 )
-"""Phrases that compare one node with many nodes. The network makes the difference between the
-two."""
+"""Phrases that compare one node with many nodes. The network explains the difference between the
+two.
+"""
 _SWITCHED_OFF = (
     r"[\"']?[ \t]*(?:[:=]|\.{2,}|(?:is|was)\b)?\s*"
     r"(?:(?:\w*[{(][^{}()]{0,200}?|\.)?\bdevice[\"']?\s*[:=]\s*)?"

@@ -164,7 +164,7 @@ def _deciding_word(number: re.Match[str]) -> str:
 
 
 def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
-    """Yield why two figures of a text cannot be compared: one of them counts something else."""
+    """Yield the reasons why two figures in a text are not comparable."""
     micro_batches = accumulation(text)
     if micro_batches > 1 and len(step_seconds(text)) > 1 and re.search(_OTHERS_FIGURE, text):
         yield GapPart(

@@ -115,10 +115,10 @@ _SUSPECTS = (
 
 
 def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
-    """Yield causes that the set-up makes likely, until with the `named` ones there are enough.
+    """Yield causes that the set-up makes likely, until there are enough with those `named`.
 
-    Causes whose words stand in the sentence of a complaint come first, then those of the set-up,
-    then those whose words stand in a sentence beside a complaint.
+    Causes whose words are in the same sentence as a complaint come first, then those that the
+    set-up makes likely, then those whose words are in a sentence next to a complaint.
     """
     plain = distinct_lines(text.lower())
     if not complains(plain):
@@ -149,7 +149,7 @@ def _candidates(plain: str, facts: Facts) -> Iterator[GapPart]:
 
 
 def _part_of_topic(topic: TopicOfComplaint) -> GapPart:
-    """Return a suspect whose words stand next to a complaint."""
+    """Return a suspect whose words are next to a complaint."""
     quoted = " ".join(topic.words.split())[:60]
     evidence = f'suspected: it says "{quoted}" where it calls the training slow'
     return GapPart(topic.cause, 0.0, evidence, topic.remedy, is_suspected=True)

@@ -1,4 +1,4 @@
-"""Causes whose subject stands in the same sentence as a complaint about the speed.
+"""Causes whose subject is in the same sentence as a complaint about the speed.
 
 No phrase of such a text names the cause, but people complain about the part of a training that they
 suspect or have measured.
@@ -43,7 +43,7 @@ _MENDED = (
     r"\b(?:used to be|no longer|not any ?more|was slow (?:until|before)|has been (?:fixed|solved|mended))\b"
     r"|\bsince then\b|\b(?:runs?|trains?) at full speed\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
 )
-"""Words of a sentence about a training that was slow and is not any more."""
+"""Words of a sentence about a training that was slow and no longer is."""
 
 
 _WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
@@ -199,7 +199,7 @@ _TOPICS = (
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
     ),
 )
-"""Topics, starting with those that have few words of their own."""
+"""Topics, starting with those that have few words that are specific to them."""
 _FARTHEST = 2
 """Largest distance of a sentence that may be about a complaint: the next sentence but one."""
 _MOST_COMPLAINTS = 50
@@ -208,7 +208,7 @@ _MOST_COMPLAINTS = 50
 
 @dataclass(frozen=True)
 class TopicOfComplaint:
-    """A cause whose words stand next to a complaint."""
+    """A cause whose words are next to a complaint."""
 
     cause: str
     words: str

@@ -51,7 +51,7 @@ def environment_name(versions: Versions) -> str:
 def interpreter(versions: Versions) -> str:
     """Return a Python of this version that is on PATH or was installed by pyenv.
 
-    Raise `RunbookError` if there is none.
+    Raise `RunbookError` if there is no such Python.
     """
     name = f"python{versions.python}"
     on_path = shutil.which(name)

@@ -155,8 +155,8 @@ def start_upstream(
 
     With several `jobs`, the program is started this many times in the same folders, until a job
     does not continue. The program runs with the site's own versions. If `installed` is set or the
-    site has none, it runs with the packages installed here. Raise `RunbookError` if the framework
-    or the checkout is the wrong one.
+    site names no versions, it runs with the packages installed here. Raise `RunbookError` if the
+    framework or the checkout is the wrong one.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -672,7 +672,7 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 
 
 def _check_training(log: ParsedLog) -> Check:
-    """Check that the log reader read each step, and that the loss is that of random tokens."""
+    """Check that the log reader has read each step, and that the loss is that of random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
     # Skipped because of fp16's loss scale
     skipped = sum("all_skipped" in record.states for record in log.records)

@@ -130,7 +130,7 @@ def kinds() -> dict[str, Kind]:
 def kind_of(model: PlannedModel) -> str:
     """Return the `model_type` that computes what our model does.
 
-    Raise `RefusedError` with the differences if there is none.
+    Raise `RefusedError` with the differences if no type does.
     """
     reasons = []
     for name, kind in kinds().items():
@@ -221,7 +221,7 @@ def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
     """Return the shapes of one model's weights, including weights that `transformers` lacks."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
-    # GPT-2 has all of our modules.
+    # GPT-2 in `transformers` has every module that our models may have.
     for name, _ in _their_names(model, kinds()["gpt2"]):
         if _lacks_bias(name, model):
             continue
@@ -867,5 +867,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefix of the model that it was saved in."""
+    """Return a weight's name without the prefix of the model in which it was saved."""
     return name.removeprefix("transformer.").removeprefix("model.")

@@ -140,7 +140,7 @@ class SaveResult:
     iteration: int
     # Time from the start of the save until the checkpoint was complete
     seconds: float
-    # Time for which the training waited for the save
+    # How long the training waited for the save
     stall_seconds: float
     bytes: int
     folder: Path
@@ -406,7 +406,8 @@ def _load_candidate(
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
     """Return how a checkpoint's training differs from the plan.
 
-    The first list has the differences that change the training, the second the harmless ones.
+    The first list has the differences that change the training, the second list has the harmless
+    differences.
     """
     metadata = checkpoint.metadata
     if metadata.get("fingerprint") == spec.fingerprint:

@@ -1,4 +1,4 @@
-"""The `torch_dist` layout: written by torch's plain writer, read without running code from it.
+"""The `torch_dist` layout: written by torch's plain writer, read without running code in it.
 
 megatron-core's own writer forks a manager and a process for each file. These processes outlive a
 killed rank, and they report a full disk only indirectly. Here torch's plain writer writes the same

@@ -77,7 +77,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _mend(self) -> None:
         """Correct the behavior of DeepSpeed that does not fit this training loop."""
         for state in self.adam.state.values():
-            # DeepSpeed made a step with learning rate 0 to allocate the moments
+            # DeepSpeed takes a step with learning rate 0 to allocate the moments
             state["step"].zero_()
 
         step_adam = self.adam.step

@@ -197,7 +197,7 @@ class WeightPart:
     def tensor(self, kind: str) -> torch.Tensor:
         """Return the float32 weight, or one of Adam's moments, as a flat view.
 
-        The moments are zeros if Adam has not made a step yet.
+        The moments are zeros if Adam has not taken a step yet.
         """
         whole = self.main.detach()
         if kind != "fp32_param":
@@ -214,12 +214,12 @@ class WeightPart:
         return whole.view(-1).narrow(0, self.offset, self.stop - self.start)
 
     def num_steps(self) -> int:
-        """Return the number of steps that Adam has made. Skipped steps do not count."""
+        """Return the number of steps that Adam has taken. Skipped steps do not count."""
         groups = (int(group.get("step", 0)) for group in self.adam.param_groups)
         return max([int(self.adam.state[self.main].get("step", 0)), *groups])
 
     def set_steps(self, steps: int) -> None:
-        """Set the number of steps that Adam has made."""
+        """Set the number of steps that Adam has taken."""
         if "step" not in self.adam.param_groups[0]:
             self.adam.state[self.main]["step"] = torch.tensor(float(steps), device=self.main.device)
         self.set_group_steps(steps)

@@ -41,8 +41,9 @@ class MemoryWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """The leak on this rank that has not been reported yet, in bytes per step; 0 if there is
-        none."""
+        """The leak on this rank that is still to be reported, in bytes per step; 0 if there is no
+        such leak.
+        """
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
@@ -99,7 +100,10 @@ class MemoryWatch:
         self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
-        """Return this rank's report, once all ranks have exchanged their leaks."""
+        """Yield this rank's alarm if its leak is the fastest of all.
+
+        `bytes_per_step` has the growth on each rank.
+        """
         fastest = max(bytes_per_step, default=0.0)
         if fastest > 0.0:
             rank = torch.distributed.get_rank()
@@ -235,7 +239,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save for which the disk has no room.
 
-    Saves that are kept until then count as well. The result is 0 if all fit.
+    Saves that are kept until then are included. The result is 0 if all fit.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]

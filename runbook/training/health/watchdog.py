@@ -271,7 +271,7 @@ class Watchdog:
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # Must happen before other ranks see that this rank is stuck, because they then end it
+        # This must happen before other ranks see that this rank is stuck, because then they end it
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -511,7 +511,7 @@ def message_key(
 ) -> str:
     """Return the name under which a rank counts its messages to or from another rank.
 
-    The receiver counts them as `recv`, the sender as `send`.
+    The receiver counts them under `recv`, the sender under `send`.
 
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')

@@ -4,8 +4,8 @@ torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. A bloc
 all keys up to the block's end is two plain matrix products, which oneDNN computes in bf16. That
 takes half the time of the flash kernel, forward and backward (8 heads of 64, 1,024 tokens: 26 ms
 instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13, 2026-11-21). In
-float32 the flash kernel is as fast, so it is used. Only the inputs and the output are kept for the
-backward pass, which recomputes the probabilities of each block.
+float32 the flash kernel is just as fast, so it is used there. Only the inputs and the output are
+kept for the backward pass, which recomputes the probabilities of each block.
 
 megatron-core's cross entropy makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
 vocabulary) and keeps one for the backward pass. Here only one block is in float32 at a time. The

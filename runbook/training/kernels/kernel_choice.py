@@ -35,7 +35,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
 
     Raise `RefusedError` if `compiled` was requested and cannot run. `auto` uses the parts that can
     run here: all parts on a GPU, only norm and loss if Transformer Engine has its own layers, only
-    the norm if Triton kernels cannot run, and none on a CPU.
+    the norm if Triton kernels cannot run, and no part on a CPU.
     """
     kernels = spec.tuning.kernels
     if kernels == "plain" or (kernels == "auto" and not on_gpu()):

@@ -27,7 +27,7 @@ def use_fused_layers(model: Any) -> None:
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:
-    """Return the forward function that replaces the module's own, or None if there is none."""
+    """Return the forward function that replaces the module's own, or None if nothing replaces it."""
     if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
         return functools.partial(_normalize, module)
     if isinstance(module, MLP):

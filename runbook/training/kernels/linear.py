@@ -39,9 +39,9 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
 def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     """Make layers add their weights' gradients to megatron-core's float32 sums.
 
-    With `overlaps`, gradients are sent while the backward pass continues. A hook starts these
-    messages when autograd passes a gradient, so every weight must pass one, whatever numbers it
-    contains.
+    With `overlaps`, gradients are reduced while the backward pass continues. A hook starts each
+    reduction when autograd returns a gradient for a weight, so every weight must get a gradient,
+    whatever numbers it contains.
     """
     on_cpu = not on_gpu()
     if on_cpu and model.config.sequence_parallel:
@@ -127,7 +127,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The message is in transit while the weight's gradient is computed.
+        # The data is in transit while the weight's gradient is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:

@@ -69,7 +69,7 @@ class NearCopies:
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
         self._identity = identity_of(spec)
-        # Reset after the first step from the loaded copies
+        # Reset after the first step that starts from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
         # Iteration of the newest copies that all ranks hold
@@ -206,7 +206,8 @@ class NearCopies:
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # Recorded before anything is read, so that a start that crashes here also counts as a try.
+        # Recorded before anything is read, so that a start that crashes here also counts as an
+        # attempt.
         self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -232,7 +233,7 @@ class NearCopies:
         readers: list[int],
         files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node has none. Return the faults.
+        """Send copies to ranks whose own node does not have them. Return the faults.
 
         All ranks synchronize after each round, so that they begin the next round together.
         """
@@ -350,7 +351,7 @@ class NearCopies:
         return NEAR_COPIES * total
 
     def stepped(self) -> None:
-        """Record that a step was made from the loaded copies, so they are sound."""
+        """Record that a step has been taken from the loaded copies, so the copies are sound."""
         if self._loaded is not None:
             loaded = self._loaded
             self._loaded = None
@@ -471,7 +472,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Check copies on this rank. Return the faulty ones of all ranks, each with its fault."""
+        """Check copies on this rank. Return the faulty copies of all ranks, each with its fault."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -636,7 +637,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the faults of all ranks. If there is none, only a single number is exchanged."""
+    """Return the faults of all ranks. If there are no faults, only a single number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

@@ -25,7 +25,7 @@ def remove_copies(spec: PhasePlan) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of one phase's training. Return 1 if some are still there."""
+    """Remove the copies of one phase's training. Return 1 if some copies are still there."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )

@@ -106,7 +106,10 @@ class OpenState:
         return load_plain(content)
 
     def read_into(self, tensors: Sequence[OwnTensor]) -> None:
-        """Fill this rank's tensors. Raise `TrainingError` if the file has different tensors."""
+        """Read the file into this rank's tensors.
+
+        Raise `TrainingError` if the file has different tensors.
+        """
         shapes = [[own.name, own.tensor.nbytes] for own in tensors]
         if shapes != self.header.tensors:
             raise TrainingError(TrainingMessage.OTHER_TENSORS, path=self.path)

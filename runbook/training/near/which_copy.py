@@ -33,7 +33,7 @@ class HeldCopy:
     shared_iteration: int
     """Iteration of the newest checkpoint on the shared file system when the copy was written.
 
-    The value is 0 if there was none.
+    The value is 0 if there was no checkpoint.
     """
 
 
@@ -70,7 +70,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return the history of a training's copies from its events, oldest first.
 
     A rollback skips samples, so copies from before it belong to a different course. Copies from
-    which no step was made after loading are not tried again, and no copies are loaded more than
+    which no step was taken after loading are not tried again, and no copies are loaded more than
     `MOST_LOADS` times. The same limit applies to starts that die while they verify or fetch copies.
     """
     lineages: set[str] = set()

@@ -76,7 +76,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def reset(self) -> StepCounts:
         """Return the counts so far, and start over.
 
-        The memory in use is the first peak of the new counts.
+        The peak of the new counts starts at the memory that is in use now.
         """
         counts = self.counts
         self.counts = StepCounts()

@@ -4,8 +4,8 @@ torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
 A PyTorch build for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd.
 torch's device type for backends written in Python has a guard, and every request for CUDA receives
-that device instead. As on the cluster, an operation fails if one tensor was left on the host and
-the other is on the GPU.
+that device instead. As on the cluster, an operation fails if one of its tensors is still on the
+host and the other is on the GPU.
 """
 
 from __future__ import annotations

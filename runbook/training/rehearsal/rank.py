@@ -214,7 +214,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
     """Return the number of micro-batches beyond which a step needs no more memory.
 
-    The result is the number that this stage holds at once, plus a few.
+    That is the number of micro-batches that this stage holds at once, plus a few.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),

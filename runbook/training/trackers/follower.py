@@ -44,7 +44,7 @@ class SentSoFar:
     """A tracker's progress, as stored in `trackers/NAME.json`."""
 
     run: str = ""
-    """The tracker's own id of the run, or empty if it has none yet."""
+    """The tracker's own id for the run; empty until the tracker has assigned one."""
     first_line: str = ""
     """Checksum of the first line of metrics.jsonl.
 
@@ -62,7 +62,7 @@ def end_with(descriptor: int) -> Event:
     ended = Event()
 
     def wait() -> None:
-        # Read with os.read, because Python would wait for a stream's lock at exit.
+        # Use os.read: at exit, Python would wait for the lock of a buffered stream.
         while os.read(descriptor, 1):
             pass
         ended.set()
@@ -142,7 +142,7 @@ class Follower:
             self._ended.wait(seconds)
 
     def _say_unsent(self) -> None:
-        """Report how much of the files has not been sent to the tracker."""
+        """Report how much of the files has not yet been sent to the tracker."""
         for path in self._files:
             size = path.stat().st_size if path.exists() else 0
             sent = self.progress.read.get(path.name, 0)

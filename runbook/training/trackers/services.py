@@ -40,7 +40,7 @@ class Service(Protocol):
     """
 
     def open(self, run: str) -> str:
-        """Begin a run, or continue the run with this id (empty if there is none yet).
+        """Begin a run, or continue the run with this id, which is empty for a new run.
 
         Return the run's id.
         """

@@ -19,7 +19,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 ANSWERED = "answers"
-"""Prefix of the name of the check that every node answered."""
+"""Prefix of the name of the check whether every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
 """Returns a description of the fault in a node's facts, or an empty string."""
 UNLIMITED = "unlimited"
@@ -275,7 +275,7 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that comes on PATH before the `python3` that runs here.
+    """Return a different Python that precedes, on PATH, the `python3` that runs here.
 
     A Python that comes later is never called by mistake; most systems have one. The same holds if
     the job's Python is not on PATH.
@@ -286,7 +286,7 @@ def program_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that comes on PATH before the one in the site file."""
+    """Return a different Python that precedes, on PATH, the one in the site file."""
     if _is_found_by_name(facts):
         return ""
     return _python_in_front(facts)
@@ -662,7 +662,7 @@ READ_AGAIN = (
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
     """Return, for each node, the packages that were read only on other nodes.
 
-    Every node has our own package, so it counts even if no node read it.
+    Every node has our own package, so it is included even if no node read it.
     """
     packages = {OWN_PACKAGE}.union(*facts.values())
     not_reached = {}

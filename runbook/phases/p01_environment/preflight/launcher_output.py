@@ -33,7 +33,7 @@ class QueueEnd:
 
 
 def queue_end(errors: str) -> QueueEnd | None:
-    r"""Return why the queue ended a job, according to its stderr, or None if it did not.
+    r"""Return why the queue ended a job, according to the job's stderr, or None if it did not.
 
     >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
     QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')

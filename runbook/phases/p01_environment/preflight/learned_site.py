@@ -31,7 +31,7 @@ class Lesson:
     """The key, including its sections."""
     value: object
     old: object
-    """The present value in the file; empty, 0 or None if there is none."""
+    """The current value in the file; empty, 0 or None if the file has no value."""
     evidence: str
 
     @property
@@ -41,7 +41,7 @@ class Lesson:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the site file has a different value or none."""
+        """Return whether the site file has a different value, or does not have one."""
         return str(self.value) != str(self.old)
 
 
@@ -62,7 +62,7 @@ class LearnedSite:
     job: str
     """Source of the measurements: a job, or this machine."""
     defect: str
-    """The first defect, after which nothing was measured; empty if there was none."""
+    """The first defect, after which nothing was measured; empty if there was no defect."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the content for --json."""
@@ -98,9 +98,9 @@ class Request:
     """
 
     cores: int = 0
-    """0 if none were requested."""
+    """0 if no cores were requested."""
     memory: str = ""
-    """Memory in the scheduler's notation; empty if none was requested."""
+    """Memory in the scheduler's notation; empty if no memory was requested."""
 
 
 def learn_site(
@@ -283,7 +283,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     """Return the bandwidth of TCP if the site names no fabric.
 
-    A fabric has another bandwidth than TCP.
+    The bandwidth of a fabric differs from that of TCP.
     """
     name = "hardware.network"
     if site.hardware.fabric:

@@ -60,7 +60,7 @@ class PlacedCheck(Check):
     nodes: tuple[str, ...] = ()
     """Names of the nodes that break the rule.
 
-    Empty if there are none, or if no node is to blame.
+    Empty if no node breaks it, or if no node is to blame.
     """
 
 
@@ -90,7 +90,7 @@ class PlacedRule:
         remedy: str = "",
         verdict: str = "fail",
     ) -> PlacedCheck:
-        """Return the check with the verdict `fail` or another one, and the nodes to blame."""
+        """Return this check with `verdict`, and with the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
         return PlacedCheck(

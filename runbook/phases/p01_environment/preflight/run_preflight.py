@@ -130,7 +130,7 @@ class PreflightResult:
 
 
 def _check_dict(check: Check) -> dict[str, object]:
-    """Return a check with its nodes; a check that needed no job has none."""
+    """Return a check with its nodes; a check that needed no job has no nodes."""
     return {"where": "", "nodes": [], **check.as_dict()}
 
 
@@ -583,7 +583,7 @@ class QueueWatch:
             time.sleep(POLL_SECONDS)
 
     def why_queue_ended(self, rung: str) -> PlacedCheck | None:
-        """Return why the queue ended the job, in its own words, or None if it did not."""
+        """Return why the queue ended the job, in the queue's own words, or None if it did not."""
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None

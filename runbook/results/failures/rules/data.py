@@ -20,7 +20,7 @@ They precede all other rules, which would match the name of the file.
 """
 
 FILE_SYSTEM_RULES = (
-    # Python appends the name of the file, so it is a file system that refused, and no connection.
+    # Python appends a file name, so a file system refused the access, not a network connection.
     Rule(
         kind=STORAGE,
         patterns=(r"\[Errno (?:5|11|70|103|107|108|110|111|112|113|121)\] [^:]*: b?['\"]\S*/",),

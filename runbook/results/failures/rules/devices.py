@@ -1,4 +1,4 @@
-"""Rules for GPUs: which one a rank sees, their software, their hardware, and kernels."""
+"""Rules for GPUs: which of them a rank sees, their software, their hardware, and kernels."""
 
 from runbook.results.failures.kinds import (
     CONFIGURATION,
@@ -314,8 +314,8 @@ DEVICE_RULES = (
         also=CONFIGURATION,
         check="The lines of NVTE_DEBUG=1 NVTE_DEBUG_LEVEL=2 name what rules each backend out: a version or a setting.",
     ),
-    # cuDNN rejects a graph that its version or this GPU does not support. Its status codes have
-    # rules of their own.
+    # cuDNN rejects a graph that its version or this GPU does not support. Other rules cover its
+    # status codes.
     Rule(
         kind=GPU_STACK,
         patterns=(

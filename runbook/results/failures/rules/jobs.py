@@ -22,7 +22,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
-"""What a file-system quota counts, or whose quota it is. Programs have quotas of their own."""
+"""What a file-system quota counts, or whose quota it is. Programs have their own quotas."""
 
 _UNREACHED = (
     r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
@@ -342,7 +342,7 @@ JOB_RULES = (
         source="deepspeedai/DeepSpeed#4907",
     ),
     # Slurm's plugin for PMIx reports data that it cannot exchange between ranks, both when they
-    # start and after some have ended.
+    # start and once some have ended.
     Rule(
         kind=LAUNCHER,
         patterns=(r"error:\s+mpi/pmi\w+: .*\bpmixp?_?\w+\.c:\d+",),
@@ -587,7 +587,7 @@ JOB_RULES = (
         ),
         source="hustvl/Matte-Anything#15",
     ),
-    # A request to the web that fails on its way. A server of the site has no domain in its name.
+    # A web request that fails in the network. The name of a server at the site has no domain.
     Rule(
         kind=HUB,
         patterns=(
@@ -635,7 +635,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add rules of their own, each with its own message.
+    # Sites add their own rules, each with its own message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

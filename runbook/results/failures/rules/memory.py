@@ -11,7 +11,7 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[Nn]ode)"
-"""Things whose memory the system limits. Programs have limits of their own."""
+"""Things whose memory the system limits. Programs have their own limits."""
 
 MEMORY_RULES = (
     # /dev/shm comes first, because its lines also contain "no space left" and "memory".
@@ -112,7 +112,7 @@ MEMORY_RULES = (
         also=FABRIC,
         check="`ulimit -l` inside the job: if it is unlimited, the fault is the fabric's.",
     ),
-    # Segments of System V have limits of their own (ipcs -l), apart from /dev/shm.
+    # System V segments have separate limits (ipcs -l), which do not apply to /dev/shm.
     Rule(
         kind=LIMITS,
         patterns=(

@@ -38,7 +38,7 @@ Planning loops over ranks and layers, so larger sizes would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""Number of keys from which on the share of unknown keys is checked.
+"""Smallest number of keys for which the share of unknown keys is checked.
 
 If a file has at least this many keys, and more than `_UNKNOWN_SHARE` of them are unknown, it
 belongs to another program.
@@ -190,7 +190,7 @@ def _ask_about_contradiction(
 
 
 def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
-    """Record each key that makes the model something other than a dense GPT."""
+    """Record each key that makes the model anything but a dense GPT."""
     for value in config.values:
         row = config.format.row(value.name)
         if not isinstance(row, DroppedKey) or not row.other_model:

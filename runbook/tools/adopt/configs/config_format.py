@@ -33,7 +33,7 @@ class ConfigFormat:
     defaults: Mapping[str, Any]
     """The program's defaults, by dotted key."""
     kind: ModelKind
-    """The kind of model that the program trains by default."""
+    """The kind of model that this program trains by default."""
     differences: tuple[OtherProgram, ...]
     finish: Callable[[Values, Findings, ModelKind], None]
     """Computes values that depend on several keys, such as the global batch."""
@@ -53,7 +53,7 @@ class ConfigFormat:
 
 
 def number(values: Values, name: str, default: float = 0) -> float:
-    """Return a number, or the default if the value is not a finite number."""
+    """Return the value if it is a finite number, or else the default."""
     if name not in values:
         return default
     value = values[name].value
@@ -62,7 +62,7 @@ def number(values: Values, name: str, default: float = 0) -> float:
 
 
 def whole_number(values: Values, name: str, default: int = 0) -> int:
-    """Return a whole number, or the default if the value is not one."""
+    """Return the value if it is a whole number, or else the default."""
     return int(number(values, name, default))
 
 

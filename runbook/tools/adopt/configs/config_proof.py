@@ -65,7 +65,7 @@ def prove_config(
 
 
 def differences(config: ProgramConfig) -> list[dict[str, object]]:
-    """Return a row for each difference that exists because our trainer is another program."""
+    """Return a row for each difference that exists because our trainer is a different program."""
     return [
         {"what": item.topic, config.format.program: item.theirs, "here": item.ours}
         for item in config.format.differences
@@ -209,7 +209,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _rank(row: KeyRow) -> Rank:
-    """Return how much a key matters, based on its reason or on our key."""
+    """Return how much a key matters, judging by its reason or by our key."""
     if isinstance(row, CarriedKey):
         return _rank_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:

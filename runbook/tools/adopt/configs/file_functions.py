@@ -74,7 +74,7 @@ class FileFunctions:
     def scope_of_call(
         self, function: ast.FunctionDef, call: ast.Call, caller: Scope, top: Scope
     ) -> Scope:
-        """Return the names that are known inside a called function."""
+        """Return the names whose values are known inside a called function."""
         scope = self.names_at_top(top)
         scope.forget(parameters(function))
         scope.forget(bound_names(function.body))

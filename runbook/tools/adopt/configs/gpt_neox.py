@@ -175,7 +175,10 @@ _SPARSE = ("local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer"
 
 
 def _leave_sparse_attention(values: Values, findings: Findings) -> None:
-    """Record layers with sparse attention. Their `sparsity_config` counts for no other layer."""
+    """Record layers with sparse attention.
+
+    Their `sparsity_config` does not apply to any other layer.
+    """
     for name, value in values.items():
         is_kind = name == "attention_config" or name.startswith("attention_config.")
         if is_kind and any(f"'{kind}'" in repr(value.value) for kind in _SPARSE):

@@ -145,7 +145,7 @@ class Scope:
         self.names = common
 
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
-        """Return the names that are known inside a function.
+        """Return the names whose values are known inside a function.
 
         Known names are those of the surrounding code, and the arguments that are equal in all
         calls.

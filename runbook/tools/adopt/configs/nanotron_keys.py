@@ -111,7 +111,7 @@ _MODEL_ROWS = in_section(
     DroppedKey("make_vocab_size_divisible_by", why=PADDED_VOCABULARY),
     DroppedKey("ddp_bucket_cap_mb", why=PERFORMANCE),
 )
-# config.py, OptimizerArgs; in earlier versions, Adam's values were in a section of their own
+# config.py, OptimizerArgs; in earlier versions, Adam's values were in a separate section
 _OPTIMIZER_ROWS = in_section(
     "optimizer",
     DecimalKey("optimizer_factory.adam_beta1", "training.adam_beta1"),

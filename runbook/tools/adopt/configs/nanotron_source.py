@@ -109,7 +109,7 @@ class _BuiltConfig:
 
     call: ast.Call
     variable: str
-    """The variable that holds it; empty if none does."""
+    """The variable that holds it; empty if no variable does."""
     statements: Sequence[ast.stmt]
     """The statements in the same body that always run."""
     names: Mapping[str, ast.expr]
@@ -354,7 +354,7 @@ class _ConfigReader:
     def _place(self, node: ast.expr) -> tuple[str, str]:
         """Return the configuration's variable at the start of an expression, and its attribute.
 
-        Both texts are empty if there is no such variable. An item of a list counts as the list.
+        Both texts are empty if there is no such variable. An item of a list is treated as the list.
         """
         name = dotted(_without_items(node))
         parts = name.split(".")

@@ -77,7 +77,7 @@ def _precision(value: Any) -> str:
 def _batches(value: Any) -> int:
     """Convert a number of batches.
 
-    0.0 means none; other fractions of an epoch cannot be converted.
+    0.0 means no batches; other fractions of an epoch cannot be converted.
     """
     is_share = isinstance(value, float) and value < 1
     if is_share and value:

@@ -117,7 +117,10 @@ def _augmented(variable: str, statement: ast.AugAssign) -> list[ConfigValue] | N
 def _assigned(
     targets: Sequence[ast.expr], value: ast.expr, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
-    """Return the changes of an assignment to attributes of the variable."""
+    """Return the changes that an assignment makes to attributes of the variable.
+
+    Return None if it does anything else.
+    """
     names = [path_in(target, variable) for target in targets]
     if not all(names) or _is_given_away(value, variable, reader):
         return None

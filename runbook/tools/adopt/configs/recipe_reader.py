@@ -148,7 +148,7 @@ class RecipeReader:
     def _may_have_left(self, statement: ast.stmt) -> bool:
         """Return whether a branch may have left the function, so that later statements may not run.
 
-        A branch that returns without using a recipe starts no training, so it does not count.
+        A branch that returns without using a recipe does not start a training, so it is ignored.
         """
         if isinstance(statement, Function | ast.ClassDef | ast.Return):
             return False
@@ -334,7 +334,7 @@ class RecipeReader:
             self.bindings |= dict.fromkeys(names, held_configs)
 
     def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
-        """Begin the recipes created inside a statement, as in `run.run(tune(pretrain_recipe()))`.
+        """Track the recipes created inside a statement, as in `run.run(tune(pretrain_recipe()))`.
 
         What happens to such a recipe is not read, unless it is passed directly to a function that
         starts the training.
@@ -355,7 +355,7 @@ class RecipeReader:
     def _open_recipe(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
-        """Begin the recipe that a call creates.
+        """Track the recipe that a call creates.
 
         The earlier recipe of the variable gets no more changes.
         """
@@ -384,7 +384,7 @@ class RecipeReader:
                 self._add_unread(variable, statement, path)
 
     def _opened(self, recipe: str, call: ast.Call, path: Branches) -> OpenConfig:
-        """Begin the recipe of a call with its arguments."""
+        """Track the recipe that a call creates from its arguments."""
         opened = OpenConfig(recipe, self.function, call.lineno, path)
         opened.is_bridge = not dotted(call.func).endswith("pretrain_recipe")
         reader = self._value_reader(path)
@@ -410,14 +410,14 @@ class RecipeReader:
     def _open_made(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
-        """Begin the recipe that a function of the file makes for a variable."""
+        """Track the recipe that a function in the file makes for a variable."""
         self._add_unread_arguments(statement, call, path)
         opened = self._opened_made(call, path)
         if variable:
             self.bindings[variable] = [HeldConfig(opened)]
 
     def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
-        """Begin the recipe that a function of the file makes.
+        """Track the recipe that a function in the file makes.
 
         The changes are certain only if the function has one caller, or if each call makes a new
         configuration.
@@ -440,7 +440,8 @@ class RecipeReader:
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
         if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
-            # For a copy, or a value known only at run time, later changes still apply
+            # The call only copies the recipe, or its result is known only at run time, so later
+            # changes to the variable still count
             if inner is not None:
                 self._add_unread(variable, statement, path)
             return

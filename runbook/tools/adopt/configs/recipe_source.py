@@ -179,7 +179,9 @@ def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
 
 _REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
 _MOST_REWRITING = 20
-"""Largest number of such calls that are listed. A single one is enough to reject the run file."""
+"""Largest number of such calls that are listed. A single such call is enough to reject the run
+file.
+"""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:

@@ -98,7 +98,7 @@ Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 
 
 def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
-    """Return the single object that a variable holds, or None if it holds none or several.
+    """Return the single object that a variable holds, or None if it does not hold exactly one.
 
     An object that became part of a recipe is also held as that part.
     """

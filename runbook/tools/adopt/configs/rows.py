@@ -1,4 +1,4 @@
-"""Rows that map another program's keys to keys of the run file, or explain why there is none."""
+"""Rows that map another program's keys to keys of the run file, or explain why no key matches."""
 
 import math
 import re
@@ -73,7 +73,7 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class DroppedKey(KeyRow):
-    """A key that the run file has no key for."""
+    """A key for which the run file has no key."""
 
     why: str = field(kw_only=True)
     """Why its value is dropped."""
@@ -94,7 +94,7 @@ class CarriedKey(KeyRow):
     key: str
     """Our key, or `model.FIELD` for a property of the kind of model."""
     why: str = field(default="", kw_only=True)
-    """Why our value differs, if it does."""
+    """The reason why our value differs, if it does."""
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class PairKey(CarriedKey):
 
 
 def in_section(section: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
-    """Return rows with the section's name in front of their own.
+    """Return rows with the section's name in front of their own names.
 
     >>> in_section("train", IntegerKey("steps", "training.iterations"))[0].name
     'train.steps'

@@ -157,7 +157,7 @@ def _read_later(
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
-    """Drop later values of a configuration that only repeat one of the first values."""
+    """Drop later values of a configuration that only repeat one of its first values."""
     earlier = config.values[:number]
     known = {(value.line, value.name, repr(value.value)) for value in earlier}
     for value in config.values[number:]:

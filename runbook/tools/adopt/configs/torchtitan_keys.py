@@ -48,7 +48,7 @@ def _recompute(mode: Any) -> str:
 
 
 def _zero_stage(degree: Any) -> int:
-    """Read a degree of sharding: 1 means none, -1 means all devices."""
+    """Read a degree of sharding: 1 means no sharding, -1 means all devices."""
     return 0 if integer(degree) == 1 else 1
 
 

@@ -16,13 +16,13 @@ _SECTIONS = {
     "validator.": "validation.",
     "profiler.": "profiling.",
 }
-"""Sections that have another name in TOML."""
+"""Sections that have a different name in TOML."""
 _KEYS = {
     "hf_assets_path": "model.hf_assets_path",
     "model_spec.converters": "model.converters",
     "training.max_context_length": "training.seq_len",
 }
-"""Keys that have another name in TOML."""
+"""Keys that have a different name in TOML."""
 _TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 _CHECKPOINT_CLASS = "activation_checkpoint._target_"
 _MODES = {"SelectiveAC": "selective", "FullAC": "full"}
@@ -62,7 +62,7 @@ def _as_in_toml(value: ConfigValue) -> ConfigValue:
 
 
 def _literal(value: ConfigValue) -> ConfigValue:
-    """Return a value with the string that its source states, or unchanged if it is no string."""
+    """Return a value with the string that its source states, or unchanged if it is not a string."""
     try:
         text = ast.literal_eval(value.shown)
     except (ValueError, SyntaxError):
