@@ -249,7 +249,7 @@ STAGES: dict[str, Callable[..., list[Job]]] = {
 def jobs_of(stages: list[str], *, rehearsal: bool, named: Sequence[str] = ()) -> list[Job]:
     """Return the jobs of the stages, in the order of the stages.
 
-    With `named`, return only jobs whose names contain one of these texts.
+    With `named`, return only jobs whose stage and name contain one of these texts.
     """
     jobs = [job for stage in stages for job in STAGES[stage](rehearsal=rehearsal)]
     if not named:

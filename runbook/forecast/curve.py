@@ -1,4 +1,4 @@
-"""Forecasts the last validation loss of a training from the first part of its curve.
+"""Forecasts the last validation loss of a training run from the first part of its curve.
 
 A Gaussian process forecasts by how much the loss will still fall. Its inputs are differences of the
 loss at fixed parts of the steps done (so moving a curve up or down changes nothing), the share of

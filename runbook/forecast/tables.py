@@ -33,7 +33,7 @@ class TrainingRow:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A validation loss during a training."""
+    """A validation loss during a training run."""
 
     step: float
     val_loss: float

@@ -1,4 +1,4 @@
-"""Detects a training whose last records are no longer finite numbers."""
+"""Detects a training run whose last records are no longer finite numbers."""
 
 from collections.abc import Sequence
 

@@ -38,7 +38,8 @@ class CopyMessage(Message):
     PRESENT = "the Python environment is there: {folder} ({seconds:.1f} s)"
     REFUSED = (
         "{reason}. The shared environment is not the one that was packed, so this node would run "
-        "other code than the rest. Submit the training again: that packs the environment again."
+        "code that differs from the rest. Submit the training again: that packs the environment "
+        "again."
     )
     SHARED = "{reason}. This node uses the shared one, which has not changed: {folder}"
     SHARED_FOLDER = "{root} is on {kind} at {point}, which other nodes use too"

@@ -73,10 +73,10 @@ class ParamsMessage(Message):
         "can only be set in the run file. Leave it out; --as NAME names a set of overrides."
     )
     NEARLY_A_WORD = "{text}. Did you mean {near}?"
-    NESTED_TOO_DEEP = "{where}: is nested more than {max_depth} levels deep."
+    NESTED_TOO_DEEP = "{where}: nested more than {max_depth} levels deep."
     NOTEBOOK_TYPE = "must be {kind}, such as {name} = {example}."
     NOT_A_DEFAULT = "cannot be a site's default; only a run file can set it. Remove the line."
-    NOT_A_FILE = "{where}: is not a file."
+    NOT_A_FILE = "{where} is not a file."
     NOT_A_MAPPING = "must be a mapping of keys to values."
     NOT_A_MODEL_NAME = "is not the name of a model."
     NOT_A_PHASE = "{word!r} is not a phase; the phases are {phases}"

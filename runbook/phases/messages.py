@@ -15,7 +15,7 @@ class PhaseMessage(Message):
     )
     ANOTHER_TOKENIZER = (
         "{path} encodes {probe!r} as {expected}, but data.tokenizer {name} encodes it as {ids}, so "
-        "the weights would see other tokens than they were trained on. Set data.tokenizer to "
+        "the weights would see tokens other than those of their training. Set data.tokenizer to "
         "{path}, and tokenize the data with it."
     )
     BAD_INPUT = "{skipped_records:,} records, {skipped_files:,} files"
@@ -44,7 +44,7 @@ class PhaseMessage(Message):
     CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
     CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
     CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
-    CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: of another training"
+    CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: from another training"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
@@ -91,8 +91,8 @@ class PhaseMessage(Message):
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
-        "Nothing to download: {home} (data.folder) has other files than {name}; they are used as "
-        "they are."
+        "Nothing to download: {home} (data.folder) does not have the files of {name}, but others, "
+        "which are used as they are."
     )
     HISTORY_NOT_KEPT = "not kept, which is PBS's default"
     IMAGE_NOT_READABLE = "{image}: {reason}"
@@ -166,7 +166,7 @@ class PhaseMessage(Message):
     LIMITS_ASKED = "{nodes}, {time_limit}"
     LIMITS_OF_JOB = "limits of jobs.{section}"
     LONGER_TRAINING_GOES_ON = (
-        " A training with only another length or layout continues from its checkpoint."
+        " A training that differs only in length or layout continues from its checkpoint."
     )
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
@@ -379,7 +379,7 @@ class PhaseMessage(Message):
         "job for it elsewhere: set a partition or a walltime in jobs.environment"
     )
     TRAINING_GOES_ON = (
-        "The training continues from its checkpoint of iteration {saved:,}: {changes}."
+        "The training continues from its checkpoint at iteration {saved:,}: {changes}."
     )
     TRAINING_NOT_FINISHED = (
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "

@@ -1,4 +1,4 @@
-"""The numbers of nodes on which a training may continue when healthy nodes are missing."""
+"""The numbers of nodes on which a training run may continue when healthy nodes are missing."""
 
 from __future__ import annotations
 

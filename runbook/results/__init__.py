@@ -1,1 +1,1 @@
-"""Results of a training: metrics, checks, failures, tables and figures."""
+"""Results of a training run: metrics, checks, failures, tables and figures."""

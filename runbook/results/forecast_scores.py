@@ -1,4 +1,4 @@
-"""Scores of sealed forecasts after the end of a training, and interval widths based on them."""
+"""Scores of sealed forecasts after the end of a training run, and interval widths based on them."""
 
 import math
 from collections.abc import Iterable, Sequence

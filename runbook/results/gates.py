@@ -124,7 +124,7 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 
 
 LEARNING_TOKENS = 100_000
-"""Number of tokens after which a training must have learned something.
+"""Number of tokens after which a training run must have learned something.
 
 In a shorter training, it is enough that the loss falls.
 """
@@ -142,7 +142,7 @@ LEARNED_FALL_OF_SMALL_VOCABULARY = 0.15
 
 
 def smallest_fall_of(tokens: int, vocabulary: int) -> float:
-    """Return how far the loss of a training must fall, as a share of the first loss.
+    """Return how far the loss of a training run must fall, as a share of the first loss.
 
     >>> smallest_fall_of(50_000, 50_257), smallest_fall_of(200_000, 50_257), smallest_fall_of(200_000, 2_048)
     (0.0, 0.3, 0.15)

@@ -77,7 +77,7 @@ class ResultMessage(Message):
         "communication that the engine does not measure separately counts as computing"
     )
     SPIKES = "{count} spikes"
-    STARTS_FROM_PARTNERS = ", {number} with copies of another node"
+    STARTS_FROM_PARTNERS = ", {number} with copies from another node"
     STEPS = "steps {first} to {last}"
     STEPS_MISSING = "missing: steps {missing}"
     STEPS_ON_DEVICES = "{steps} on {devices}"

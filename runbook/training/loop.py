@@ -84,7 +84,7 @@ def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
 
 
 class TrainingLoop:
-    """One segment of a training, from its start or newest checkpoint to its end or stop."""
+    """One segment of a training run, from its start or newest checkpoint to its end or stop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Messages about a training that cannot start or continue, with `{name}` for a value."""
+"""Messages about a training run that cannot start or continue; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class TrainingMessage(Message):
-    """Messages about a training that cannot begin or continue."""
+    """Messages about a training run that cannot start or continue."""
 
     AFTER_COLLECTIVE = "after {collective}"
     ALARM = "ALARM {kind} at iteration {iteration}: {evidence}"
@@ -14,7 +14,7 @@ class TrainingMessage(Message):
         "training.{key} could not send an alarm; the training continues: {error} {detail}"
     )
     ALIAS_DIFFERS = "{path} has two values for {name}: {value}, and {value_of_alias} as {alias}"
-    ANOTHER_MODEL = "{path} belongs to another model: {wrong}"
+    ANOTHER_MODEL = "{path} belongs to a different model: {wrong}"
     BAD_VALUE = (
         "{fault} is {bad} at iteration {iteration} (samples {first_sample} to {last_sample}); this "
         "step was not saved. {reason}. Lower the learning rate or lengthen the warm-up and "
@@ -38,7 +38,7 @@ class TrainingMessage(Message):
         "quota, then run again"
     )
     CHECKPOINT_OF_ANOTHER_MODEL = (
-        "{folder} belongs to another model: {difference}. Use the plan it was trained with, or "
+        "{folder} belongs to a different model: {difference}. Use the plan it was trained with, or "
         "another checkpoint folder"
     )
     CHECKPOINT_PASSED_OVER = "checkpoint skipped: {problem}"
@@ -120,12 +120,12 @@ class TrainingMessage(Message):
     IN_COLLECTIVE = "in {collective} ({state})"
     IN_NO_COLLECTIVE = "in no collective"
     KERNELS_NOT_COMPILED = "training.kernels compiled: {fault}. Set it to auto or plain"
-    KEY_OF_ANOTHER_MODEL = "{path} belongs to another model: {key} {value}"
+    KEY_OF_ANOTHER_MODEL = "{path} belongs to a different model: {key} {value}"
     LAYERS_IN_ONE_PIECE = (
         "{folder} has {key} for {length} layers in one tensor; only one layer per tensor is "
         "supported"
     )
-    LAYER_TYPES = "{path} belongs to another model: layer_types {layer_types}"
+    LAYER_TYPES = "{path} belongs to a different model: layer_types {layer_types}"
     LOSS = "the loss"
     LOSS_JUMPED = "the loss jumped: it"
     METADATA_NOT_READABLE = "the checkpoint's .metadata cannot be read: {name}: {error}"
@@ -212,11 +212,11 @@ class TrainingMessage(Message):
         "{folder}: {name} has format {number_format}, but only F32, F16 and BF16 are supported: "
         "convert it first"
     )
-    OF_ANOTHER_REPLICA = "the result of the same rank of another replica"
+    OF_ANOTHER_REPLICA = "the result of the same rank in another replica"
     OF_ITS_OWN_REPEATS = "most of its own repeats"
     OPTION_OUT_OF_RANGE = "{name} {value} is not between 0 and {highest:g}"
     ORDER_CHANGED = (
-        "the cached sample order in {cache} has changed since the checkpoint of iteration "
+        "the cached sample order in {cache} has changed since the checkpoint at iteration "
         "{iteration} was saved: {other_order}. The training would continue with other samples. "
         "Delete {cache}: it is rebuilt from the token files. If they were changed on purpose, set "
         "training.resume_changed true to continue with the new ones"
@@ -227,7 +227,7 @@ class TrainingMessage(Message):
     )
     OTHER_TENSORS = "{path} has different tensors than this rank"
     PADDING_KEPT = (
-        "the vocabulary of {vocabulary:,} keeps the checkpoint's padding to {padded:,} (plan: "
+        "the vocabulary of {vocabulary:,} stays padded to {padded:,}, as in the checkpoint (plan: "
         "{planned:,})"
     )
     PART_MISSING = "{folder} does not fit this model: a part of {key} is missing"
@@ -248,8 +248,8 @@ class TrainingMessage(Message):
         "rank 0 showed no sign of life for {silence_seconds:.0f} s while it was {description}"
     )
     RENDEZVOUS_FAILED = "{text}: {reason}. Cause: {cause}"
-    ROPE_TYPE = "{path} belongs to another model: {key} has rope_type {rotary} (plan: default)"
-    ROTARY_KEYS = "{path} belongs to another model: {key} has {unknown}"
+    ROPE_TYPE = "{path} belongs to a different model: {key} has rope_type {rotary} (plan: default)"
+    ROTARY_KEYS = "{path} belongs to a different model: {key} has {unknown}"
     ROTARY_NOT_A_MAPPING = "{path}: {key} is {rotary}, but must be a mapping"
     ROTARY_TWICE = "{path} has several values for {name}: {values}"
     SAFETENSORS_MISSING = "the package safetensors is not installed: install gpt3-runbook[train]"
@@ -309,9 +309,9 @@ class TrainingMessage(Message):
     )
     TRACKER_STILL_SENDS = "training.trackers: {tracker} is still sending its last numbers."
     TRAINED_WITH_OTHER_VALUES = (
-        "{folder} was trained with other values than this plan's: {changes}. To continue, use the "
-        "old values or another checkpoint folder, or set training.resume_changed true to continue "
-        "with the plan's values, which makes a different training"
+        "{folder} was trained with values that differ from this plan's: {changes}. To continue, "
+        "use the old values or another checkpoint folder, or set training.resume_changed true to "
+        "continue with the plan's values, which makes a different training"
     )
     TRAINING_FAILED = "the training failed: {message}"
     TUNING_MISSING = "{keys}: missing here: {missing}. Install it, or leave the key out"
@@ -336,7 +336,9 @@ class TrainingMessage(Message):
         "{folder}: {name} has format {number_format}, but only float32, float16 and bfloat16 are "
         "supported: convert it first"
     )
-    WEIGHT_OF_ANOTHER_MODEL = "{folder} lacks {name}: it belongs to another model"
+    WEIGHT_OF_ANOTHER_MODEL = (
+        "{folder} has no weight {name}: the checkpoint is for a different model"
+    )
     WEIGHT_SHAPE = "{name} has shape {shape}, but the plan's model has {planned_shape}"
     WEIGHT_TWICE = (
         "{folder} has the weight {name} twice, the second time as {stored_name} in {file}. It is "

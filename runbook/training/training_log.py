@@ -1,4 +1,4 @@
-"""The log of a training, its alarms, and its TensorBoard events.
+"""The log of a training run, its alarms, and its TensorBoard events.
 
 The log has lines in Megatron-LM's form, metrics.jsonl and events.jsonl.
 """

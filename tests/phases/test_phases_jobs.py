@@ -209,9 +209,9 @@ def test_a_rate_that_does_not_depend_on_the_length_is_said_to_be_undisturbed(run
 @pytest.mark.parametrize(
     ("word", "told"),
     [
-        ("parallel.tensor=2", "of iteration 4: tensor 1 -> 2, data 2 -> 1."),
-        ("parallel.pipeline=2", "of iteration 4: pipeline 1 -> 2, data 2 -> 1."),
-        ("training.micro_batch=2", "of iteration 4: micro-batch 4 -> 2."),
+        ("parallel.tensor=2", "at iteration 4: tensor 1 -> 2, data 2 -> 1."),
+        ("parallel.pipeline=2", "at iteration 4: pipeline 1 -> 2, data 2 -> 1."),
+        ("training.micro_batch=2", "at iteration 4: micro-batch 4 -> 2."),
         ("training.engine=deepspeed", PhaseMessage.OPTIMIZER_BEGINS_ANEW.fill()),
     ],
 )

@@ -1,4 +1,4 @@
-"""Estimated energy of a training, at the full board power of its accelerators."""
+"""Estimated energy of a training run, at the full board power of its accelerators."""
 
 from runbook.core.units import four_digits
 from runbook.params.schema.site import Site

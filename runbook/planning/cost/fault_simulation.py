@@ -686,7 +686,7 @@ def expected(
     training_seconds: float,
     seconds_between: float,
 ) -> UsefulTime:
-    """Return the useful share of a training whose steps alone take `training_seconds`."""
+    """Return the useful share of a training run whose steps alone take `training_seconds`."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
     shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
     median = middle(shares)

@@ -40,7 +40,7 @@ TIMEOUT = FailureKind(
     name="collective timeout",
     remedy=(
         "Look for the rank that stopped first: its own log ends earlier or names another failure. "
-        "If there is none, test the network between the nodes. Raise "
+        "If no rank did, test the network between the nodes. Raise "
         "training.process_group_timeout only if a step can take that long."
     ),
     decision=NextStep.RETRY_SAME,
@@ -57,9 +57,9 @@ COLLECTIVES_DIFFER = FailureKind(
 RANK_HUNG = FailureKind(
     name="a rank hung",
     remedy=(
-        "Its stacks are in the job's folder, ranks/<rank>.stack: the innermost line shows what it "
-        "waited for. If it hangs twice at one step, suspect the program or its data; if on one "
-        "node only, suspect that node."
+        "The stacks of the hung rank are in the job's folder, ranks/<rank>.stack: the innermost "
+        "line shows what the rank waited for. If it hangs twice at one step, suspect the program "
+        "or its data; if it hangs on one node only, suspect that node."
     ),
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,
@@ -68,8 +68,8 @@ PEER_DIED = FailureKind(
     name="another rank ended first",
     remedy=(
         "This log shows only a lost connection. Read the earliest failure in the logs of all "
-        "ranks. If there is none, look for the node in the scheduler's log (`runbook status RUN`), "
-        "and test its link."
+        "ranks. If there is no earlier failure, look for the node in the scheduler's log (`runbook "
+        "status RUN`), and test its link."
     ),
     level=Level.CONSEQUENCE,
 )
@@ -93,9 +93,9 @@ FABRIC = FailureKind(
 RENDEZVOUS = FailureKind(
     name="ranks did not meet",
     remedy=(
-        "Count the ranks: as many must start as the world size, each once. Then check that every "
-        "node resolves MASTER_ADDR and reaches its port, and that no earlier run still uses the "
-        "store."
+        "Count the ranks that started: there must be exactly as many as the world size, each of "
+        "them once. Then check that every node resolves MASTER_ADDR and reaches its port, and that "
+        "no earlier run still uses the store."
     ),
 )
 PORT = FailureKind(
@@ -159,8 +159,8 @@ HANGING_BUILD = FailureKind(
 ABI = FailureKind(
     name="library does not fit",
     remedy=(
-        "A binary was built against other libraries than are loaded. Reinstall the package named "
-        "in the line against the installed torch (pip install --no-build-isolation "
+        "A binary was built against libraries other than those that are loaded. Reinstall the "
+        "package named in the line against the installed torch (pip install --no-build-isolation "
         "--force-reinstall), or correct LD_LIBRARY_PATH; `ldd FILE.so` shows what is missing."
     ),
 )
@@ -192,8 +192,8 @@ DISK = FailureKind(
         "Free space or raise the quota (bytes and number of files), keep fewer checkpoints "
         "(training.keep_checkpoints), then run again. HF_HOME moves the caches out of the home "
         "folder, and APPTAINER_TMPDIR or ENROOT_TEMP_PATH moves a container's temporary folder. "
-        "The alarm `disk low` names the save that will fail in advance; training.alarm_webhook or "
-        "an alarm command sends it."
+        "The alarm `disk low` names, in advance, the save that will fail; training.alarm_webhook "
+        "or an alarm command sends it."
     ),
 )
 STORAGE = FailureKind(
@@ -222,7 +222,7 @@ STALE_LOCK = FailureKind(
 DATA = FailureKind(
     name="data files",
     remedy=(
-        "A file of the training data or its index is missing, cut off, or of another format. "
+        "A file of the training data or its index is missing, cut off, or in the wrong format. "
         "Check it with `runbook data verify PREFIX`. Every node must see the index cache, so "
         "build it once before the job."
     ),
@@ -235,10 +235,10 @@ FILE = FailureKind(
 CHECKPOINT_FIT = FailureKind(
     name="checkpoint does not fit",
     remedy=(
-        "The checkpoint belongs to another model, layout or program version than the run. Compare "
-        "layers, hidden size, sequence length and padded vocabulary. ZeRO's state from another "
-        "number of ranks needs the same number or a universal checkpoint; `runbook import` reads "
-        "only weights."
+        "The checkpoint belongs to a different model, layout or program version. Compare "
+        "layers, hidden size, sequence length and padded vocabulary. ZeRO's state can "
+        "be loaded only on the same number of ranks, or from a universal checkpoint; `runbook "
+        "import` reads only weights."
     ),
 )
 CHECKPOINT_DAMAGE = FailureKind(
@@ -338,8 +338,9 @@ HUB = FailureKind(
     name="hub refused or out of reach",
     remedy=(
         "Compute nodes often have no internet. Download models and data on a login node, set "
-        "HF_HOME to that folder and HF_HUB_OFFLINE=1. If it is gated or private, accept the terms "
-        "and set HF_TOKEN in the job. After error 429, wait or use one packed copy."
+        "HF_HOME to that folder and HF_HUB_OFFLINE=1. If a model or dataset is gated or private, "
+        "accept the terms and set HF_TOKEN in the job. After error 429, wait or use one packed "
+        "copy."
     ),
 )
 NOTEBOOK = FailureKind(

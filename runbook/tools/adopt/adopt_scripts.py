@@ -80,7 +80,7 @@ class AdoptReport:
     """Why `runbook check` rejects the run file; empty if it accepts it."""
     proof: Sequence[ProvenOption] = ()
     """Every option of the script next to the run file's option. Empty if the script does not start
-    a training.
+    a training run.
     """
     site_block: str = ""
     """Text to paste into the site file."""

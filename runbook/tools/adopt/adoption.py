@@ -93,7 +93,7 @@ def adopt(
 
     The first script can use the other scripts and the files in `beside`. If it starts several
     trainings, the last one becomes the run file, or the one numbered `launch_number` (from 1).
-    Raise `ParamsError` if the script neither starts a training that adopt can read nor sets a
+    Raise `ParamsError` if the script neither starts a training run that adopt can read nor sets a
     variable that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
@@ -159,7 +159,7 @@ def _last(launches: Sequence[Launch]) -> Launch | None:
 
 
 def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
-    """Raise `ParamsError` with the programs that a script starts instead of a training."""
+    """Raise `ParamsError` with the programs that a script starts instead of a training run."""
     programs = other_programs(script.commands)
     line = script.first_line(_AN_OPTION)
     if line and not script.first_line(_A_START):
@@ -181,7 +181,7 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
 
 
 _AN_OPTION = r"^[^#]*--(num-layers|hidden-size|tensor-model-parallel-size)\b"
-"""Matches an option that only a training has."""
+"""Matches an option that only a training run has."""
 _A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|accelerate)\b)"
 """Matches a line that may start a program."""
 
@@ -758,7 +758,7 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Take the tuning variables of a script that does not start a training itself.
+    """Take the tuning variables of a script that does not start a training run itself.
 
     If it calls a document's script, that script gets these variables.
     """

@@ -39,7 +39,7 @@ def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script
 
 
 def _file_of(command: StartedProgram) -> str:
-    """Return the configuration file that a command passes to a training, or an empty string."""
+    """Return the configuration file that a command passes to a training run, or an empty string."""
     if _place_of_program(command.words) is None:
         return ""
     name, name_word = _option(command.words, "--config-name", "-cn")

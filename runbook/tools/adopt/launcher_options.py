@@ -8,7 +8,8 @@ from runbook.tools.adopt.launches import Launch, option
 from runbook.tools.adopt.script import Script, Word, is_count
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
-"""Launchers by precedence: if several of them start a training, the first in this list applies."""
+"""Launchers by precedence: if several of them start a training run, the first in this list applies.
+"""
 _OUR_NAME = {"mpirun": "mpiexec", "aprun": "mpiexec"}
 _COUNTS = (
     (("torchrun",), ("nnodes",), "jobs.training.nodes"),

@@ -56,7 +56,7 @@ _CORE_OPTIONS = {
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a training."""
+    """One start of a training run."""
 
     parts: tuple[tuple[str, tuple[Word, ...]], ...]
     """Programs around the training script, outermost first, each with its options."""
@@ -94,7 +94,7 @@ def _words_of(launch: Launch) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class ForeignTraining:
-    """A launch of a training that adopt does not read."""
+    """A launch of a training run that adopt does not read."""
 
     framework: str
     """The framework that the program belongs to; empty if unknown."""
@@ -108,7 +108,7 @@ def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
 
 
 def foreign_trainings(commands: Sequence[StartedProgram]) -> list[ForeignTraining]:
-    """Return every launch of a training with another framework, in order."""
+    """Return every launch of a training run with another framework, in order."""
     launches = (_launch(command, commands) for command in commands)
     trainings = []
     for launch in launches:
@@ -183,7 +183,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
-    """Return the launch that a command represents, or None if it does not start a training."""
+    """Return the launch that a command represents, or None if it does not start a training run."""
     shell_words = command.words
     index = _place_of_script(command, commands)
     if index is None:
@@ -238,7 +238,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
     """Return whether a starter that runs one process per device runs this command.
 
-    Such a command is always a training.
+    Such a command is always a training run.
     """
     return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
@@ -275,7 +275,9 @@ _TRAINS_BY_ITS_WORDS = re.compile(
     r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator"
     r"|model[-_]recipe[-_]name)(=.*)?"
 )
-"""Words that mark a program of any name as a training: deepy.py train.py, run_clm.py --do_train."""
+"""Words that mark a program of any name as a training run: deepy.py train.py, run_clm.py
+--do_train.
+"""
 
 
 _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")

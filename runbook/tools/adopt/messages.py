@@ -170,7 +170,7 @@ class AdoptMessage(Message):
     ROTARY_WITHOUT_TABLE = "rotary embeddings have no table of positions"
     UNSET_ARGUMENTS = (
         "{variables} may contain more options, but nothing sets them{files}: give the file that "
-        "does, after the script"
+        "sets them after the script"
     )
     UNSET_BECAUSE_OF_FILES = " ({files} is sourced and not here)"
     VOCABULARY_OF_MODEL = "model {model} has {vocabulary}: paste the entry, and set model"

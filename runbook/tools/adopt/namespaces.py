@@ -709,7 +709,7 @@ _CASE_OF_ARGUMENT = re.compile(r"\bcase\s+\"?\$\{?1\}?\"?\s+in\b")
 _BRANCH = re.compile(r"(?:^|;;)\s*\(?[\"']?([A-Za-z0-9][\w.-]*)[\"']?\s*[|)]")
 _STARTS_NOTHING = ("help", "usage", "stop", "clean", "status", "kill")
 _PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z0-9])", re.I)
-"""Names of branches that only prepare a training, such as `install` and `build-image`."""
+"""Names of branches that only prepare a training run, such as `install` and `build-image`."""
 
 
 def _markers_of_arguments(text: str) -> list[str]:

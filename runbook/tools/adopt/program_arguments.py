@@ -686,7 +686,7 @@ Number = int | float
 
 
 def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
-    """Return the JSON objects that were passed to a training.
+    """Return the JSON objects that were passed to a training run.
 
     Numbers from unset variables become null.
     """

@@ -585,7 +585,7 @@ _ZERO_LENGTHS = {
 
 
 _BASE_FILE = ("--config-name", "--config-path", "-cn", "-cp")
-"""Hydra's options that name the configuration file of a training."""
+"""Hydra's options that name the configuration file of a training run."""
 
 
 def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, Word, list[Word]]]:

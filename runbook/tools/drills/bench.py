@@ -226,7 +226,7 @@ WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class TrainingFailure:
-    """An error that ended a training, from events.jsonl."""
+    """An error that ended a training run, from events.jsonl."""
 
     code: str
     """Name of its message."""

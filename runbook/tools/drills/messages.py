@@ -21,7 +21,7 @@ class DrillMessage(Message):
     NO_COPIES = "no copies in node memory"
     NO_PROCESSES_LEFT = "no processes left"
     NO_RATE_OF_FAILURES = (
-        "A campaign needs the time of a step and a failure rate, but this plan lacks them.\n"
+        "A campaign needs the time of a step and a failure rate; this plan does not have both.\n"
         "Failure rates are known only for accelerators: name the run of a cluster whose device is "
         "known."
     )

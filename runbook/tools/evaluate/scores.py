@@ -130,7 +130,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     names = _known_names(manager, request.tasks)
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
-    # The checkpoint's name distinguishes the checkpoints of a training that still runs.
+    # The checkpoint's name distinguishes the checkpoints of a training run that still runs.
     training = (
         f"{phase_step(PlannedRun(settings, plan, run_folder), PHASE).fingerprint} {checkpoint}"
     )

@@ -392,7 +392,7 @@ def _entries(
 ) -> Iterator[dict[str, object]]:
     """Yield the entries in order.
 
-    A block is the part of a training between two evaluations.
+    A block is the part of a training run between two evaluations.
     """
     begin = steps[0].time - steps[0].seconds
     end = steps[-1].time

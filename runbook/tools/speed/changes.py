@@ -18,7 +18,7 @@ _LEAST_GAIN = 0.004
 
 
 class Speedup(NamedTuple):
-    """A change of a training that may make a step faster."""
+    """A change of a training run that may make a step faster."""
 
     name: str
     setup: StepSetup

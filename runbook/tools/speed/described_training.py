@@ -1,4 +1,4 @@
-"""Converts facts about a training to input for the step model."""
+"""Converts facts about a training run to input for the step model."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Reads the number of devices of a training from sentences and printed output."""
+"""Reads the number of devices of a training run from sentences and printed output."""
 
 import re
 
@@ -27,7 +27,9 @@ _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
 )
-"""Phrases of a training on a single device. "One GPU is slower" is about a part of a training."""
+"""Phrases of a training run on a single device. "One GPU is slower" is about a part of a training
+run.
+"""
 _NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
 """Number of nodes, and of devices in each: "4x8 A100"."""
 _NODES_OF_DEVICES = (

@@ -1,4 +1,4 @@
-"""Reads facts about a training from a log, a command line, a YAML file, a question or --set."""
+"""Reads facts about a training run from a log, a command line, a YAML file, a question or --set."""
 
 import math
 import re

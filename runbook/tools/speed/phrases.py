@@ -1,4 +1,4 @@
-"""Phrases with which people state facts about a training."""
+"""Phrases with which people state facts about a training run."""
 
 import re
 from collections.abc import Sequence
@@ -124,7 +124,7 @@ _COUNTED = (
     rf"|\b(?:(?<=\bon )|(?<=\bwith )|(?<=\busing ))(?:{_NUMBER_WORD})"
     r"(?= GPUs\b| (?:NVIDIA )?(?:GB|[ABHV])\d00)"
 )
-"""Words for the number of nodes or devices of a training."""
+"""Words for the number of nodes or devices of a training run."""
 _MICRO_BATCH_TOKENS = (
     r"\bmicro[ _-]?batch(?:[ _-]?size)?(?: of| is|:|=)? ?(?:about )?"
     r"(\d+(?:\.\d+)?) ?([kM])?[ -]tokens\b"
@@ -395,7 +395,7 @@ def _grow(figures: Sequence[str]) -> bool:
 
 
 def _stated_formats(text: str) -> set[str]:
-    """Return the number formats that a training uses, according to its text."""
+    """Return the number formats that a training run uses, according to its text."""
     formats = set()
     for match in re.finditer(_FORMAT, text, re.IGNORECASE):
         if not _is_unused(_line_before(text, match.start())):

@@ -1,4 +1,4 @@
-"""Predicts the speed of a training that a table row describes.
+"""Predicts the speed of a training run that a table row describes.
 
 Documented rules fill in the shape, the layout and other missing values.
 """
@@ -149,7 +149,7 @@ def predict(row: PublishedRow, models: Mapping[str, Model]) -> Prediction:
 
 
 class AssumedValue(StrEnum):
-    """A value of a training that its row does not state."""
+    """A value of a training run that its row does not state."""
 
     SEQUENCE = "sequence"
     LAYOUT = "layout"

@@ -1,7 +1,7 @@
 """Causes whose subject is in the same sentence as a complaint about the speed.
 
-No phrase of such a text names the cause, but people complain about the part of a training that they
-suspect or have measured.
+No phrase of such a text names the cause, but people complain about the part of a training run that
+they suspect or have measured.
 """
 
 import re
@@ -43,7 +43,7 @@ _MENDED = (
     r"\b(?:used to be|no longer|not any ?more|was slow (?:until|before)|has been (?:fixed|solved|mended))\b"
     r"|\bsince then\b|\b(?:runs?|trains?) at full speed\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
 )
-"""Words of a sentence about a training that was slow and no longer is."""
+"""Words of a sentence about a training run that was slow and no longer is."""
 
 
 _WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
@@ -61,7 +61,7 @@ _SPEED = (
 
 @dataclass(frozen=True)
 class _Topic:
-    """A cause, and words about the part of a training where it arises."""
+    """A cause, and words about the part of a training run where it arises."""
 
     cause: str
     words: str

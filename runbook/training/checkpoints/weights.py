@@ -121,7 +121,7 @@ def stored_key(name: str) -> str:
 def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
     """Return the weights of the newest complete checkpoint, or of the given iteration.
 
-    Raise `RefusedError` with the reason if there is none.
+    Raise `RefusedError` with the reason if there is no such checkpoint.
     """
     root = spec.path(spec.checkpoint.folder)
     checkpoints, problems = folders.candidates(root)
@@ -141,7 +141,7 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
 
     available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
     if iteration:
-        fault = f"no whole checkpoint of iteration {iteration}"
+        fault = f"no whole checkpoint at iteration {iteration}"
     else:
         fault = "no whole checkpoint"
 

@@ -1,4 +1,4 @@
-"""Detects during a training that memory or disk space is running out.
+"""Detects during a training run that memory or disk space is running out.
 
 The module watches each rank's memory for leaks, and the file system of the checkpoints.
 """

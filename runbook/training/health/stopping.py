@@ -1,4 +1,4 @@
-"""When a training stops: on signals and at time limits."""
+"""When a training run stops: on signals and at time limits."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ LONGEST_GUESS_SECONDS = 600.0
 
 
 class StopConditions:
-    """Decides when a training stops: on a signal, or when its time runs out.
+    """Decides when a training run stops: on a signal, or when its time runs out.
 
     The training loop checks the conditions between two steps. The conditions keep a reserve before
     the job's limit, so that the last save is complete before the queue kills the job: twice the

@@ -10,7 +10,8 @@ from typing import NamedTuple
 MOST_LOADS = 2
 """Largest number of starts that load the same copies. Later starts load the shared checkpoint.
 
-If a training fails several times soon after loading the same copies, the copies may be the cause.
+If a training run fails several times soon after loading the same copies, the copies may be the
+cause.
 """
 
 

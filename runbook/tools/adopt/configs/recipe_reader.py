@@ -148,7 +148,8 @@ class RecipeReader:
     def _may_have_left(self, statement: ast.stmt) -> bool:
         """Return whether a branch may have left the function, so that later statements may not run.
 
-        A branch that returns without using a recipe does not start a training, so it is ignored.
+        A branch that returns without using a recipe does not start a training run, so it is
+        ignored.
         """
         if isinstance(statement, Function | ast.ClassDef | ast.Return):
             return False
