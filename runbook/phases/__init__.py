@@ -1,1 +1,1 @@
-"""Functions that the notebooks call: a package for each phase, and code that the phases share."""
+"""The functions that the notebooks call, in a package for each phase, and the phases' shared code."""

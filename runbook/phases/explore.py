@@ -1,6 +1,6 @@
-"""`runbook.open`: a run as an object, whose data is read on demand.
+"""`runbook.open`: a run as an object that reads its data on demand.
 
-It has the run's plan, steps, results, checks, samples and figures.
+The object gives the run's plan, steps, results, checks, samples and figures.
 """
 
 from collections.abc import Sequence
@@ -34,11 +34,11 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Sections that are searched for a key without a section."""
+"""Sections in which a key is looked up if the caller gives no section."""
 
 
 class OpenRun:
-    """One training of a run. Its files are read again when they have grown."""
+    """A training of a run. Its files are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -46,11 +46,11 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A folder is not a run file, so a folder does not match here either.
+            # Only a file can be a run file, so a folder of this name is ignored.
             if Path(run).is_dir():
                 raise
             try:
-                # A run that never started has at least a plan.
+                # Even a run that never started has a plan.
                 settings = params.load(str(run))
             except ParamsError as no_file:
                 raise ParamsError(
@@ -63,12 +63,12 @@ class OpenRun:
 
     @cached_property
     def plan(self) -> "OpenPlan":
-        """The plan with which the run was started, or else the plan of its run file."""
+        """The plan that the run was started with, or its run file's plan if it never started."""
         return open_plan(self._source, self.folder)
 
     @property
     def training(self) -> TrainingResults:
-        """Steps, evaluations, events, numbers and figures.
+        """The training's steps, evaluations, events, results and figures.
 
         Raise `RecordError` before the first step.
         """
@@ -84,9 +84,9 @@ class OpenRun:
 
     @property
     def results(self) -> Table:
-        """The numbers of the training, with units.
+        """The results of the training, with units.
 
-        Each has a reference to the lines from which it was computed.
+        Each row refers to the lines that it was computed from.
         """
         training = self.training
         return run_tables.numbers_table(
@@ -111,7 +111,7 @@ class OpenRun:
 
     @property
     def samples(self) -> Table:
-        """The samples before the first step and after the last.
+        """The texts generated before the first step and after the last.
 
         A sample that was not requested has no row.
         """
@@ -137,7 +137,7 @@ class OpenRun:
             else:
                 runs.append(OpenRun(run, self.phase))
 
-        # Runs of two projects may have the same name; then their folders distinguish them.
+        # Runs of two projects may have the same name, so the labels then include their folders.
         names_differ = len({run.name for run in runs}) == len(runs)
         histories = {}
         for run in runs:
@@ -167,9 +167,9 @@ class OpenRun:
 
 @dataclass(frozen=True, repr=False)
 class OpenPlan:
-    """A plan whose parts are tables.
+    """A plan, with its parts as tables.
 
-    `with_` returns another plan, and `difference` compares two plans.
+    `with_` returns a changed plan, and `difference` compares two plans.
     """
 
     settings: Settings
@@ -183,7 +183,7 @@ class OpenPlan:
 
     @property
     def memory(self) -> Table:
-        """The GiB of each part on one rank of the fullest stage.
+        """The GiB of each component on a rank of the fullest stage.
 
         The total and the capacity are per device or per node.
         """
@@ -193,7 +193,7 @@ class OpenPlan:
     def time(self) -> Table:
         """The planned speed and duration of both trainings.
 
-        An empty cell means unknown, and the notes contain the reason.
+        An empty cell means unknown; the table's notes give the reason.
         """
         notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
         numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
@@ -205,7 +205,7 @@ class OpenPlan:
         return CheckTable(self.plan.checks)
 
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
-        """Return the plan with other values.
+        """Return the plan with these values changed.
 
         `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
 
@@ -219,9 +219,9 @@ class OpenPlan:
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
-        """Return the values that differ between two plans in a phase.
+        """Return what differs between two plans in a phase.
 
-        These are chosen values, sizes, memory, time and verdicts.
+        Compared are chosen values, sizes, memory, time and verdicts.
         """
         phase = phase_name(phase)
         own_facts = self._facts(phase)
@@ -243,7 +243,7 @@ class OpenPlan:
         return Table(rows, f"{phase}: {self} against {other}", notes)
 
     def _facts(self, phase: str) -> dict[str, object]:
-        """Return all values, numbers and verdicts that are compared between two plans."""
+        """Return everything that `difference` compares: values, numbers and verdicts."""
         facts: dict[str, object] = dict(self.settings.values())
         facts |= plan_tables.memory_numbers(self.plan, phase)
         facts |= plan_tables.time_numbers(self.plan, phase)

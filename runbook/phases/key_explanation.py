@@ -14,7 +14,7 @@ from runbook.planning import Plan
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
     """Return the origins of a value, and the numbers that the plan derives from it.
 
-    There are several entries if a name in the documents has several meanings.
+    If a name in the documents stands for several keys, there is an entry for each.
     """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)

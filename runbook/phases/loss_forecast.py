@@ -1,6 +1,6 @@
-"""The forecast of a run's final loss.
+"""Forecasts a run's final loss.
 
-It comes from the run's ladder if there is one, or else from the published law.
+The forecast uses the run's ladder if there is one, or else the published law.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from runbook.planning import Plan
 from runbook.runs.run_folder import runs_folder
 
 SHOWN_DECADES = 0.05
-"""Smaller values would be rounded to zero."""
+"""A smaller extrapolation is not reported, because its number of decades would be rounded to 0."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
     pattern = f"{settings.run.run}--*ladder/ladder.json"
     trained_ladders = list(runs_folder(settings.project).glob(pattern))
     if trained_ladders:
-        # numpy and scipy are needed only if a ladder was trained.
+        # Import here, because numpy and scipy are needed only if a ladder was trained.
         from runbook.phases.ladder.service import forecast_of_plan
 
         try:
@@ -54,7 +54,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return the published law's forecast for a training, or why the law does not apply."""
+    """Return the published law's forecast for a training, or the reason why the law does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:
@@ -101,9 +101,9 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 
 
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
-    """Return the forecast, with other sizes at the same compute.
+    """Return a view of the forecast and of other sizes at the same compute.
 
-    It also explains how a ladder would improve it.
+    It also explains how a ladder would improve the forecast.
     """
     planned = planned_loss(settings, plan)
     advice = PhaseMessage.LADDER_WOULD_COST.fill(run=settings.run.run)

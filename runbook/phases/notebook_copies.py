@@ -33,7 +33,7 @@ COPIED = (
     *("docs/when-it-fails.md", "docs/your-own-cluster.md"),
 )
 IGNORED = "runs/\n.ipynb_checkpoints/\n"
-"""Files that a project keeps out of git. Runs are evidence, but large."""
+"""Files that a project keeps out of git. Runs are evidence, but they are large."""
 
 
 def master_folder() -> Path:
@@ -91,7 +91,8 @@ class RunNotebooks:
     written: tuple[str, ...]
     """Names of the notebooks that were just copied."""
     edited: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Existing notebooks that differ from the masters, each with the ids of those cells."""
+    """Existing notebooks that differ from the masters, each with the ids of the cells that differ.
+    """
     moved: Path | None = None
     """Folder of the copies that were moved aside."""
 
@@ -152,7 +153,7 @@ def _run_value(file: RunFile, copies: Path, project: Path) -> str:
     if is_in_project and file.path.parent == project / "params":
         run = file.stem
     else:
-        # A kernel elsewhere would not find the project.
+        # A kernel outside the project would not find the file by its name.
         run = str(file.path)
 
     if file.variant:
@@ -176,7 +177,7 @@ def _move_aside(folder: Path) -> Path | None:
 
 
 def _refuse_other_overrides(copy: Path, overrides: str) -> None:
-    """Raise an error if an existing copy has other overrides, because --set has no effect then."""
+    """Raise an error if an existing copy has different overrides: --set would have no effect."""
     (cell,) = (cell for cell in read_master(copy) if cell.is_parameters)
     if f"overrides: str = {json.dumps(overrides, ensure_ascii=False)}" in cell.source:
         return
@@ -184,7 +185,7 @@ def _refuse_other_overrides(copy: Path, overrides: str) -> None:
 
 
 def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str:
-    """Return the master's text with the run in its parameters cell and the links adapted."""
+    """Return the master's text with the run in its parameters cell, and with adapted links."""
     try:
         content = json.loads(master.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -29,7 +29,7 @@ from runbook.runs.run_folder import hold_run, runs_folder
 
 @dataclass
 class OpenPhase:
-    """A run that is open for one phase. Each step selects from it what it needs."""
+    """A run that is open for one phase. Each step takes the parts that it needs."""
 
     settings: Settings
     phase: str
@@ -56,9 +56,9 @@ class OpenPhase:
 def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
 
-    Overrides from earlier calls for this run are kept unless they are set again. Nothing is written
-    if a value is invalid, if values do not fit together, or if the run's folder was made with other
-    parameters.
+    Overrides from earlier calls for this run stay in force unless they are set again. Nothing is
+    written if a value is invalid, if values do not fit together, or if the run's folder was made
+    with other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
     remember_project(settings.project)
@@ -72,14 +72,17 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
 
 
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
-    """Return the first call of a phase's notebook, which shows only the usual summary of the run."""
+    """Return the function that a phase's notebook calls first.
+
+    It shows only the usual summary of the run.
+    """
     return partial(bind_phase, phase)
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values, overridden by the values set by hand for its folder.
+    """Return a run's values, including those that the user set for its folder.
 
-    Print the overriding values.
+    Print the latter.
     """
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
@@ -149,16 +152,16 @@ _GOES_ON = (
     "training.micro_batch",
     "parallel.",
 )
-"""Values of a training's length and layout.
+"""Keys of a training's length and layout.
 
-`continuation.why_continued` decides when a training continues with other values.
+`continuation.why_continued` decides whether a training continues with changed values.
 """
 
 
 def refuse_other_parameters(settings: Settings, folder: Path) -> None:
-    """Raise an error if the folder was made with other values.
+    """Raise an error if the folder was made with different values.
 
-    The error names each value and where the new one is set.
+    The error names each value, and where the new value is set.
     """
     changed = run_files.changed_values(folder, settings)
     if not changed:
@@ -195,7 +198,7 @@ def refuse_other_parameters(settings: Settings, folder: Path) -> None:
 
 
 def summary_rows(run: PlannedRun, phase: str) -> list[Row]:
-    """Return the run in a few rows, with the values that a user checks before continuing."""
+    """Return a few rows about the run, with the values that a user checks before continuing."""
     settings = run.settings
     computes_on = run.plan.computes_on
     model = settings.model

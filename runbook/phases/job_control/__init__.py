@@ -1,1 +1,1 @@
-"""Jobs of a phase: submitting them, watching them, and deciding about restarts."""
+"""Submits a phase's jobs, watches them, and decides about restarts."""

@@ -1,4 +1,4 @@
-"""The decision whether the next job continues the run's training or starts a new one."""
+"""Decides whether the next job continues the run's training or starts a new one."""
 
 import json
 
@@ -18,10 +18,10 @@ from runbook.runs.step import StepOfRun
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
     """Continue the training whose outputs are in the folder, or start a new one.
 
-    Outputs of another training are moved to the history.
+    Outputs of a different training are moved to the history.
     """
     if step.was_started():
-        # The inputs are noted again below, because an older version stored only the fingerprint.
+        # Record the inputs again below, because an older version stored only their fingerprint.
         pass
     elif why := why_continued(training, step):
         show_text(why)
@@ -50,7 +50,7 @@ def note_start(training: PlannedTraining, step: StepOfRun) -> None:
 def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
     """Return the values that identify a training, in addition to its plan.
 
-    These are our version of the phase and the checksums of the tokens.
+    They are the version of our code for the phase, and the checksums of the token files.
     """
     return {
         "version": step.version,
@@ -72,10 +72,11 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
     """Return why the next job continues from the outputs in the folder although inputs changed.
 
-    The text also explains the consequences. It is empty if the job starts from the beginning,
-    which happens for another training, without a save, and if nothing is left to train.
+    The text also explains the consequences. It is empty if the job starts from the beginning
+    (because the training is a different one, or has no checkpoint) or if nothing is left to train.
     """
-    # Only this phase may be prolonged, because a smoke test is judged from its first step on.
+    # Only this phase can be extended, because a smoke test's verdict covers all its steps from the
+    # first.
     if training.phase != FULL or training.settings.run.training.framework != "runbook":
         return ""
     before = _started_plan(training, step)

@@ -1,4 +1,4 @@
-"""The forecast of the final loss from the curve, and its departure from the sealed interval."""
+"""Forecasts the final loss from the curve, and notes when it leaves the sealed interval."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CurveWatch:
     def look(self) -> str | None:
         """Return the expected final loss.
 
-        Return None if the curve is too short, or for a smoke test.
+        Return None for a smoke test, or for a curve that is too short.
         """
         if self._evaluations.exists():
             size = self._evaluations.stat().st_size
@@ -34,7 +34,7 @@ class CurveWatch:
         return self._newest.as_text() if self._newest else None
 
     def _read(self) -> None:
-        """Check each evaluation since the last call, so that a late call finds the right one."""
+        """Check every evaluation since the last call, so that a late call misses no departure."""
         after = self._newest.iteration if self._newest else 0
         training = self._training
         for expected in expected_losses(training.folder, training.phase_plan, after):

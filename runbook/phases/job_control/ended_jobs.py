@@ -1,4 +1,4 @@
-"""How a phase's job ended, and which nodes are to blame.
+"""Determines how a phase's job ended, and which nodes are to blame.
 
 `runbook.next_job` decides about the next job.
 """
@@ -39,7 +39,10 @@ def read_attempt(
 
 
 def decision_of_job(folder: JobFolder) -> Decision | None:
-    """Return the decision that a job with successors or spare nodes made when it ended, or None."""
+    """Return the decision that a job made when it ended.
+
+    None if it has no successors and no spare nodes.
+    """
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
@@ -49,14 +52,14 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
 
 
 def nodes_of_job(folder: JobFolder) -> list[str]:
-    """Return the nodes that a job recorded, or an empty list."""
+    """Return the nodes that a job recorded; the list is empty if it recorded none."""
     return job_folder.read_text(folder.hostfile).split()
 
 
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
-"""The trainer's alarms that concern a rank's node.
+"""The trainer's alarms that point to the node of a rank.
 
-If a node has several, the last of them in this list applies.
+If a node has several, the last in this list applies.
 """
 
 
@@ -69,7 +72,7 @@ def nodes_with_alarms(
     """Return the nodes of ranks that a job reported as slow or wrong, with the alarm's evidence."""
     reported: dict[str, tuple[FoundBy, str]] = {}
     of_job = attempts.events_of_job(events, job)
-    # Only the nodes of the last attempt count, because an earlier one may have run on others.
+    # Use only alarms of the last attempt, because an earlier attempt may have run on other nodes.
     of_attempts = attempts.split_by_attempt(of_job, job)
     newest = of_attempts[-1] if of_attempts else of_job
     alarms = [event for event in newest if event.get("event") == "alarm"]

@@ -30,9 +30,14 @@ class JobStep:
     step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
-    """It runs before the run is locked: it takes minutes, in which others may use the run."""
+    """A gate that takes minutes.
+
+    It runs before the run is locked, so that others can use the run until then.
+    """
     gate: Gate
-    """It runs while the run is locked, whatever an earlier cell has shown."""
+    """A gate that runs while the run is locked, even if an earlier cell already showed that it
+    passes.
+    """
     why_continued: Callable[[], str]
     """Return why the next job continues from the outputs in the folder although inputs changed.
 
@@ -41,7 +46,7 @@ class JobStep:
     prepare_folder: Callable[[], None]
     """Keeps the outputs from which the job continues, or moves those of another step aside."""
     render: Callable[[], RenderedJob]
-    """Return the job's files, which exclude the nodes that are known to be bad."""
+    """Return the job's files. The job avoids the nodes that are known to be bad."""
     record_event: Callable[..., None]
     chain: int = 1
     """Number of queued jobs, each of which continues where the previous one stopped."""
@@ -99,8 +104,8 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
     step = job_step.step
     status = step.status()
     if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
-        # The training was prolonged or its layout changed, so its starting point is compared as
-        # well.
+        # The training was extended or its layout changed, so the point from which it starts is also
+        # compared.
         marker = step.marker()
         if marker and job_step.why_continued():
             step.refuse(outputs_status(step.run_folder, marker))
@@ -110,19 +115,19 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
 
 
 def _was_submitted_since(job_step: JobStep) -> bool:
-    """Return whether a job was submitted since the step was marked done, and may have written."""
+    """Return whether a job that may have written files was submitted since the step was done."""
     marker = job_step.step.marker()
     latest = job_step.latest()
     if marker is None or latest is None:
         return False
     record = job_folder.read_record(latest)
-    return record is None or record.submitted > marker.finished  # None if it was submitted by hand
+    return record is None or record.submitted > marker.finished  # None if submitted by hand
 
 
 def _is_submitted(job_step: JobStep) -> bool:
-    """Return whether the newest job is doing this work or has done it; if so, print that.
+    """Return whether the newest job is doing this work or has done it, and print its state if so.
 
-    Raise an error if an active job has other inputs.
+    Raise an error if an active job has different inputs.
     """
     latest = job_step.latest()
     if not latest:
@@ -167,7 +172,7 @@ def _submit(job_step: JobStep) -> JobFolder:
 def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
     """Queue the other jobs of a chain.
 
-    If the queue refuses one of them, the submitted job trains without them.
+    If the queue refuses one of them, the job already submitted trains without successors.
     """
     try:
         followers = job_step.scheduler.queue_followers(folder, job_step.chain - 1)

@@ -1,4 +1,4 @@
-"""The live view of a running training: facts, loss curve and last events.
+"""The live view of a running training: its state, loss curve and newest events.
 
 They are read from the run's files, the queue and the machine.
 """
@@ -35,7 +35,7 @@ from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""How long to wait for a job whose state is unknown, because controllers of queues restart now and
+"""How long to wait for a job whose state is unknown, because a queue's controller restarts now and
 then.
 """
 MOST_ROWS = 1000
@@ -62,7 +62,7 @@ class LiveView:
             Tail(folder / phase_plan.log.metrics),
             Tail(folder / phase_plan.log.events),
         )
-        # From the datasheet; None on a CPU or an unknown device, as in 05-analysis
+        # Peak speed from the datasheet, as in 05-analysis; None on a CPU or an unknown device
         self.peak = peak_of(settings.site, phase_plan.precision.format)
         total = phase_plan.duration.iterations
         self.progress = Progress(
@@ -119,7 +119,7 @@ class LiveView:
         return time.monotonic() - self._silent_since < PATIENCE_SECONDS
 
     def finish(self, status: JobStatus) -> None:
-        """Draw the final view, with everything that the job wrote."""
+        """Draw the final view, with all that the job has written."""
         self.progress.draw_beside(self.curve(), self.last_events())
         self.progress.finish(**self.facts(status))
         self._publish(is_running=status.state in ACTIVE)
@@ -129,7 +129,7 @@ class LiveView:
             self._publish(is_running=True)
 
     def _publish(self, *, is_running: bool) -> None:
-        """Write the curve so far for the page of all runs, which does not include smoke tests."""
+        """Write the curve so far for the page of all runs. That page does not show smoke tests."""
         if self.phase_plan.phase != FULL:
             return
         self._published = time.monotonic()
@@ -137,7 +137,7 @@ class LiveView:
         write_live_curve(self.folder, curve_of_rows(self.folder, rows, is_running=is_running))
 
     def facts(self, status: JobStatus) -> Row:
-        """Return job, step, loss, speed, remaining time, and use of the machine."""
+        """Return the job, step, loss, speed, remaining time and machine utilization."""
         rows = self.metrics.read()
         active = status.state in ACTIVE
         facts: dict[str, object] = {
@@ -184,16 +184,16 @@ class LiveView:
         return lines
 
     def _in_use(self) -> str:
-        """Return CPU and GPU use if the job runs on this machine.
+        """Return the CPU and GPU utilization if the job runs on this machine.
 
-        It is measured only occasionally.
+        Most calls return the last measurement.
         """
         if self.settings.site.scheduler != "local":
             return "unknown here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            # Use since the last call. The first call has no earlier call to compare with.
+            # psutil measures utilization since its last call, so the first call has no result.
             cpu = psutil.cpu_percent()
             # If jobs compute on the CPU, GPUs are not shown.
             if self.settings.site.hardware.device == "cpu":
@@ -212,7 +212,7 @@ def training_facts(
     peak: float | None,
     active: bool,
 ) -> Row:
-    """Return the facts in the newest rows of the metrics.
+    """Return step, loss, speed and remaining time from the newest rows of the metrics.
 
     `peak` is a device's TFLOP/s, if known.
     """
@@ -238,9 +238,9 @@ def training_facts(
 
 
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
-    """Return the step from which fewer devices than planned are training.
+    """Return how many devices train, and since which step, if fewer train than planned.
 
-    Return an empty string if all of them train.
+    Return an empty string if all of them do.
 
     >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
     >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)
@@ -271,7 +271,7 @@ def thinned(rows: Sequence[Row]) -> list[Row]:
 
 
 def ask_gpus() -> str:
-    """Return what nvidia-smi reports about this machine's GPUs, or '' if there are none."""
+    """Return nvidia-smi's report about this machine's GPUs, or '' if there are none."""
     try:
         return str(shell.run(list(GPU_QUESTION), timeout=5).out)
     except (ProgramError, OSError):

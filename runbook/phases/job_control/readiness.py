@@ -74,7 +74,7 @@ def readiness_checks(
 
 
 def require_ready(training: PlannedTraining, session: Session) -> None:
-    """Raise `JobError` if the job must not be submitted, whatever an earlier cell has shown.
+    """Raise `JobError` if the job must not be submitted now, whatever an earlier cell has shown.
 
     Token files that passed in this notebook are not read again; only their sizes are compared.
     """
@@ -91,7 +91,7 @@ def require_ready(training: PlannedTraining, session: Session) -> None:
 def gate_check(run: PlannedRun) -> Check:
     """Return the smoke test's verdict.
 
-    It must belong to the smoke test as it is planned now.
+    The verdict must be for the smoke test as it is planned now.
     """
     rule = f"{SMOKE} passed with these parameters"
     path = run.folder / GATE
@@ -107,7 +107,7 @@ def gate_check(run: PlannedRun) -> Check:
 
 
 def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
-    """Return the check of the token files that the data phase made."""
+    """Return the check of the token files from the data phase."""
     if training.phase_plan.data.mock:
         return Check(
             TOKENS,

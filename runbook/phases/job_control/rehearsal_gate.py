@@ -1,6 +1,6 @@
 """The dry run of a layout before its first job on a cluster.
 
-It runs once per layout; its counts are stored, and checked at each launch.
+It runs once per layout. Its counts are stored, and are checked at each launch.
 """
 
 import itertools
@@ -40,7 +40,8 @@ from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2
-"""Increase this number when dry runs count differently, so that stored ones are repeated."""
+"""Increase this when dry runs start to count differently, so that stored ones are repeated.
+"""
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = ENVIRONMENT
 """The dry run's job requests the same resources as the node checks, but no devices."""
@@ -55,7 +56,7 @@ REMEDY = (
 def require(training: PlannedTraining, session: Session) -> None:
     """Stop before the phase's first job on a cluster if its layout fails or does not fit.
 
-    A dry run at full size shows that.
+    A dry run at full size finds that out.
     """
     if training.settings.site.scheduler != "local":
         require_values(training.settings)
@@ -69,7 +70,7 @@ def show(training: PlannedTraining, session: Session) -> None:
     """
     name = training.settings.name
     site = training.settings.site
-    # Refuse before minutes of counting, not afterwards.
+    # Refuse before the counting starts, because it takes minutes.
     require_values(training.settings)
     if site.scheduler == "local":
         show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
@@ -126,7 +127,7 @@ def check_layout(training: PlannedTraining, session: Session) -> Check:
 
 
 def _fullest_text(rehearsal: Rehearsal) -> str:
-    """Return the memory that the fullest stage needs, and its device's memory if known."""
+    """Return the memory that the fullest stage needs and, if known, the memory of its device."""
     fullest = max(rehearsal.stages, key=lambda stage: stage.peak_bytes)
     gibibytes = f"{fullest.peak_bytes / 2**30:.4g}"
     if rehearsal.limit_bytes:
@@ -135,9 +136,9 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 
 
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
-    """Return the stored dry run of exactly this layout from the run's folder.
+    """Return the dry run that the run's folder has for exactly this layout.
 
-    It is compared with the current devices.
+    Its memory limit is that of the current devices.
     """
     try:
         content = json.loads(_kept_path(training).read_text(encoding="utf-8"))
@@ -149,7 +150,7 @@ def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
         )
         return replace(rehearsal, limit_bytes=usable_bytes(training.settings.site))
     except (OSError, ValueError, RefusedError):
-        # There is no such file, or another version wrote it.
+        # The file does not exist, or a different version wrote it.
         return None
 
 
@@ -159,7 +160,7 @@ def _kept_path(training: PlannedTraining, ending: str = "json") -> Path:
 
 
 def _software(training: PlannedTraining) -> dict[str, str]:
-    """Return the relevant versions: those installed here, or those in the job's own environment."""
+    """Return the versions that affect the counts; without a trainer here, also the job's image."""
     there = {}
     for name, version in versions().items():
         if name in COUNTING:
@@ -172,9 +173,9 @@ def _software(training: PlannedTraining) -> dict[str, str]:
 
 
 def _rehearse(training: PlannedTraining) -> Rehearsal:
-    """Do the dry run of one step for the first rank of each stage, here or in a job.
+    """Do a dry run of one step for the first rank of each stage, here or in a job.
 
-    The result is stored by the fingerprint of the layout.
+    The result is stored under the layout's fingerprint.
     """
     phase = training.phase
     done = itertools.count(1)
@@ -198,7 +199,7 @@ def _count_in_a_job(
     phase: str,
     ranks: Sequence[int],
 ) -> Iterator[Any]:
-    """Return the counts of these ranks from a job with one core and no device."""
+    """Yield the counts of these ranks, made by a job with one core and no device."""
     if not asks_for_queue(training.settings, JOB_PHASE):
         raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
@@ -223,8 +224,8 @@ def _count_in_a_job(
     try:
         task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
-        # If a job started and then failed on its own, that is a verdict on the layout. Otherwise it
-        # lacked software, time or memory.
+        # A job that started and then failed by itself says something about the layout. Any other
+        # failure means that the job lacked software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:

@@ -1,6 +1,7 @@
 """Queue jobs that do not train.
 
-Either all of them are submitted, or none are. Running jobs are found, and watched to their end.
+Either all of them are submitted, or none. Jobs that already run are found, and watched to their
+end.
 """
 
 import time

@@ -1,4 +1,4 @@
-"""The jobs of a training: submitting or finding them, watching them, and resuming the training."""
+"""Submits or finds the jobs of a training, watches them, and resumes the training."""
 
 import sys
 import time
@@ -56,7 +56,7 @@ def training_step(
     """Return a phase's training as a step for jobs, with its actions.
 
     `before_submit` is called once it is certain that a job will be submitted. `python` starts the
-    ranks; if it is empty, the site's own does.
+    ranks; if it is empty, the site's own Python does.
     """
     step = train_step(training.run, training.phase)
 
@@ -81,7 +81,7 @@ def training_step(
 
 
 def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
-    """Return the files of the phase's next job, which excludes nodes that are known to be bad.
+    """Return the files of the phase's next job. The job avoids nodes that are known to be bad.
 
     `python` starts the ranks on a local site; if it is empty, the site's own does.
     """
@@ -135,14 +135,14 @@ def watch(training: PlannedTraining, training_job: JobStep) -> None:
 
 
 LOOK_SECONDS = 1.0
-"""Interval at which a wait checks whether the user asked to end it."""
+"""Interval at which a wait checks whether the user has asked to end it."""
 
 
 def _wait_for_recovery(job: JobFolder, decision: Decision) -> None:
     """Wait as long as the decision requires, and explain the wait.
 
-    `runbook cancel` ends the wait. A file in the ended job's folder shows it that a watcher is
-    waiting.
+    `runbook cancel` ends the wait. A file in the ended job's folder tells that command that a
+    watcher is waiting.
     """
     if not decision.wait_seconds:
         return
@@ -178,7 +178,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
     }
     submitted = record.submitted if (record := job_folder.read_record(folder)) else 0
 
-    def enough(rows: list[dict[str, Any]]) -> bool:  # Do not count rows of an earlier, removed job
+    def enough(rows: list[dict[str, Any]]) -> bool:  # Rows of an earlier, removed job do not count
         return (
             bool(rows)
             and rows[-1].get("time", submitted) >= submitted
@@ -194,7 +194,7 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
 def stop_gently(training: PlannedTraining) -> JobStatus:
     """Ask the newest job to save and stop, and wait for its end.
 
-    A queue does the same before its time limit.
+    A queue does the same shortly before a job's time limit.
     """
     scheduler = get_scheduler(training.settings.site)
     folder = newest_job(training)
@@ -211,7 +211,7 @@ def stop_gently(training: PlannedTraining) -> JobStatus:
 def failure_text(
     training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
-    """Return why a job failed, the last lines of its output, and where to find all of it.
+    """Return why a job failed, the last lines of its output, and where to find the whole output.
 
     The text also explains why the job is not restarted.
     """
@@ -240,7 +240,7 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    # The end of a lost job is known only by its last sign of life.
+    # A lost job's end is taken to be its last sign of life, because nothing else shows it.
     at = None if code is None else status.ended
     training.append_event(
         "ended",
@@ -268,7 +268,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
     budget = training.job.restarts
     # The job itself has already added this event.
     if decided is not None:
-        # The job knows only the attempts in its own folder.
+        # The job itself sees only the attempts in its own folder.
         reason = reason_of_budget(attempts, budget)
         if reason and decided.action is Action.GO_ON:
             return Decision(Action.STOP, reason)

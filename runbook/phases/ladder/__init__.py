@@ -1,1 +1,1 @@
-"""A ladder of small trainings like the run, from which the run's loss is forecast."""
+"""A ladder: small trainings that resemble the run, from which the run's loss is forecast."""

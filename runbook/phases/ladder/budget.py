@@ -1,7 +1,8 @@
 """The time budget of a ladder, within which its rungs are trained.
 
-The planned step time on a CPU may be a third off, and other programs may use the machine. So the
-remaining rungs become smaller if they would not end in time, and grow again if the pace allows.
+The planned step time on a CPU may be off by a third, and other programs may use the machine. The
+remaining rungs are therefore made smaller if they would not end in time, and larger again if the
+pace allows.
 """
 
 import time
@@ -20,9 +21,9 @@ from runbook.phases.ladder.rungs import (
 AIM = 0.92
 """Share of the remaining time that smaller rungs are designed to use."""
 WORTH_CHANGING = 0.03
-"""Relative change of the factor between rungs below which the rungs are not changed."""
+"""Smallest relative change of the factor between rungs for which the rungs are changed."""
 ROUNDS = 30
-"""Number of bisections for the factor between rungs, enough for the precision of a float."""
+"""Number of bisections when searching the factor between rungs, enough for a float's precision."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Pace:
 
     @property
     def slowest(self) -> float:
-        """Ratio of measured to planned time, over all rungs or for the newest if that was slower."""
+        """Ratio of measured to planned time: of all rungs, or of the newest rung if it was slower."""
         if not self.planned_seconds:
             return 1.0
         return max(self.newest, self.measured_seconds / self.planned_seconds)
@@ -74,7 +75,7 @@ class LadderBudget:
     seconds: float | None
     """None if no budget was requested, or if the rungs wait in a queue."""
     spent_before: float = 0.0
-    """Seconds that earlier calls used, without calls that were killed within a rung."""
+    """Seconds that earlier calls used. A call that was killed during a rung is not included."""
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -97,12 +98,13 @@ def fit_rungs_left(
     seconds_left: float,
     pace: float,
 ) -> Ladder:
-    """Return the ladder with its untrained rungs changed so that they end in time.
+    """Return the ladder with its untrained rungs resized to end in time.
 
-    `pace` is measured over planned time of the trained rungs. Rungs that were made smaller grow
-    again if the pace allows, up to the largest one as first planned. They are never closer than
-    `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the remaining rungs are not one line of
-    compute (as with the extra ones of six to eight rungs), or if batches would be too coarse.
+    `pace` is the ratio of measured to planned time of the trained rungs. Rungs that were made
+    smaller grow again if the pace allows, up to the largest one as first planned. The factor
+    between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the remaining
+    rungs do not grow in compute one after another (as the extra rungs of a ladder of six to eight
+    do not), or if batches would be too coarse.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     untrained = ladder.rungs[num_trained:]
@@ -131,7 +133,7 @@ def fit_rungs_left(
 
 
 def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
-    """Return whether untrained rungs have planned times, and continue the line of the last rung."""
+    """Return whether untrained rungs have planned times, and grow in compute one after another."""
     if not untrained:
         return False
     has_times = all(planned.seconds is not None for planned in untrained)
@@ -139,7 +141,7 @@ def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
 
 
 def _factor_to(last: LadderRung, flops: float, count: int) -> float:
-    """Return the factor in compute between rungs with which `count` more rungs reach `flops`."""
+    """Return the factor of compute between rungs with which `count` more rungs reach `flops`."""
     factor: float = (flops / last.flops) ** (1 / count)
     return factor
 
@@ -151,7 +153,7 @@ def _affordable_factor(
     seconds_left: float,
     pace: float,
 ) -> float:
-    """Return the highest factor between rungs if it ends in time, or else the largest that does."""
+    """Return the factor `highest` if its rungs end in time, or else the largest factor that does."""
     if _predicted(untrained, last, highest, pace) <= seconds_left:
         return highest
     return _largest_factor(untrained, last, highest, AIM * seconds_left, pace)
@@ -160,7 +162,7 @@ def _affordable_factor(
 def _is_line(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
     """Return whether each rung has clearly more compute than the rung before it.
 
-    Extra rungs of another shape have the compute of an earlier rung, so they do not form a line.
+    Extra rungs of a different shape have the compute of an earlier rung, so they fail this test.
     """
     below = last.flops
     for planned in untrained:
@@ -177,7 +179,7 @@ def _largest_factor(
     seconds: float,
     pace: float,
 ) -> float:
-    """Return the largest factor between rungs with which untrained rungs take at most these seconds."""
+    """Return the largest factor between rungs with which the untrained rungs end within `seconds`."""
     low = min(LEAST_BETWEEN_RUNGS, highest)
     high = highest
     for _ in range(ROUNDS):
@@ -195,7 +197,7 @@ def _predicted(
     factor: float,
     pace: float,
 ) -> float:
-    """Return the seconds of untrained rungs at this pace, with this factor between rungs."""
+    """Return the seconds that the untrained rungs take at this pace, with this factor between them."""
     planned_seconds = 0.0
     for step, planned in enumerate(untrained, start=1):
         ratio = last.flops * factor**step / planned.rung.flops

@@ -1,4 +1,4 @@
-"""Training of a ladder's rungs, each as a recorded run, and the losses that they reach."""
+"""Trains a ladder's rungs, each as a recorded run, and reads the losses that they reach."""
 
 import os
 import time
@@ -24,7 +24,10 @@ from runbook.runs.step import Reading, read_mark, step_status
 
 Say = Callable[[str], None]
 TrainRung = Callable[[Ladder, PlannedRung, Say], None]
-"""Trains a rung, or the remaining part of it. It raises `RunbookError` if the rung fails."""
+"""A function that trains a rung, or what is left of it.
+
+It raises `RunbookError` if the rung fails.
+"""
 
 
 @dataclass(frozen=True)
@@ -51,8 +54,8 @@ def climb(
 ) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
 
-    Return the rungs, and the ladder as trained: later rungs may be smaller than planned, to end in
-    time. Without `family`, rungs stay as planned. Raise `RunbookError` if a rung fails.
+    Return the finished rungs, and the ladder as trained: later rungs may be smaller than planned,
+    to end in time. Without `family`, rungs stay as planned. Raise `RunbookError` if a rung fails.
     """
     finished: list[FinishedRung] = []
     while len(finished) < len(ladder.rungs):
@@ -67,7 +70,7 @@ def climb(
         if was_done and read_mark(rung_path, FULL) is not None:
             _refuse_changed(rung_path)
         else:
-            # The time of a call that was killed within a rung is not known.
+            # If a call was killed during a rung, its time is unknown.
             is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
             started = time.monotonic()
             try:
@@ -100,7 +103,10 @@ def is_begun(rung_path: Path) -> bool:
 
 
 def _with_time(ladder: Ladder, position: int, seconds: float | None) -> Ladder:
-    """Return the ladder with more time for one rung; None means that the time is not known."""
+    """Return the ladder with `seconds` added to a rung's time.
+
+    None means that the time is unknown.
+    """
     rungs = list(ladder.rungs)
     if seconds is not None:
         earlier = rungs[position].measured_seconds or 0.0
@@ -204,7 +210,10 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 
 def _has_tokens(folder: Path) -> bool:
-    """Return whether a run made token files in its own folder. A site may store them elsewhere."""
+    """Return whether a run has made token files in its own folder.
+
+    A site may store them elsewhere.
+    """
     return read_mark(folder, TOKENIZE) is not None and (folder / "data").is_dir()
 
 

@@ -1,4 +1,4 @@
-"""A forecast of a run's final loss, whatever its basis: its record and its tables."""
+"""The record and the tables of a forecast of a run's final loss, whatever its basis."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class SizeForecast:
-    """A training of another size with the same compute."""
+    """A training of a different model size with the same compute."""
 
     parameters: float
     tokens: float

@@ -33,12 +33,12 @@ LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
 """Share of the run's own device-hours that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
-"""Minimum of the default budget, so that even the ladder of a small run gets some time."""
+"""Least default budget, so that even the ladder of a small run gets some time."""
 START_SECONDS = 8.0
-"""Time for the trainer's start, the checks and the records of one rung.
+"""Time that a rung needs for the trainer's start, the checks and the records.
 
-It takes 8 s of processor time on two cores, 5 of them by both ranks at once (AMD EPYC, Zen 4,
-2026-11-28). With notebooks it took 40 to 50 s.
+This takes 8 s of processor time on two cores, and both ranks work at once for 5 s of it (AMD EPYC,
+Zen 4, 2026-11-28). With notebooks it took 40 to 50 s.
 """
 FIRST_RUNG_SECONDS = 12.0
 """Additional time in which the first rung imports torch and tokenizes a small text."""
@@ -57,9 +57,9 @@ class PlannedRung:
     device_hours: float | None = None
     cost: float | None = None
     is_measured: bool = False
-    """Whether a smoke test on this machine has measured a similar step."""
+    """Whether a smoke test on this machine has timed a similar step."""
     measured_seconds: float | None = None
-    """Wall time of its training over all calls.
+    """Wall time of the rung's training over all calls.
 
     None if it is not trained or the time is unknown.
     """
@@ -90,12 +90,12 @@ class Ladder:
     designed: str = ""
     schema: int = 1
     budget_device_hours: float | None = None
-    """The requested budget; 0 if no budget was requested, None if an earlier version did not record
+    """The requested budget. 0 if none was requested, and None if an earlier version did not record
     it.
     """
     notes: tuple[str, ...] = field(default=())
     spent_seconds: float = 0.0
-    """Wall time that all calls so far have used on this machine."""
+    """Wall time on this machine that all calls have used so far."""
     planned_flops: float = 0.0
     """Compute of the largest rung as first planned; 0 if no rung is trained yet."""
 
@@ -190,7 +190,7 @@ def _fit_budget(
 ) -> Ladder:
     """Return the ladder whose rungs use this many device-hours.
 
-    They use fewer if the largest rung already has a quarter of the run's compute.
+    They use fewer if the largest rung would otherwise exceed a quarter of the run's compute.
     """
     most_flops = LARGEST_SHARE * family.flops
     start_hours = starts_seconds(count) * family.devices / 3600
@@ -251,7 +251,7 @@ def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> Plann
     set_words = [*ladder.set_words, *rung.words()]
     _, plan = load_plan(ladder.run, set_words, measured=True)
     is_measured = plan.calibration[FULL] is not None
-    # A smoke test's measurement already includes the speed of the machine's cores.
+    # A smoke test's step time already reflects the speed of the machine's cores.
     if core_flops and not is_measured:
         _, plan = load_plan(ladder.run, set_words, core_flops=core_flops)
     time = plan.time[FULL]
@@ -294,7 +294,7 @@ DATA_KEYS = (
     "data.append_eod",
     "training.sequence_length",
 )
-"""Values that must be equal for the losses of two trainings to be comparable."""
+"""Keys whose values must be equal for the losses of two trainings to be comparable."""
 RECIPE_KEYS = (
     "training.schedule",
     "training.wsd_decay_fraction",
@@ -304,7 +304,7 @@ RECIPE_KEYS = (
     "training.dropout",
     *OPTIMIZER_KEYS,
 )
-"""Values whose change shifts the losses of all sizes by an unknown amount."""
+"""Keys whose change shifts the losses of all sizes by an unknown amount."""
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
@@ -332,7 +332,7 @@ def read_ladder(folder: Path) -> Ladder | None:
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
-    """Save a ladder, so that a later call trains the same rungs and knows the time used so far."""
+    """Save a ladder, so that a later call trains the same rungs and knows how much time is used."""
     dated = replace(ladder, designed=ladder.designed or utc_now())
     text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)

@@ -1,6 +1,6 @@
-"""The loss that a ladder forecasts for its run.
+"""Forecasts a run's loss from its ladder.
 
-It includes forecasts for other sizes, and reasons not to trust them.
+The forecast covers other model sizes, and lists reasons not to trust it.
 """
 
 import math
@@ -25,8 +25,8 @@ from runbook.phases.messages import PhaseMessage
 CHANGED_RECIPE_WIDENING = 2.0
 """Factor by which the interval widens if the recipe differs.
 
-In the series of docs/forecast.md, another schedule or regularisation changed final losses by 1 to
-3%, which is as much as the interval's half-width.
+In the series of docs/forecast.md, a different schedule or regularisation changed final losses by 1
+to 3 %, which is as much as the interval's half-width.
 """
 EPOCHS_AS_NEW = 4.0
 """Up to this number of epochs, repeated tokens are worth almost as much as new ones (Muennighoff et
@@ -39,10 +39,10 @@ A law for new tokens does not apply there.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
-"""Factor by which the interval widens if losses are far from a line.
+"""Factor by which the interval widens if the rungs' losses are far from a line.
 
-The one uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as far
-as the others. An even wider interval would no longer be useful.
+The only uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
+much as the others. An even wider interval would no longer be useful.
 """
 SHORT_WIDENING = 3.0
 """Factor by which the interval widens if rungs have few steps.
@@ -56,7 +56,7 @@ UNSTABLE_WIDENING = 4.0
 Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
 """
 OPTIMUM_REACH = 8.0
-"""The best size is searched up to this factor from the run's size."""
+"""The search for the best size covers sizes that differ from the run's by up to this factor."""
 OPTIMUM_STEPS = 61
 FEWEST_RATIOS = 1.5
 """Factor by which tokens per parameter must differ between rungs.
@@ -75,8 +75,8 @@ def forecast_run(
     """Return the forecast for a run's current plan.
 
     `values` are the run's `family_values`, and `epochs` is how often its tokens repeat (None if
-    unknown). Raise `DataError` if there are too few rungs, if they have other text, or if tokens
-    repeat too often.
+    unknown). Raise `DataError` if there are too few rungs, if they were trained on a different
+    text, or if tokens repeat too often.
     """
     _refuse_other_text(ladder, values)
     doubts = [
@@ -115,7 +115,7 @@ class _Doubt:
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
     """Return the differences between the rungs' recipe and the run's."""
-    # A ladder of an earlier version lacks keys that were added later.
+    # A ladder from an earlier version lacks keys that were added later.
     known = {key: value for key, value in values.items() if key in ladder.family}
     changed = [key for key, value in known.items() if ladder.family[key] != value]
     if not changed:
@@ -157,7 +157,7 @@ def _steps_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
 
 def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
-    """Return a doubt if losses are far from the line between neighbouring rungs."""
+    """Return a doubt if a rung's loss is far from the line between its neighbours."""
     runs = as_fit(list(finished))
     line = line_of(runs)
     uneven = uneven_rungs(line)
@@ -215,7 +215,7 @@ def _sizes(
     family: Family,
     factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
-    """Return other sizes at the run's compute, and the best of them.
+    """Return forecasts for other sizes at the run's compute, and the best size.
 
     If there is no best size, return the reason.
     """

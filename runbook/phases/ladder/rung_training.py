@@ -3,8 +3,8 @@
 The steps are those of the notebooks 02-data and 04-training, and leave the same files: run.yaml,
 plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON records.
 The executed notebooks are missing, and so are the results that only notebooks make: the record of
-00, sealed forecasts and sample text. They took three kernels and most of a small rung's time;
-`runbook run RUN --as RUNG` still makes them, and trains nothing again.
+00, sealed forecasts and sample text. Executing the notebooks took three kernels and most of a small
+rung's time. `runbook run RUN --as RUNG` still makes them, without training again.
 """
 
 import contextlib
@@ -43,7 +43,10 @@ PYTHON_FILE = "python"
 """The python of the rungs' jobs, in the ladder's folder; see `WarmTrainer.write_python`."""
 
 PROMPT = "training.sample_prompt"
-"""Key of the text that a run continues before and after its training. Rungs have no such text."""
+"""Key of the text that a run's model continues before and after training.
+
+Rungs have no such text.
+"""
 
 
 @contextmanager
@@ -64,8 +67,9 @@ def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
 def can_fork_ranks(settings: Settings) -> bool:
     """Return whether ranks on this machine can be forked from a process that has imported torch.
 
-    A site's own interpreter, modules and variables come into force when a process starts, and a GPU
-    does not survive a fork. Other systems than Linux lack calls that the fork server needs.
+    A site's own interpreter, modules and variables take effect only when a process starts, and a
+    GPU context does not survive a fork. Systems other than Linux lack calls that the fork server
+    needs.
     """
     if sys.platform != "linux":
         return False
@@ -86,10 +90,10 @@ class RungTrainer:
     folder: Path
     """The ladder's own folder."""
     warm: WarmTrainer | None = None
-    """None if each rank of each rung imports torch for itself."""
+    """None if every rank of every rung imports torch by itself."""
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
-        """Train a rung, or the remaining part of it. Raise `RunbookError` if that fails."""
+        """Train a rung, or what is left of it. Raise `RunbookError` if that fails."""
         request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
@@ -108,12 +112,12 @@ class RungTrainer:
             self._train(settings, rung_path)
 
     def _train(self, settings: Settings, rung_path: Path) -> None:
-        """Make the token files unless another rung has made them, and train."""
+        """Make the token files, unless another rung already has, and train."""
         if not has_token_files(rung_path):
             _make_tokens(settings)
         opened = open_run_phase(settings, FULL)
         with _recorded(opened.session):
-            # Files of another rung are only found here, and marked as this rung's.
+            # This only finds files that another rung has made, and marks them as this rung's.
             data_phase.tokenize(opened)
             training_phase.check_ready(opened)
             job = training_jobs.training_step(
@@ -125,7 +129,7 @@ class RungTrainer:
             training_phase.finish(opened)
 
     def _python(self) -> str:
-        """Return the python of a rung's ranks; empty means the site's own."""
+        """Return the Python that starts a rung's ranks; empty means the site's own."""
         if self.warm is None:
             return ""
         if not self.warm.pid:
@@ -136,9 +140,9 @@ class RungTrainer:
 
 
 def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
-    """Return the call of `runbook run` that checks the environment of a rung.
+    """Return the request to `runbook run` that checks the environment of a rung.
 
-    Rungs of an earlier version had the run's prompt. Such a rung keeps the prompt.
+    A rung that an earlier version started has the run's prompt, and keeps it.
     """
     words = (*ladder.set_words, *planned.rung.words())
     request = RunRequest(ladder.run, words, planned.name, PLAN, ENVIRONMENT)
@@ -150,7 +154,7 @@ def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
 
 
 def _settings_of(request: RunRequest, say: Say) -> Settings:
-    """Return the values of a rung, including values that were set by hand for its folder."""
+    """Return the values of a rung, including those that the user set for its folder."""
     load = partial(params.load, request.run, set_words=request.words())
     settings = with_values_given_before(load, say)
     require_values(settings)
@@ -158,7 +162,7 @@ def _settings_of(request: RunRequest, say: Say) -> Settings:
 
 
 def has_token_files(rung_path: Path) -> bool:
-    """Return whether a rung has token files, which it made or which are linked from another run."""
+    """Return whether a rung has token files, made by itself or linked from another run."""
     if read_mark(rung_path, TOKENIZE) is not None:
         return True
     data = rung_path / "data"
@@ -178,7 +182,7 @@ def _make_tokens(settings: Settings) -> None:
 
 @contextmanager
 def _recorded(session: Session) -> Iterator[None]:
-    """Write why a phase stopped into its record. Raise an error that names the phase."""
+    """If a phase stops, write the reason into its record, and raise an error that names the phase."""
     try:
         yield
     except RunbookError as error:

@@ -21,47 +21,50 @@ FEWEST_RUNGS = 5
 MOST_RUNGS = 8
 COMPUTE_BETWEEN_RUNGS = 2.0
 """With this factor, five rungs span a factor of 16 and together cost about twice as much as the
-largest.
+largest rung.
 
-The factor is smaller if the smallest rung would be narrower than `NARROWEST`, or have fewer steps
-than `FEWEST_STEPS`.
+A smaller factor is used if the smallest rung would be narrower than `NARROWEST`, or have fewer
+steps than `FEWEST_STEPS`.
 """
 LEAST_BETWEEN_RUNGS = 1.25
-"""Closer rungs would differ by little more than two random seeds do."""
+"""Rungs with a smaller factor between them would differ little more than two random seeds do."""
 LEAST_FOR_STEPS = 1.6
-"""Rungs are never closer than this, even to gain steps.
+"""The factor between rungs is never below this to gain steps.
 
-Five rungs then span a factor of 6.6, which a law needs for an extrapolation by four times as much.
+With it, five rungs span a factor of 6.6, which a law needs to extrapolate by a factor four times as
+large.
 """
 NARROWEST = 32
-"""Width below which a model learns differently from wider ones.
+"""Width below which a model learns differently from wider models.
 
 With a vocabulary of 50,000, a model of this width already has 1.6 M parameters.
 """
 LARGEST_SHARE = 0.25
 """Share of the run's compute beyond which a rung is no longer a small training."""
 ON_ONE_LINE = 5
-"""Number of rungs with the run's own tokens per parameter.
+"""Number of rungs with as many tokens per parameter as the run has.
 
-Further rungs have the compute of one of these but another size, so that the fit can separate the
-effects of size and tokens.
+Each further rung has the compute of one of these but a different size, so that the fit can separate
+the effects of size and tokens.
 """
 OTHER_SIZES = ((2, 2.0), (2, 0.5), (3, 2.0))
-"""For each such extra rung: the rung with the same compute, and the size relative to that rung.
+"""For each extra rung, the position of the rung with the same compute, and the size relative to it.
 
-They are small rungs, because these are cheap.
+The small rungs are used, because they are cheap.
 """
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""Largest relative rounding of a batch; above it, every rung uses the run's own batch.
+"""Largest relative change that rounding may make to a batch. Above it, every rung uses the run's
+own batch.
 
-A batch of few sequences cannot scale with the size: with 6 instead of 5 sequences the number of
-steps changes, and the losses of the rungs would form a zigzag.
+A batch of only a few sequences cannot follow the size: going from 5 to 6 sequences changes the
+number of steps so much that the rungs' losses would zigzag.
 """
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 300
-"""Fewest steps of a rung. The loss of a shorter training depends on its steps, not its tokens.
+"""Least number of steps of a rung. The loss of a shorter training depends on its steps, not its
+tokens.
 
 On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 186 steps with a
 quarter of the batch. A law through rungs of 186 to 811 steps missed by 3.8 % (docs/ladder.md).
@@ -71,16 +74,16 @@ MOST_NOISE = 0.019
 
 The highest stable rate falls with the width (Yang et al., arXiv:2203.03466) and grows with the
 square root of the batch (Malladi et al., arXiv:2205.10287). Rungs are narrower than the run, so
-they do not show it. In benchmarks/forecast, runs of 0.021 to 0.034 ended 5 to 22 % above their
-forecasts; runs of 0.0085 to 0.017 did not. GPT-3 with 175B parameters has 0.0004.
+they do not show the instability. In benchmarks/forecast, runs of 0.021 to 0.034 ended 5 to 22 %
+above their forecasts; runs of 0.0085 to 0.017 did not. GPT-3 with 175B parameters has 0.0004.
 """
 HELD_OUT_TOKENS = 65_536
 """Tokens in the evaluation at the end of a rung.
 
-With this many, the standard error of the mean is about 0.01 nats.
+With this many, the standard error of the mean loss is about 0.01 nats.
 """
 WIDE = 1024
-"""Width of the run from which rungs get widths and heads that suit GPUs."""
+"""If the run is at least this wide, rungs get widths and heads that suit GPUs."""
 WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
@@ -123,12 +126,12 @@ class Family:
 
     @property
     def is_nearly_unstable(self) -> bool:
-        """Return whether the rate is high for the run's width and batch; see `MOST_NOISE`."""
+        """Return whether the learning rate is high for the run's width and batch; see `MOST_NOISE`."""
         return gradient_noise(self.rate.peak, self.shape.hidden, self.batch_tokens) > MOST_NOISE
 
 
 def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
-    """Return how far noise moves the weights of a run, relative to what the run's width tolerates.
+    """Return how far noise moves the weights of a run, relative to what its width tolerates.
 
     >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
     0.012
@@ -161,7 +164,7 @@ class LadderRung:
     eval_iterations: int
 
     def words(self) -> list[str]:
-        """Return the rung as `--set` arguments for the run's own file."""
+        """Return the `--set` arguments that turn the run's own file into this rung."""
         training = {
             "shape.layers": self.layers,
             "shape.hidden": self.hidden,
@@ -240,7 +243,8 @@ def _wanted_sizes(
     line = []
     for below in reversed(range(ON_ONE_LINE)):
         flops = largest_flops / factor**below
-        # Tokens per parameter stay constant, so both grow with the square root of the compute.
+        # Tokens per parameter stay constant, so tokens and parameters grow with the square root of
+        # compute.
         line.append((family.parameters * math.sqrt(flops / family.flops), flops))
 
     yield from line
@@ -342,7 +346,7 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
     """Return the shape with about this many parameters that is most similar to the run's.
 
-    Its width-to-depth ratio and its heads are closest to the run's.
+    It has the closest width-to-depth ratio and the closest heads.
     """
     ratio = shape.hidden / shape.layers
     candidates = []
@@ -389,7 +393,7 @@ def _scaled(shape: ModelShape, layers: int, hidden: int) -> ModelShape:
 
 
 def _heads(shape: ModelShape, hidden: int) -> int:
-    """Return the number of heads that divides a width into heads of about the run's own size."""
+    """Return the number of heads that makes each head about as large as the run's."""
     unit = HEAD_UNIT if shape.hidden >= WIDE else SMALL_HEAD_UNIT
     possible = [heads for heads in range(1, shape.heads + 1) if hidden % (unit * heads) == 0]
     return min(
@@ -400,13 +404,14 @@ def _heads(shape: ModelShape, hidden: int) -> int:
 def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
     """Return the rungs with batches scaled to their size.
 
-    If scaled batches would be too coarse, all rungs get the run's own batch and learning rate.
+    If rounding would change scaled batches too much, all rungs get the run's own batch and learning
+    rate.
     """
     ideal_batches = _batches_by_size(family, rungs)
     batches = [_whole_batch(family, ideal) for ideal in ideal_batches]
     if _worst_rounding(batches, ideal_batches) > WORST_BATCH_ROUNDING:
-        # A higher rate than the run's requires the other half of the rule, a smaller batch. Without
-        # it, rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
+        # A learning rate above the run's requires the other half of the rule, a smaller batch.
+        # Otherwise rungs with batches of 512 tokens became unstable, and a forecast missed by 39 %
         # (docs/ladder.md).
         rungs = [_with_own_rate(family, rung) for rung in rungs]
         batches = [_own_batch(family) for _ in rungs]
@@ -415,7 +420,7 @@ def _with_batches(family: Family, rungs: list[LadderRung]) -> list[LadderRung]:
 
 
 def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]:
-    """Return the ideal batch for the size of each rung, not yet a whole number of sequences."""
+    """Return the ideal batch for the size of each rung, before it is rounded to whole sequences."""
     batches = []
     for rung in rungs:
         ratio = rung.parameters / family.parameters
@@ -449,9 +454,9 @@ def _with_own_rate(family: Family, rung: LadderRung) -> LadderRung:
 
 
 def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
-    """Return the rung with a whole number of steps of this batch.
+    """Return the rung with this batch and a whole number of steps.
 
-    Warm-up and decay keep the run's own shares.
+    Warm-up and decay take the same shares of the steps as in the run.
     """
     length = family.shape.sequence_length
     iterations = max(1, round(rung.tokens / (batch * length)))
@@ -474,7 +479,7 @@ def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
 
 
 def _micro_batch(family: Family, batch: int) -> int:
-    """Return the largest micro-batch that divides a device's share of the batch.
+    """Return the largest micro-batch by which a device's share of the batch is divisible.
 
     It is at most the run's own.
     """
@@ -484,5 +489,5 @@ def _micro_batch(family: Family, batch: int) -> int:
 
 
 def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs that have too few steps to predict longer trainings."""
+    """Return the rungs that have too few steps to predict a longer training."""
     return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

@@ -1,4 +1,4 @@
-"""Functions that `runbook ladder` and its notebook call.
+"""Functions for `runbook ladder` and its notebook.
 
 They plan a ladder, train it, forecast the run and store the results.
 """
@@ -57,12 +57,12 @@ class LadderRequest:
     set_words: tuple[str, ...] = ()
     name: str = "ladder"
     rungs: int = 0
-    """Number of rungs; 0 means that of the existing ladder, or else five."""
+    """Number of rungs. 0 means as many as the existing ladder has, or five for a new ladder."""
     minutes: float = 0.0
     device_hours: float = 0.0
     """Budget for all rungs together.
 
-    If no budget is set, it is 1% of the run, and at least ten minutes.
+    The default is 1 % of the run, and at least ten minutes.
     """
 
 
@@ -166,18 +166,19 @@ def _refuse_other_budget(
 
 
 def _refuse_named_folder(run: str) -> None:
-    """Raise an error if RUN is a folder made by `--as`, because its rungs need their own names."""
+    """Raise an error if RUN is a folder made by `--as`, because its rungs would need other names."""
     named = named_run(run)
     if named.as_name:
         raise ParamsError(PhaseMessage.LADDER_OF_A_NAMED_SET, folder_name=run, run=named.run)
 
 
 RungTrainers = Callable[[Settings, Path], AbstractContextManager[TrainRung]]
-"""Yields the function that trains the rungs of a run, whose ladder is in this folder."""
+"""Returns a context manager with the function that trains the rungs of the ladder in this folder.
+"""
 
 
 def climb_ladder(request: LadderRequest, trainers: RungTrainers, say: Say) -> LadderState:
-    """Train the remaining rungs, forecast the run, and save table, figure and forecast."""
+    """Train the remaining rungs, forecast the run, and save the table, the figure and the forecast."""
     started = time.monotonic()
     state = find_ladder(request)
     settings, plan = load_plan(request.run, request.set_words, measured=True)
@@ -220,7 +221,7 @@ def _family_of_ladder(ladder: Ladder) -> Family | None:
 def _budget_seconds(ladder: Ladder, settings: Settings) -> float | None:
     """Return the requested wall time of all rungs.
 
-    Return None if no time was requested, or if rungs wait in a queue, where waiting uses no
+    Return None if no time was requested, or if rungs wait in a queue, because waiting uses no
     device-hours.
     """
     if not ladder.budget_device_hours or settings.site.scheduler != "local":
@@ -290,9 +291,9 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 
 
 def reached_loss(folder: Path) -> float | None:
-    """Return the final loss of a run.
+    """Return the loss that a run reached.
 
-    Return None if the run was not trained to its end or not evaluated there.
+    Return None if the run was not trained to its end, or not evaluated there.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None

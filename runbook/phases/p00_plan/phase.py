@@ -1,7 +1,7 @@
-"""00-plan: what will be trained, on what hardware and for how long; and a form to change it.
+"""00-plan: shows what will be trained, on what hardware and for how long, with a form to change it.
 
-The form starts from the run file and the values that the parameters cell overrides. A run file
-written by the form includes both.
+The form starts with the values of the run file and of the parameters cell. A run file that the form
+writes includes both.
 """
 
 from collections.abc import Iterable, Mapping
@@ -100,7 +100,7 @@ def show_sizes(plan: Plan) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_layout(run: PlannedRun, session: Session) -> View:
-    """Show the layout in one table, with pictures and every rule that it was checked against."""
+    """Show the layout in a table and figures, with every rule that it was checked against."""
     plan = run.plan
     training = plan.phases[FULL]
     time = plan.time[FULL]
@@ -135,7 +135,7 @@ def show_memory(plan: Plan) -> View:
 
 @step(takes=plan_only)
 def show_time(plan: Plan) -> View:
-    """Show FLOPs, step time and checkpoints. An estimate states its basis."""
+    """Show FLOPs, step time and checkpoints. Each estimate states its basis."""
     view = View([plan_tables.time_table(plan)])
     formula = formulas.step_time(plan, FULL)
     if formula:
@@ -155,7 +155,7 @@ def show_time(plan: Plan) -> View:
 def show_storage(run: PlannedRun) -> View:
     """Show the size of checkpoints and data, and the cost of preparing the text.
 
-    Compare this runbook's method with that of the documents.
+    Compare this runbook's method with the documents' method.
     """
     plan = run.plan
     settings = run.settings
@@ -187,7 +187,7 @@ def show_what_if(run: PlannedRun) -> Table:
 
 @step(takes=run_only)
 def show_forecast(run: PlannedRun) -> View:
-    """Forecast the final loss, also for other model sizes at the same compute."""
+    """Forecast the final loss, including the losses of other model sizes at the same compute."""
     return show_planned_loss(run.settings, run.plan)
 
 
@@ -254,7 +254,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
-    """Return every value that comes neither from a default nor from the site, as it was written."""
+    """Return every value that was set in neither the defaults nor the site file, as it was written."""
     layers = ("run file", "variant", SCALED_DOWN, *GIVEN)
     chosen = {}
     for key in settings.values():
@@ -266,7 +266,7 @@ def _chosen_values(settings: Settings) -> dict[str, Any]:
 
 
 def form_fields(settings: Settings) -> dict[str, list[Field]]:
-    """Return every key of the schema as a form field: the usual ones first, then by section."""
+    """Return every key of the schema as a form field: the most common keys first, then by section."""
     named = {
         "site": tuple(params.site_names(settings.project)),
         "model": tuple(read_models(settings.project).names),
@@ -299,7 +299,7 @@ def _place_in_form(key: Key) -> int:
 
 
 def values_table(settings: Settings) -> Table:
-    """Return the usual values, with their origin and meaning."""
+    """Return a table of the values that change most often, with their origin and meaning."""
     origins = settings.parameters()
     rows = []
     for key in FIRST:
@@ -325,7 +325,7 @@ def consider_changes(
     keys: Iterable[str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Answer:
-    """Show the effect of the changes.
+    """Return the effect of the changes.
 
     This is a short version of the plan, or each error next to its field.
     """
@@ -353,9 +353,9 @@ def write_run_file(
     changes: Mapping[str, str],
     values_over_file: Mapping[str, Any] | None = None,
 ) -> Path:
-    """Write params/<name>.yaml with the run's own file and the changes.
+    """Write params/<name>.yaml, which is the run's own file with the changes.
 
-    A file that this form did not write is kept.
+    Never overwrite a file that this form did not write.
     """
     name = name.removesuffix(".yaml")
     if not is_name(name):
@@ -373,7 +373,7 @@ def write_run_file(
 
 
 def file_text(settings: Settings, name: str) -> str:
-    """Return the run's own file with every chosen value.
+    """Return the text of the run's own file with every chosen value.
 
     Comments, order and unchanged lines are kept.
     """
@@ -394,7 +394,7 @@ def file_text(settings: Settings, name: str) -> str:
 
 
 def value_as_written(settings: Settings, key: str) -> str:
-    """Return a value in the notation in which it was chosen.
+    """Return a value in the notation in which the user wrote it.
 
     For example, return 00:30:00 if the run contains 1800 seconds.
     """
@@ -434,8 +434,8 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
     """Return the field next to which a broken rule is shown, or an empty string if no field fits.
 
-    A changed field that can fix the rule is best. The field that was changed last comes next, then
-    the first field that can fix the rule.
+    Prefer a changed field that can fix the rule, then the field that was changed last, then the
+    first field that can fix the rule.
     """
     mending = [key for key in keys if key in check.keys]
     changed = [key for key in mending if key in changes]

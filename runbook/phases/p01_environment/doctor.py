@@ -61,7 +61,7 @@ from runbook.tokens.sources.input_files import says_its_kind
 PHASE = ENVIRONMENT
 SHOWN_REASONS = 4
 STALE_SECONDS = 600
-"""Kernels compile faster than this, so an older lock comes from an interrupted compilation."""
+"""Compiling a kernel takes less time, so an older lock was left by an interrupted compilation."""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -128,7 +128,7 @@ def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
 
 
 def print_nothing(_: str) -> None:
-    """Discard the progress messages of the preflight."""
+    """Discard a progress message of the preflight."""
 
 
 def climb_without_run(
@@ -155,7 +155,7 @@ def climb_with_run(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Run the preflight with a job in the run's own folder, and keep the answers there.
+    """Run the preflight with a job in the run's own folder, and store the answers there.
 
     The folder stays locked until the preflight ends.
     """
@@ -353,7 +353,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Return the purpose of each of a run's secrets, by its reference."""
+    """Return what each secret of a run is used for, by its reference."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -456,7 +456,7 @@ def queue_checks(settings: Settings) -> list[Check]:
             checks.append(_queue_check(settings, section, partition, states))
 
     for phase, section in JOB_SECTIONS.items():
-        # The limits of a queue that does not exist are unknown.
+        # A queue that does not exist has no limits to check.
         if partitions[section] in ("", *states):
             checks.append(_limits_check(settings, phase, limits, queue.queue_word))
 
@@ -466,7 +466,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
-    """Return the partition of a job: the one that it names, or else the default one.
+    """Return the partition that a job names, or else the default partition.
 
     Return None if it is unknown.
     """
@@ -704,7 +704,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return the bytes of a text that are missing in its folder; 0 if its size is unknown."""
+    """Return how many bytes of a text still have to be fetched; 0 if the text's size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():
@@ -716,7 +716,7 @@ def _still_to_fetch(settings: Settings, text: TextShare) -> int:
 
 
 def locks_check(settings: Settings) -> Check:
-    """Check for interrupted compilations, whose locks block every later job."""
+    """Check for locks that interrupted compilations left behind: they block every later job."""
     name = "compilation locks"
     rule = "no compilation of kernels left a lock behind"
     checkout = settings.site.frameworks.get(settings.run.training.framework)
@@ -748,7 +748,7 @@ def _nearest(path: Path) -> Path:
 
 
 def writable_check(folder: Path) -> Check:
-    """Check whether files can be written to the run's folder."""
+    """Check that files can be written to the run's folder."""
     probe = folder / f".probe.{os.getpid()}"
     rule = "the run's folder can be written"
     try:

@@ -1,4 +1,4 @@
-"""The probe of the nodes, started in the same way as the trainer, and the checks of its answers."""
+"""Probes the nodes with ranks that start in the same way as the trainer, and checks the answers."""
 
 import json
 import sys
@@ -38,14 +38,14 @@ MEASURED = (
     "time granted",
     "port",
 )
-"""Checks whose value is a speed or a time and therefore differs at every call."""
+"""Checks whose value is a speed or a time, and therefore differs from call to call."""
 NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
-"""Keys of the libraries that a rank's torch was built with, and their display names."""
+"""Libraries that a rank's torch may be built with: the key in its answer, and the display name."""
 SKEW_SECONDS = 1.0
 """Clock difference above which file times and logs from different nodes are contradictory."""
 IDLE_BYTES = 2 << 30
-"""Memory in use on a GPU from which the GPU counts as busy."""
+"""A GPU counts as busy if at least this much of its memory is in use."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -99,7 +99,7 @@ def probe_checks(
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """Check the imports of the trainer's Python, and that all nodes have the same versions."""
+    """Check that the trainer's Python imports its packages, in the same versions on all nodes."""
     rule = (
         f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA "
         f"or ROCm and NCCL"
@@ -194,7 +194,7 @@ def _missing_gpus_check(
     short_nodes: Sequence[str],
     facts: Sequence[ProbeAnswer],
 ) -> Check:
-    """Return the failed check of nodes with too few GPUs, with the remedy for their torch."""
+    """Return the failed check of nodes with too few GPUs; the remedy fits their build of torch."""
     value = ", ".join(short_nodes)
     cpu_build = _cpu_build_of_torch(facts)
     if cpu_build:
@@ -241,7 +241,7 @@ def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
 def networks_check(
     facts: Sequence[ProbeAnswer], groups: Mapping[str, Mapping[str, str | None]]
 ) -> Check:
-    """Check that each node has the network devices that the environment names."""
+    """Check that each node has the network devices that the environment variables name."""
     rule = "every device that the site's environment names exists on every node"
     check = partial(Check, "network devices", rule=rule)
     named = named_devices(groups)
@@ -268,7 +268,7 @@ def networks_check(
 
 
 def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
-    """Return whether a named device exists. Only Gloo does not treat a name as a prefix."""
+    """Return whether a named device exists. A name is a prefix, except for Gloo."""
     if variable == GLOO_VARIABLE:
         return device in present
     return any(name.startswith(device) for name in present)
@@ -365,5 +365,5 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return torch's report about a rank's devices; empty if torch could not be asked."""
+    """Return torch's report about a rank's devices; it is empty if torch could not be asked."""
     return rank_facts.get("torch") or {}

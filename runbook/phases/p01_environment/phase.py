@@ -55,9 +55,9 @@ finish = plain_end(PHASE)
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def prepare(run: PlannedRun, session: Session) -> None:
-    """Set up what the site's document sets up: checkout, image, environment.
+    """Carry out the set-up of the site's document: checkout, image, environment.
 
-    Parts that exist are not changed.
+    Nothing that exists is changed.
     """
     with run.hold("setting the machine up"):
         rows = set_up(run.settings, run.folder)
@@ -115,7 +115,7 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     else:
         session.add_results({"nodes": nodes})
 
-    # Record entries must not change while nothing changes, so measured figures are stored under
+    # The record's checks must stay equal as long as the cluster does, so measured figures go under
     # "nodes".
     return record_checks(session, [_for_record(check) for check in result.checks])
 
@@ -134,7 +134,7 @@ def _show_measured(checks: Sequence[Check]) -> None:
 def _for_record(check: Check) -> Check:
     """Return a check in the form that the record stores.
 
-    Its nodes are removed and, if it passed, its measured values.
+    The nodes are removed and, if the check passed, a measured value as well.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -178,8 +178,9 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 def set_up(settings: Settings, folder: Path) -> list[Row]:
     """Run the missing steps in order, with a row for each.
 
-    If a step fails, `ProgramError` contains its last output and its log. The done marker of a step
-    contains its script's fingerprint, so a changed script runs again; it skips what already exists.
+    If a step fails, raise `ProgramError` with its last output and its log. A step's done marker
+    contains its script's fingerprint, so a changed script runs again. The script skips what already
+    exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
@@ -199,7 +200,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
 
 
 def pack_for_nodes(settings: Settings) -> list[Row]:
-    """Pack the environment of the jobs if nodes use a local copy, and return a row about it."""
+    """Pack the jobs' environment if the nodes use a local copy, and return a row about that."""
     if not uses_copy(settings):
         return []
     started = time.monotonic()

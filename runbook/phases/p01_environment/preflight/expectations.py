@@ -23,11 +23,11 @@ class Expectations:
     """The accelerator's datasheet, or None for a CPU or a device that is not in the table."""
     devices_per_node: int
     cores_per_node: int
-    """0 if the site does not state it."""
+    """0 if the site file does not state the number."""
     fabric: str
     """Name of the fast network; empty if there is no such network, or its name is not known."""
     network_bytes: float
-    """Bytes per second of a node's network; 0 if the site does not state it."""
+    """Bytes per second of a node's network; 0 if the site file does not state the speed."""
     checkpoint_bytes: int
     """Bytes of one checkpoint, according to the plan."""
     walltime: int

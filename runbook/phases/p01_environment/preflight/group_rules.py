@@ -1,6 +1,6 @@
 """Rules for the last stage, in which ranks run.
 
-The ranks connect in the same way as the trainer's, and use each of its process groups.
+They connect in the same way as the trainer's ranks, and use each of the trainer's process groups.
 """
 
 import re
@@ -70,7 +70,7 @@ def nodes_of_ranks(ranks: Sequence[int], world_size: int, nodes: Sequence[str]) 
 def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
     """Check that all ranks connected and that their first all-reduce succeeded.
 
-    Only the first error is shown, because later ones are consequences.
+    Only the first error is shown, because later errors are consequences of it.
     """
     rule = PlacedRule(
         PreflightCheck.RENDEZVOUS,
@@ -126,7 +126,7 @@ def _step_check(
     part: str,
     num_ranks: int,
 ) -> PlacedCheck:
-    """Check one part of the probe by the answers of all ranks.
+    """Check a part of the probe, using the answers of all ranks.
 
     Name the step at which the ranks without an answer stopped.
     """
@@ -160,7 +160,7 @@ def _step_check(
 
 
 def _failure_time(rank: RankFacts, part: str) -> float:
-    """Return when a rank failed, or when it began the step in which it hung."""
+    """Return the time at which a rank failed, or began the step in which it hung."""
     failed = rank.get("error_times", {}).get(part)
     if failed is not None:
         return float(failed)

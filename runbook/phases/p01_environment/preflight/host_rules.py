@@ -19,14 +19,14 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 ANSWERED = "answers"
-"""Prefix of the name of the check whether every node answered."""
+"""Prefix of the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
 """Returns a description of the fault in a node's facts, or an empty string."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that refer to the node itself on every node."""
 GRANTED_SLACK_SECONDS = 90
-"""Part of a job's granted time that may pass before the check reads the remaining time."""
+"""How much of a job's granted time may pass before the check reads the remaining time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NodeRule:
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """Function that returns the value of a healthy node, for the row of a passed check."""
+    """Returns the value to show for a healthy node, in the row of a passed check."""
     verdict: str = "fail"
 
 
@@ -121,10 +121,10 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the process limits that would end a training only after it has started.
+    """Return the process limits that would end a training after it has started.
 
-    Login nodes often have such limits, and Slurm passes on those of the submitting shell. Answers
-    of earlier versions do not contain them.
+    Login nodes often have such limits, and Slurm passes the submitting shell's limits on to the
+    job. Answers of earlier versions do not contain them.
     """
     faults = []
     seconds = facts.get("cpu_seconds")
@@ -162,7 +162,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the job's memory limit is far below the needs of a process."""
+    """Return a fault if the job's memory limit is far below what a process needs."""
     needed = max(1, expected.devices_per_node) * GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:
@@ -194,7 +194,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the faults of caches for compiled kernels: unwritable, shared by nodes, or noexec."""
+    """Return the faults of caches for compiled kernels: not writable, shared by nodes, noexec."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -211,7 +211,7 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def names_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the names of nodes that do not resolve here, or that resolve to this node itself."""
+    """Return the names of other nodes that this node cannot resolve, or resolves to itself."""
     faults = [f"{name}: {error}" for name, error in facts["errors"].items()]
     for name, addresses in facts["addresses"].items():
         leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
@@ -277,8 +277,8 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a different Python that precedes, on PATH, the `python3` that runs here.
 
-    A Python that comes later is never called by mistake; most systems have one. The same holds if
-    the job's Python is not on PATH.
+    A Python that comes later, as on most systems, is never started by mistake. If the job's own
+    Python is not on PATH, there is no fault either.
     """
     if not _is_found_by_name(facts):
         return ""
@@ -339,7 +339,8 @@ PYTHON_RULE = PlacedRule(
 )
 NODE_RULES = (
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
-    # Our own programs are started by path, so only builds of extensions may be affected.
+    # Our own programs are started by their path, so only builds of extensions could use the wrong
+    # Python.
     NodeRule(
         PYTHON_RULE,
         "programs",
@@ -516,7 +517,7 @@ def node_setup_checks(answers: JobAnswers) -> list[PlacedCheck]:
 
 
 def host_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Check the first stage: site commands, missing answers, limits, software and other rules."""
+    """Check the first stage: site commands, missing answers, limits, software and the other rules."""
     setup = node_setup_checks(answers)
     if any(check.verdict == "fail" for check in setup):
         return setup
@@ -627,7 +628,7 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
     if silent:
         return rule.broken(_by_node(silent), list(silent))
     facts = answers.facts(HOSTS, "sources")
-    # A node with a cold file cache may have had no time for the last packages.
+    # A node with a cold file cache may have run out of time before the last packages.
     common = set.intersection(*(set(node_facts) for node_facts in facts.values()))
     sources: dict[str, dict[str, str | None]] = {}
     for node, node_facts in facts.items():
@@ -662,7 +663,7 @@ READ_AGAIN = (
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
     """Return, for each node, the packages that were read only on other nodes.
 
-    Every node has our own package, so it is included even if no node read it.
+    Our own package must be on every node, so it counts even if no node read it.
     """
     packages = {OWN_PACKAGE}.union(*facts.values())
     not_reached = {}
@@ -675,7 +676,7 @@ def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
 
 
 def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
-    """Return the folder of a package, or the folders of the nodes if they differ."""
+    """Return the folder of a package, or the folder on each node if they differ."""
     folders = {node: str(node_facts[package]["folder"]) for node, node_facts in facts.items()}
     if len(set(folders.values())) == 1:
         return next(iter(folders.values()))
@@ -735,7 +736,7 @@ def folder_checks(
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
     """Check one folder.
 
-    If a node cannot write there, the other nodes' missing files are not reported.
+    If a node cannot write there, files that other nodes miss are not reported.
     """
     rule = PlacedRule(
         PreflightCheck.SHARED_FOLDER,
@@ -757,9 +758,9 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Check the interfaces that the environment names.
+    """Check the interfaces that environment variables name.
 
-    Each must exist, be up, and have an address on each node.
+    Each must exist, be up and have an address on every node.
     """
     rule = PlacedRule(
         PreflightCheck.NETWORK_INTERFACE,
@@ -784,7 +785,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 
 
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which interface named in the environment is unusable on a node, and why."""
+    """Return which interface named in an environment variable is unusable on a node, and why."""
     for variable, value in facts["chosen"].items():
         if variable == GLOO_VARIABLE:
             problem = _exact_interfaces_problem(value, facts["interfaces"], expected)
@@ -808,8 +809,8 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why no interface that a variable names can be used, or an empty string if one can."""
-    # `^eth` excludes some interfaces; any other may be used.
+    """Return why no interface in a variable can be used, or an empty string if one can."""
+    # `^eth` excludes interfaces by prefix; any other interface may be used.
     if value.startswith("^"):
         return ""
     prefixes = _interface_prefixes(value)
@@ -835,9 +836,9 @@ def _exact_interfaces_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return which interface in gloo's list cannot be used, and why, or an empty string if all can.
+    """Return the first unusable interface in Gloo's list and why, or an empty string.
 
-    Gloo opens every name in the list and treats none as a prefix.
+    Gloo opens every interface in the list, and treats no name as a prefix.
     """
     names = [name for name in value.split(",") if name]
     for name in names:
@@ -914,9 +915,9 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that a node's name resolves to an address that the node really has.
+    """Check that each node's name resolves to an address that the node really has.
 
-    All other nodes resolve it.
+    Every other node resolves the name.
     """
     rule = PlacedRule(
         PreflightCheck.NODE_ADDRESSES,

@@ -45,7 +45,7 @@ class JobAnswers:
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return the reason for each node's missing answer.
+        """Return the reason why each missing answer is missing.
 
         The node did not answer, or a check hung, or there was an error.
         """
@@ -90,7 +90,7 @@ class JobAnswers:
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
     """Parse a job's output.
 
-    `nodes` is set if no line of the job names them, as on this machine.
+    Give `nodes` if no line of the job names them, as on this machine.
     """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):

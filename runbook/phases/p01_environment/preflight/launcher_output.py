@@ -1,6 +1,6 @@
-"""The process that ended first, according to a launcher's output.
+"""Finds the process that ended first in a launcher's output.
 
-All later ends are consequences.
+All later ends are consequences of it.
 """
 
 import re

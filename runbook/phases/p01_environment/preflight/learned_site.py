@@ -1,4 +1,4 @@
-"""Facts about a site that a preflight measures.
+"""The facts that a preflight learns about a site.
 
 These are values for the site file, each with its evidence, and the values that remain unknown.
 """
@@ -20,7 +20,7 @@ HARDWARE = "hardware"
 INTERFACE = ("environment", "network", "GLOO_SOCKET_IFNAME")
 NETWORK_DIGITS = 2
 ALL_MEMORY = "0"
-"""Slurm's word for all memory of a node."""
+"""Slurm's notation for all the memory of a node."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def learn_site(
 ) -> LearnedSite:
     """Return the site's values that follow from the answers of the nodes.
 
-    `job` is the job that measured, and `request` is what it had requested.
+    `job` is the job that took the measurements, and `request` is what it requested from the queue.
     """
     lessons: list[Lesson] = []
     gaps: list[Gap] = []
@@ -214,7 +214,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         return
 
     counts = {node: len(devices) for node, devices in gpus.items()}
-    # A training needs the same number on each node, so the node with the fewest GPUs decides.
+    # A training uses the same number on every node, so the node with the fewest GPUs decides.
     yield Lesson(
         (HARDWARE, "devices_per_node"),
         min(counts.values()),

@@ -30,7 +30,7 @@ CAUSES = {
         "that of the interface"
     ),
 }
-"""Explanation of a connection that succeeded only up to a stage."""
+"""For each stage that a connection may fail to reach, the probable cause."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Link:
 
     @property
     def name(self) -> str:
-        """The two nodes, in the direction of the connection."""
+        """The names of the two nodes, in the direction of the connection."""
         return f"{self.source} to {self.target}"
 
 
@@ -74,7 +74,7 @@ def link_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck
 
 
 def listening_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that each node can listen at the same places as the ranks."""
+    """Check that each node can listen at the addresses and ports where its ranks will listen."""
     rule = PlacedRule(
         PreflightCheck.PORT,
         (
@@ -103,8 +103,8 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
         for source, facts in answers.facts(PEERS, part).items():
             links.append(Link(source, target, facts))
         for source, reason in answers.missing(PEERS, part).items():
-            # Only some nodes connect to a peer. If one of them began and then stopped answering,
-            # that is a finding.
+            # Only some nodes connect to a peer. A node that began to connect and then stopped
+            # answering is reported.
             if reason != "no answer":
                 silent[f"{source} to {target}"] = reason
 
@@ -112,7 +112,10 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 
 
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
-    """Check that each link works completely, or else name the stage at which it failed."""
+    """Check that each link works completely.
+
+    For a link that does not, name the stage at which it failed.
+    """
     rule = PlacedRule(
         PreflightCheck.LINKS,
         (
@@ -191,7 +194,8 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
 
 def _share_sent_again(facts: NodeFacts) -> float:
     num_segments = int(facts["small_segments"])
-    # A single segment that a busy machine acknowledged late does not make a link lossy.
+    # One segment may be sent again because a busy machine acknowledged it late, so one does not
+    # count.
     if int(facts["small_sent_again"]) < 2:
         return 0.0
     return int(facts["small_sent_again"]) / num_segments
@@ -223,7 +227,8 @@ def bandwidth_check(links: Sequence[Link], expected: Expectations) -> PlacedChec
     """Compare the bandwidth of large messages with the site's stated network bandwidth."""
     floor = thresholds.NETWORK_FLOOR.value
     text = f"at least {floor / 1e9:g} GB/s: {thresholds.NETWORK_FLOOR.source}"
-    # A fabric's bandwidth is not that of TCP. The all-reduce is compared with it instead.
+    # TCP does not reach a fabric's bandwidth. The all-reduce is compared with that bandwidth
+    # instead.
     if expected.network_bytes and not expected.fabric:
         floor = thresholds.NETWORK_SHARE.value * expected.network_bytes
         stated = f"{expected.network_bytes / 1e9:g} GB/s stated for the site"

@@ -58,9 +58,9 @@ class PlacedCheck(Check):
     where: str = ""
     """The nodes that break the rule, or all nodes that were asked."""
     nodes: tuple[str, ...] = ()
-    """Names of the nodes that break the rule.
+    """Names of the nodes to blame.
 
-    Empty if no node breaks it, or if no node is to blame.
+    Empty if no node breaks the rule, or if no node is to blame.
     """
 
 

@@ -66,7 +66,7 @@ QUESTIONS = "questions"
 GROUPS = "groups"
 RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
-"""The rules of the stages that nodes answer. Ranks answer the last stage."""
+"""The rules for the stages that nodes answer. The last stage is answered by ranks."""
 ANSWERS = "environment/preflight"
 """Folder in the run's folder to which the nodes write. It is emptied at each call."""
 POLL_SECONDS = 0.3
@@ -74,7 +74,7 @@ QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
-"""Seconds past its time limit after which a job is given up, whatever the queue reports."""
+"""A job is given up this many seconds after its time limit, whatever the queue reports."""
 Report = Callable[[str], None]
 
 
@@ -130,7 +130,7 @@ class PreflightResult:
 
 
 def _check_dict(check: Check) -> dict[str, object]:
-    """Return a check with its nodes; a check that needed no job has no nodes."""
+    """Return a check as a dictionary. It includes the check's nodes, if the check needed a job."""
     return {"where": "", "nodes": [], **check.as_dict()}
 
 
@@ -202,7 +202,7 @@ def _probe_options(
 ) -> list[str]:
     """Return the options of the ranks' program.
 
-    They contain the folders for answers and files, the device, and the layout.
+    They give the folders for answers and files, the device, and the layout.
     """
     training = plan.phases[FULL]
     saves = folder / training.checkpoint.folder
@@ -275,7 +275,7 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[Prob
     options = _probe_options(settings, plan, folder, world_size)
     argv = [python, "-m", "runbook.training.probe", *options]
     script = render_local(settings, replace(plan.phases[SMOKE], phase=ENVIRONMENT), argv)
-    # This is not written to jobs/, because the probe is not part of the run.
+    # The job's folder is not in jobs/, because the probe is not part of the run.
     job = JobFolder(folder / "environment" / "job")
     shutil.rmtree(job.path, ignore_errors=True)
     write_job(job, RenderedJob(script, list(argv)))
@@ -350,11 +350,11 @@ def _climb_in_queue(
                     job_folder,
                 )
                 if broken is not None:
-                    # The last output of the nodes before the job ended is closer to the cause.
+                    # What the nodes wrote just before the job ended says more about the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
 
-                # Nodes do not answer if the queue ended their job.
+                # If the queue ended the job, missing answers are a consequence.
                 ended = watch.why_queue_ended(name)
                 if ended is not None and any(check.verdict == "fail" for check in checks):
                     checks = [ended]
@@ -377,7 +377,7 @@ def _report_bad_nodes(
 ) -> None:
     """Record the nodes that a failed check blames.
 
-    If a check blames every node, the site is to blame, not its nodes.
+    If a check blames every node, the cause is the site, and none is recorded.
     """
     for check in result.checks:
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
@@ -421,7 +421,7 @@ def _checks_of(
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
-    """Add how a node's program ended, if the node did not answer or its setup failed."""
+    """Add to each check how a node's program ended, if the node did not answer or its setup failed."""
     reported: list[Check] = list(checks)
     failed = next((check for check in checks if check.verdict == "fail"), None)
     if failed is None:
@@ -476,9 +476,9 @@ def _group_checks(
 
 
 class QueueWatch:
-    """A job of the queue, from its submission to its end.
+    """A queue job, from its submission to its end.
 
-    It reports its state in the queue's own words.
+    It reports the job's state in the queue's own words.
     """
 
     def __init__(
@@ -505,7 +505,7 @@ class QueueWatch:
 
     @contextmanager
     def submitted(self) -> Iterator[PlacedCheck | None]:
-        """Submit the job and wait until it starts; yield the reason if it did not.
+        """Submit the job, wait until it starts, and yield the reason if it did not start.
 
         The job is cancelled at the end of the block.
         """
@@ -518,7 +518,7 @@ class QueueWatch:
             yield refused or self._wait_for_begin(rule)
         finally:
             # A signal may have interrupted this process between the submission and the queue's
-            # reply. Even then the job is found by its name.
+            # reply, so the job is found by its name.
             if self._job.was_submitted() and not self._scheduler.state(self._job).final:
                 self._scheduler.cancel(self._job, grace_seconds=8)
 
@@ -583,7 +583,7 @@ class QueueWatch:
             time.sleep(POLL_SECONDS)
 
     def why_queue_ended(self, rung: str) -> PlacedCheck | None:
-        """Return why the queue ended the job, in the queue's own words, or None if it did not."""
+        """Return the queue's own reason for ending the job, or None if the queue did not end it."""
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None
@@ -628,7 +628,7 @@ class QueueWatch:
 
 
 def write_answers(folder: Path, result: PreflightResult) -> Path:
-    """Save the complete result in the run's folder, for comparison with the next one."""
+    """Save the complete result in the run's folder, for comparison with the next preflight."""
     path = folder / "environment" / "preflight.json"
     content = result.as_dict() | {"ranks": list(result.ranks)}
     write_text(path, json.dumps(content, indent=1) + "\n")
