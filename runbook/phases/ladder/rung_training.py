@@ -144,13 +144,13 @@ def request_of(ladder: Ladder, planned: PlannedRung, say: Say) -> RunRequest:
 
     A rung that an earlier version started has the run's prompt, and keeps it.
     """
-    words = (*ladder.set_words, *planned.rung.words())
-    request = RunRequest(ladder.run, words, planned.name, PLAN, ENVIRONMENT)
+    set_words = (*ladder.set_words, *planned.rung.words())
+    request = RunRequest(ladder.run, set_words, planned.name, PLAN, ENVIRONMENT)
     settings = _settings_of(request, say)
     changes = run_files.changed_values(rung_folder(ladder, settings, planned), settings)
     if all(key != PROMPT for key, _, _ in changes):
         return request
-    return replace(request, set_words=tuple(word for word in words if word != f"{PROMPT}="))
+    return replace(request, set_words=tuple(word for word in set_words if word != f"{PROMPT}="))
 
 
 def _settings_of(request: RunRequest, say: Say) -> Settings:

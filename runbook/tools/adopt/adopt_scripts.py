@@ -32,13 +32,17 @@ from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.configs.adopt_config import adopt_config
 from runbook.tools.adopt.configs.config_proof import differences, prove_config
 from runbook.tools.adopt.configs.program_config import ProgramConfig, read_config
-from runbook.tools.adopt.hydra import script_of_megatron_file, script_of_nemo_file
 from runbook.tools.adopt.launches import framework_of
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.nemo_files import script_of_nemo_file
 from runbook.tools.adopt.open_questions import leave_open
-from runbook.tools.adopt.option_files import script_of_flat_files, script_of_test_case
-from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
-from runbook.tools.adopt.paste import model_entry, site_block
+from runbook.tools.adopt.option_files import (
+    script_of_flat_files,
+    script_of_megatron_file,
+    script_of_test_case,
+)
+from runbook.tools.adopt.option_importance import Importance
+from runbook.tools.adopt.processes_and_logs import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.proof import (
     OptionVerdict,
     ProvenOption,
@@ -47,8 +51,8 @@ from runbook.tools.adopt.proof import (
     shown_names,
     unaccounted,
 )
-from runbook.tools.adopt.ranks import Rank
 from runbook.tools.adopt.script import Script
+from runbook.tools.adopt.text_to_paste import model_entry, site_block
 
 _MOST_BYTES = 1 << 18
 _TEXT_ENDINGS = (
@@ -243,7 +247,7 @@ class AdoptReport:
                     "script": row.script,
                     "run_file": row.rendered,
                     "verdict": row.verdict.value,
-                    "rank": row.rank.value,
+                    "rank": row.importance.value,
                     "why": row.why,
                     "line": row.line,
                     "place": places[row.line],
@@ -252,19 +256,17 @@ class AdoptReport:
         return rows
 
     def _proof_parts(self) -> list[str]:
-        """Return the two commands side by side: a table per rank, and the options that are equal."""
+        """Return the two commands side by side: a table by importance, and the equal options."""
         parts = []
         compared = "command"
         both = "commands"
         if self.differences:  # A configuration has keys instead of options
             compared = "keys"
             both = "files"
-        for rank in Rank:
-            rows = self._different_rows(rank)
+        for importance in Importance:
+            rows = self._different_rows(importance)
             if rows:
-                title = (
-                    f"The script's {compared} and the run file's: {rank.value}, {len(rows)} differ"
-                )
+                title = f"The script's {compared} and the run file's: {importance.value}, {len(rows)} differ"
                 parts.append(Table(rows, title).as_text())
         same = [row for row in self.proof if row.verdict is OptionVerdict.SAME]
         if same:
@@ -273,12 +275,12 @@ class AdoptReport:
             parts.append(f"The same in both {both}: {len(same)} options.\n{text}")
         return parts
 
-    def _different_rows(self, rank: Rank) -> list[Row]:
-        """Return a row for each option of a rank that differs between the two commands."""
+    def _different_rows(self, importance: Importance) -> list[Row]:
+        """Return a row for each option of an importance that differs between the two commands."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for option in self.proof:
-            if option.rank is not rank or option.verdict is OptionVerdict.SAME:
+            if option.importance is not importance or option.verdict is OptionVerdict.SAME:
                 continue
             where = ""
             if option.line:

@@ -29,8 +29,6 @@ from runbook.tools.adopt import (
     queue_directives,
 )
 from runbook.tools.adopt.findings import CarriedValue, Findings, KnownError
-from runbook.tools.adopt.foreign import imported_frameworks
-from runbook.tools.adopt.hydra import with_configuration_files
 from runbook.tools.adopt.known_errors import Evidence, errors_in
 from runbook.tools.adopt.launches import (
     DocumentCall,
@@ -52,9 +50,11 @@ from runbook.tools.adopt.model_shape import (
     take_shape,
     take_uneven_stages,
 )
-from runbook.tools.adopt.namespaces import own_code
+from runbook.tools.adopt.nemo_files import with_configuration_files
+from runbook.tools.adopt.other_programs import imported_frameworks
+from runbook.tools.adopt.sandbox import own_code
+from runbook.tools.adopt.sandbox_trace import WRITTEN_JOB, follow
 from runbook.tools.adopt.script import Script, StartedProgram, Word
-from runbook.tools.adopt.trace import WRITTEN_JOB, follow
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from pathlib import Path
 
-from runbook.tools.adopt.foreign import foreign_framework
+from runbook.tools.adopt.other_programs import foreign_framework
 from runbook.tools.adopt.program_arguments import count_known, pairs
 from runbook.tools.adopt.script import Script, StartedProgram, Word
 

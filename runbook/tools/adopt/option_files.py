@@ -1,6 +1,7 @@
 """Reads YAML files that list the options of a Megatron training instead of a command line.
 
-They are the test cases of Megatron-LM, and flat files of its parser's arguments.
+They are the test cases of Megatron-LM, files for its --yaml-cfg, and flat files of its parser's
+arguments.
 """
 
 import re
@@ -13,9 +14,9 @@ from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.other_sources import SET_BY_PROGRAM, script_of_arguments
+from runbook.tools.adopt.processes_and_logs import SET_BY_PROGRAM, script_of_arguments
+from runbook.tools.adopt.sandbox_trace import LineNumbers
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, lines_of, not_set
-from runbook.tools.adopt.trace import LineNumbers
 
 _OPTIONS = "MODEL_ARGS."
 """The section of a test case with the training's options."""
@@ -133,6 +134,48 @@ def _settings(values: Sequence[ConfigValue]) -> Iterator[Setting]:
             yield Setting(name, content, value.line, content, exported=True)
 
 
+_SIGNS_OF_CONFIGURATION = {
+    "language_model.num_layers",
+    "language_model.hidden_size",
+    "model_parallel.tensor_model_parallel_size",
+    "micro_batch_size",
+}
+"""Keys of every file for --yaml-cfg that trains a GPT."""
+
+
+def script_of_megatron_file(name: str, text: str) -> Script | None:
+    """Return the training that a file for Megatron-LM's --yaml-cfg describes; None for others.
+
+    Its keys are the names of the parser's arguments, some of them in sections.
+    """
+    try:
+        values = yaml_values(text, name)
+    except ParamsError:
+        return None
+    if not {value.name for value in values} >= _SIGNS_OF_CONFIGURATION:
+        return None
+    arguments: dict[str, tuple[str, int]] = {}
+    notes: list[str] = []
+    for value in values:
+        argument = value.name.rpartition(".")[2]
+        text_of_value = str(value.value)
+        earlier, earlier_line = arguments.get(argument, (text_of_value, 0))
+        if earlier != text_of_value:
+            note = AdoptMessage.GIVEN_TWICE.fill(
+                name=name,
+                argument=argument,
+                earlier=earlier,
+                earlier_line=earlier_line,
+                last=text_of_value,
+                line=value.line,
+            )
+            notes.append(visible(mask(note)))
+        arguments[argument] = (text_of_value, value.line)
+    lines = [visible(line) for line in lines_of(mask(text))]
+    script = script_of_arguments(arguments, lines, name, SET_BY_PROGRAM)
+    return replace(script, notes=(*script.notes, *notes))
+
+
 _SIGNS = {"num_layers", "hidden_size", "num_attention_heads", "train_iters", "lr"}
 """Arguments of Megatron's parser that a flat file of a training has."""
 _SIGNS_OF_OTHERS = {"optimizer.type", "pipe_parallel_size", "model_parallel_size"}
@@ -160,10 +203,10 @@ def script_of_flat_files(files: Sequence[tuple[str, str]]) -> Script | None:
         absent |= dict.fromkeys(_bases(values))
     if not arguments.keys() >= _SIGNS:
         return None
-    given = {PurePath(name).stem for name, _ in files}
+    given_names = {PurePath(name).stem for name, _ in files}
     lines = [visible(mask(line)) for line in numbers.lines]
     script = script_of_arguments(arguments, lines, files[0][0], SET_BY_PROGRAM)
-    missing = tuple(base for base in absent if PurePath(base).stem not in given)
+    missing = tuple(base for base in absent if PurePath(base).stem not in given_names)
     return replace(script, places=numbers.places, absent_configurations=missing)
 
 

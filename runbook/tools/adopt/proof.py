@@ -23,13 +23,13 @@ from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.tools.adopt.findings import CarriedValue, Findings, Remark
 from runbook.tools.adopt.launches import Launch, framework_of
+from runbook.tools.adopt.option_importance import Importance, importance_of
 from runbook.tools.adopt.program_arguments import (
     DOCUMENT_KEYS,
     documents_of,
     options_of_site,
     pairs,
 )
-from runbook.tools.adopt.ranks import Rank, rank_of
 from runbook.tools.adopt.script import Script, Word
 
 
@@ -58,18 +58,18 @@ class ProvenOption:
     why: str
     line: int
     """Line in the script; 0 if the script does not have the option."""
-    known_rank: Rank | None = None
+    known_importance: Importance | None = None
     """Importance of a key of another program's configuration.
 
     None for an option, whose name decides.
     """
 
     @property
-    def rank(self) -> Rank:
+    def importance(self) -> Importance:
         """Return how much the option matters."""
-        if self.known_rank:
-            return self.known_rank
-        return rank_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
+        if self.known_importance:
+            return self.known_importance
+        return importance_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
 
 
 @dataclass(frozen=True)
@@ -407,7 +407,7 @@ class _Proof:
             if remark.text.startswith(f"--{name} ") and verdict is OptionVerdict.DROPPED:
                 why = remark.why
         option = f"{program} {text}"
-        return ProvenOption(option, "", rendered, verdict, why, first.line, Rank.SITE)
+        return ProvenOption(option, "", rendered, verdict, why, first.line, Importance.SITE)
 
     def document_rows(self, script: Script) -> Iterator[ProvenOption]:
         """Yield a row for each entry of the script's DeepSpeed configuration."""

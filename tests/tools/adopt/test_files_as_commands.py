@@ -13,9 +13,10 @@ from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.adoption import adopt_script
 from runbook.tools.adopt.configs.program_config import read_config
 from runbook.tools.adopt.configs.recipe_source import recipe_calls
-from runbook.tools.adopt.hydra import script_of_megatron_file, script_of_nemo_file
 from runbook.tools.adopt.launches import framework_of, launches_of
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.nemo_files import script_of_nemo_file
+from runbook.tools.adopt.option_files import script_of_megatron_file
 
 PROJECT = Path(__file__).parents[3]
 NEMO = """\

@@ -9,7 +9,7 @@ from suite.messages import refuses, says
 
 from runbook.core.errors import ParamsError
 from runbook.jobs.script_directives import directives_of, late_directives
-from runbook.tools.adopt import namespaces
+from runbook.tools.adopt import sandbox
 from runbook.tools.adopt.adopt_scripts import AdoptReport
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
@@ -447,13 +447,13 @@ def test_a_branch_that_only_prepares_is_not_the_choice(first):
 
 def test_a_script_whose_branches_all_prepare_takes_its_first():
     script = 'case "$1" in\n  help) exit ;;\n  install) STEPS=1 ;;\n  build) STEPS=2 ;;\nesac\n'
-    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, ())
-    assert namespaces.first_choice(job) == ["install"]
+    job = sandbox.SandboxJob("job.sh", {"job.sh": script}, ())
+    assert sandbox.first_choice(job) == ["install"]
 
 
 def test_a_case_without_an_end_is_read_in_a_moment():
     many = "case $1 in\n" * 20_000
-    assert namespaces.first_choice(namespaces.SandboxJob("job.sh", {"job.sh": many}, ())) == []
+    assert sandbox.first_choice(sandbox.SandboxJob("job.sh", {"job.sh": many}, ())) == []
 
 
 def test_a_configuration_in_the_home_folder_is_named():

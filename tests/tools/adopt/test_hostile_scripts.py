@@ -11,7 +11,7 @@ import pytest
 from runbook.tools.adopt.adopt_scripts import AdoptReport
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.launches import launches_of
-from runbook.tools.adopt.trace import follow
+from runbook.tools.adopt.sandbox_trace import follow
 
 TRAIN = (
     "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --seq-length 1024 "

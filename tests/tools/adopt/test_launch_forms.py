@@ -11,8 +11,8 @@ from runbook.core.errors import ParamsError
 from runbook.params.catalogues import read_models
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import Adoption, adopt
-from runbook.tools.adopt.foreign import foreign_framework
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.other_programs import foreign_framework
 from runbook.tools.adopt.script import Word
 
 PROJECT = Path(__file__).parents[3]

@@ -12,7 +12,7 @@ from runbook.core.visible_text import find_hidden
 from runbook.tools.adopt.adopt_scripts import is_secret_file
 from runbook.tools.adopt.launches import launches_of
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.trace import follow
+from runbook.tools.adopt.sandbox_trace import follow
 
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWx"
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4"

@@ -13,8 +13,8 @@ from runbook.params.yaml12 import read_mapping
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.option_importance import Importance
 from runbook.tools.adopt.proof import OptionVerdict
-from runbook.tools.adopt.ranks import Rank
 
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=2
@@ -75,12 +75,16 @@ def test_an_option_that_is_given_twice_counts_once(report):
 
 
 def test_options_are_ranked_by_what_they_change(report):
-    ranks = {row.option: row.rank for row in report.proof}
-    assert ranks["--swiglu"] is ranks["--optimizer"] is Rank.TRAINING
-    assert ranks["--num-workers"] is ranks["--save"] is Rank.SITE
-    assert ranks["--log-params-norm"] is ranks["--tensorboard-dir"] is Rank.LOGGING
+    importance = {row.option: row.importance for row in report.proof}
+    assert importance["--swiglu"] is importance["--optimizer"] is Importance.TRAINING
+    assert importance["--num-workers"] is importance["--save"] is Importance.SITE
+    assert importance["--log-params-norm"] is importance["--tensorboard-dir"] is Importance.LOGGING
     text = report.as_text()
-    assert text.index(Rank.TRAINING) < text.index(Rank.SITE) < text.index(f": {Rank.LOGGING}")
+    assert (
+        text.index(Importance.TRAINING)
+        < text.index(Importance.SITE)
+        < text.index(f": {Importance.LOGGING}")
+    )
 
 
 def test_what_no_run_file_holds_is_ready_to_paste(report):
@@ -118,7 +122,7 @@ def test_the_command_prints_the_proof_and_has_it_as_json(tmp_path):
     row = next(row for row in result["proof"] if row["option"] == "--optimizer")
     assert (row["verdict"], row["rank"], row["place"]) == (
         "dropped",
-        Rank.TRAINING,
+        Importance.TRAINING,
         "line 11",
     )
     assert result["site_block"] and result["model_entry"]

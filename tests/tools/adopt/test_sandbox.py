@@ -17,15 +17,15 @@ from suite.programs import shellcheck
 
 from runbook.core import shell
 from runbook.core.errors import ParamsError, ProgramError
-from runbook.tools.adopt import namespaces
+from runbook.tools.adopt import sandbox
 from runbook.tools.adopt.adopt_scripts import _files_beside
 from runbook.tools.adopt.adopt_scripts import _read as read_script
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.adoption import adopt
 from runbook.tools.adopt.launches import launches_of
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.sandbox_trace import _EVENT, LineNumbers, _read, follow
 from runbook.tools.adopt.script import FOLDER, Script
-from runbook.tools.adopt.trace import _EVENT, LineNumbers, _read, follow
 
 PROJECT = Path(__file__).parents[3]
 TRAIN = "pretrain_gpt.py --num-layers 12 --hidden-size 768 --num-attention-heads 12 --train-iters 10 --lr 1e-4 --bf16"
@@ -156,7 +156,7 @@ def test_a_missing_program_is_never_written_outside_the_sandbox(outside):
 def test_stubs_stay_below_the_root_of_the_stage(absent, tmp_path):
     stage = tmp_path / "stage"
     stage.mkdir()
-    namespaces._stage(stage, {"job.sh": ""}, ["/file", absent])
+    sandbox._stage(stage, {"job.sh": ""}, ["/file", absent])
     assert [path.name for path in tmp_path.iterdir()] == ["stage"]
     assert {path.name for path in stage.iterdir()} == {"above", "adopt", "job", "mount", "root"}
     stubs = {
@@ -180,7 +180,7 @@ def test_a_program_in_a_folder_above_gets_its_stub():
 @pytest.fixture
 def short_limit(monkeypatch):
     """Give each job three seconds, however busy the machine is."""
-    monkeypatch.setattr(namespaces, "SECONDS", 3)
+    monkeypatch.setattr(sandbox, "SECONDS", 3)
     monkeypatch.setattr(os, "getloadavg", lambda: (0.0, 0.0, 0.0))
 
 
@@ -192,7 +192,7 @@ def test_a_job_has_more_time_where_other_programs_keep_the_processors_busy(
 ):
     monkeypatch.setattr(os, "getloadavg", lambda: (num_waiting, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 4)
-    assert namespaces.time_limit() == seconds
+    assert sandbox.time_limit() == seconds
 
 
 @pytest.mark.parametrize("deed", ENDLESS.values(), ids=ENDLESS)
@@ -200,11 +200,11 @@ def test_a_job_has_more_time_where_other_programs_keep_the_processors_busy(
 def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside):
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     started = time.monotonic()
-    raw = namespaces.run_job(
+    raw = sandbox.run_job(
         {"job.sh": deed.format(outside=outside)}, ["bash", "job.sh"], FOLDER, ENVIRONMENT
     ).raw
     assert time.monotonic() - started < 60
-    assert len(raw) <= namespaces.MOST_BYTES
+    assert len(raw) <= sandbox.MOST_BYTES
     assert (
         "\036exit\0370\034" not in raw or "f | f" in deed
     )  # it did not end well, or was cut off; forks only fail
@@ -225,7 +225,7 @@ def test_a_training_that_was_started_before_an_endless_wait_is_found():
 
 def test_the_limit_that_a_note_names_is_the_one_that_was_applied(monkeypatch):
     limits = iter(range(2, 100))
-    monkeypatch.setattr(namespaces, "time_limit", lambda: next(limits))
+    monkeypatch.setattr(sandbox, "time_limit", lambda: next(limits))
     script = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
     (note,) = [note for note in script.notes if note.startswith("job.sh was stopped after")]
     assert note.startswith("job.sh was stopped after 2 s")
@@ -361,7 +361,7 @@ def test_a_site_is_not_guessed_from_a_word_alone(name, site):
 
 def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tmp_path):
     monkeypatch.setattr(
-        namespaces.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}"
+        sandbox.shutil, "which", lambda name: None if name == "unshare" else f"/usr/bin/{name}"
     )
     with refuses(
         ProgramError,
@@ -371,14 +371,14 @@ def test_without_a_sandbox_nothing_is_run_and_the_remedy_is_said(monkeypatch, tm
     ):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     monkeypatch.undo()
-    monkeypatch.setattr(namespaces, "_NAMESPACES", ("--no-such-namespace",))
+    monkeypatch.setattr(sandbox, "_NAMESPACES", ("--no-such-namespace",))
     with refuses(ProgramError, AdoptMessage.NO_SANDBOX, reason=containing("no-such-namespace")):
         followed(f"touch {tmp_path}/x; torchrun {TRAIN}")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_stubs_are_shell_scripts_that_shellcheck_accepts():
-    paths = sorted(str(path) for path in namespaces.STUBS.glob("*.sh"))
+    paths = sorted(str(path) for path in sandbox.STUBS.glob("*.sh"))
     said = shell.run(
         [
             shellcheck(),
@@ -406,7 +406,7 @@ def test_interrupting_leaves_no_process():
             sandbox_files = {
                 "job.sh": "/usr/bin/sleep 8"
             }  # by its path: no stub, and nothing that fills the trace
-            namespaces.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT)
+            sandbox.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT)
     finally:
         timer.cancel()
     time.sleep(0.5)
@@ -440,18 +440,18 @@ def test_a_long_hostile_trace_is_read_in_linear_time(start):
 @pytest.mark.parametrize("line", ["\n", "f() {\n"])
 def test_endless_lines_of_a_script_are_read_in_linear_time(line):
     script = "#!/bin/bash\n" + line * 40_000 + f"torchrun {TRAIN}\n"
-    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, [])
+    job = sandbox.SandboxJob("job.sh", {"job.sh": script}, [])
     began = time.process_time()
-    namespaces.entered_once("job.sh", script)
-    namespaces.needed_arguments(job)
-    namespaces.environment(job, namespaces.FIRST_RUN)
+    sandbox.entered_once("job.sh", script)
+    sandbox.needed_arguments(job)
+    sandbox.environment(job, sandbox.FIRST_RUN)
     assert time.process_time() - began < 2
 
 
 def test_arguments_of_functions_are_no_arguments_of_the_script():
     script = "f() {\n echo $3\n}\nfunction g () {\n echo $4\n }\necho $1\n"
-    job = namespaces.SandboxJob("job.sh", {"job.sh": script}, [])
-    assert len(namespaces.needed_arguments(job)) == 1
+    job = sandbox.SandboxJob("job.sh", {"job.sh": script}, [])
+    assert len(sandbox.needed_arguments(job)) == 1
 
 
 def test_two_scripts_of_one_name_are_refused():
@@ -460,7 +460,7 @@ def test_two_scripts_of_one_name_are_refused():
 
 
 def test_numbers_of_a_trace_that_are_no_numbers_stop_nothing():
-    job = namespaces.SandboxJob("job.sh", {"job.sh": ""}, [])
+    job = sandbox.SandboxJob("job.sh", {"job.sh": ""}, [])
     nines = "9" * 5000
     raw = f"\001job.sh\002{nines}\002/\003true\n"
     for number in ("²", nines):

@@ -19,8 +19,8 @@ from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.program_arguments import ModelKind
 from runbook.tools.adopt.proof import same_value
+from runbook.tools.adopt.sandbox_trace import LineNumbers
 from runbook.tools.adopt.script import Script
-from runbook.tools.adopt.trace import LineNumbers
 
 _LARGEST_SIZES = {
     "parallel.tensor": 10_000,

@@ -20,8 +20,8 @@ from runbook.tools.adopt.configs.rows import (
 )
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
+from runbook.tools.adopt.option_importance import Importance
 from runbook.tools.adopt.proof import OptionVerdict, ProvenOption, RenderedPhase, same_value
-from runbook.tools.adopt.ranks import Rank
 
 _LOGGING_REASONS = (LOGGING, PROFILE)
 _SITE_REASONS = (PERFORMANCE, FOLDERS, OWN_CLASS, MODEL_CLASS)
@@ -81,7 +81,7 @@ def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) ->
         verdict=key_verdict.verdict,
         why=key_verdict.why,
         line=value.line,
-        known_rank=_rank(row) if row else None,
+        known_importance=_importance(row) if row else None,
     )
 
 
@@ -196,7 +196,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
     for carried in findings.carried.values():
         if carried.source in names or carried.key in ("site", "training.framework"):
             continue
-        rank = Rank.SITE if carried.key.startswith("jobs.") else Rank.TRAINING
+        importance = Importance.SITE if carried.key.startswith("jobs.") else Importance.TRAINING
         yield ProvenOption(
             option=carried.key,
             script="",
@@ -204,25 +204,25 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
             verdict=OptionVerdict.ADDED,
             why=carried.source,
             line=0,
-            known_rank=rank,
+            known_importance=importance,
         )
 
 
-def _rank(row: KeyRow) -> Rank:
+def _importance(row: KeyRow) -> Importance:
     """Return how much a key matters, judging by its reason or by our key."""
     if isinstance(row, CarriedKey):
-        return _rank_of_carried(row)
+        return _importance_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:
-        return Rank.LOGGING
+        return Importance.LOGGING
     if isinstance(row, DroppedKey) and row.why in _SITE_REASONS:
-        return Rank.SITE
-    return Rank.TRAINING
+        return Importance.SITE
+    return Importance.TRAINING
 
 
-def _rank_of_carried(row: CarriedKey) -> Rank:
+def _importance_of_carried(row: CarriedKey) -> Importance:
     """Return how much one of our keys matters."""
     if row.key == "training.log_interval":
-        return Rank.LOGGING
+        return Importance.LOGGING
     if row.key.startswith(_SITE_KEYS):
-        return Rank.SITE
-    return Rank.TRAINING
+        return Importance.SITE
+    return Importance.TRAINING

@@ -36,7 +36,7 @@ from runbook.tools.adopt.configs.recipes import (
 from runbook.tools.adopt.configs.torchtitan import TORCHTITAN
 from runbook.tools.adopt.configs.torchtitan_source import titan_values
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.trace import LineNumbers
+from runbook.tools.adopt.sandbox_trace import LineNumbers
 
 _YAML_FORMATS = (NANOTRON, NEMO_2, MEGATRON_BRIDGE, GPT_NEOX)
 _YAML_ENDINGS = {".yaml", ".yml"}

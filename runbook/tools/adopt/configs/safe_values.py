@@ -6,7 +6,7 @@ from typing import Any
 
 from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
-from runbook.tools.adopt.other_sources import MASKED, is_secret_option, without_secret_values
+from runbook.tools.adopt.processes_and_logs import MASKED, is_secret_option, without_secret_values
 
 _MORE_SECRETS = re.compile(
     r"(?:^|_)(?:passphrase|private_?key|account_?key|authorization|auth|bearer|netrc|pat)$"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.safe_values import is_secret_name
-from runbook.tools.adopt.other_sources import MASKED
+from runbook.tools.adopt.processes_and_logs import MASKED
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _LARGEST_PATH = 50

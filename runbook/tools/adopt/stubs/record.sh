@@ -1,5 +1,5 @@
 # Shared by all stubs. A record is: kind, path, id, parent, folder, own words, all words, environment, files.
-# Separators are control characters 036 (begin), 037 (field), 034 (part), 035 (end); the reader is runbook/tools/adopt/trace.py.
+# Separators are control characters 036 (begin), 037 (field), 034 (part), 035 (end); the reader is runbook/tools/adopt/sandbox_trace.py.
 name=${0##*/}
 id=$$-${EPOCHREALTIME//[.,]/}
 

@@ -9,8 +9,6 @@ from runbook.core.errors import ParamsError
 from runbook.core.visible_text import visible
 from runbook.params.secrets import mask
 from runbook.tools.adopt.configs.config_file import ConfigValue, yaml_values
-from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.other_sources import SET_BY_PROGRAM, script_of_arguments
 from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, lines_of
 
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
@@ -130,47 +128,6 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
         settings=(),
         places={number: f"line {number}" for number in range(len(lines) + 2)},
     )
-
-
-def script_of_megatron_file(name: str, text: str) -> Script | None:
-    """Return the training that a file for Megatron-LM's --yaml-cfg describes; None for others.
-
-    Its keys are the names of the parser's arguments, some of them in sections.
-    """
-    try:
-        values = yaml_values(text, name)
-    except ParamsError:
-        return None
-    if not {value.name for value in values} >= _SIGNS_OF_MEGATRON:
-        return None
-    arguments: dict[str, tuple[str, int]] = {}
-    notes: list[str] = []
-    for value in values:
-        argument = value.name.rpartition(".")[2]
-        text_of_value = str(value.value)
-        earlier, earlier_line = arguments.get(argument, (text_of_value, 0))
-        if earlier != text_of_value:
-            note = AdoptMessage.GIVEN_TWICE.fill(
-                name=name,
-                argument=argument,
-                earlier=earlier,
-                earlier_line=earlier_line,
-                last=text_of_value,
-                line=value.line,
-            )
-            notes.append(visible(mask(note)))
-        arguments[argument] = (text_of_value, value.line)
-    lines = [visible(line) for line in lines_of(mask(text))]
-    script = script_of_arguments(arguments, lines, name, SET_BY_PROGRAM)
-    return replace(script, notes=(*script.notes, *notes))
-
-
-_SIGNS_OF_MEGATRON = {
-    "language_model.num_layers",
-    "language_model.hidden_size",
-    "model_parallel.tensor_model_parallel_size",
-    "micro_batch_size",
-}
 
 
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:

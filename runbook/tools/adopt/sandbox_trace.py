@@ -21,9 +21,9 @@ from runbook.jobs.script_directives import (
     late_directives,
     options_of,
 )
-from runbook.tools.adopt import namespaces
+from runbook.tools.adopt import sandbox
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.namespaces import (
+from runbook.tools.adopt.sandbox import (
     FIRST_RUN,
     Retry,
     SandboxJob,
@@ -480,7 +480,7 @@ def _until_it_starts(
     for _ in range(_MOST_RUNS):
         command = ["bash", job.main, *attempts.arguments]
         variables = environment(job, attempts.retry)
-        run = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
+        run = sandbox.run_job(job.files, command, FOLDER, variables, attempts.missing)
         trace = _read(run.raw, job, numbers)
         if attempts.give_programs(trace):
             continue
@@ -513,7 +513,7 @@ def _with_arguments(
         return trace
     variables = environment(job, attempts.retry)
     command = ["bash", job.main, *needed]
-    run = namespaces.run_job(job.files, command, FOLDER, variables, attempts.missing)
+    run = sandbox.run_job(job.files, command, FOLDER, variables, attempts.missing)
     trace_with_arguments = _read(run.raw, job, numbers)
     if not starts_training(trace_with_arguments.commands):
         return trace
@@ -531,7 +531,7 @@ def _has_unstarted_launcher(trace: RunTrace) -> bool:
 
     Bash cannot start a launcher if the folder of its output file does not exist.
     """
-    programs = namespaces.stub_programs()
+    programs = sandbox.stub_programs()
     launchers = {*programs["starter"], *programs["step"], *programs["python"]}
     recorded = {command.name for command in trace.commands}
     reached = {name for name, _ in trace.steps}
@@ -572,9 +572,9 @@ def _why_stopped(
 ) -> str:
     """Return which limit a job reached, and what it was doing at that moment."""
     num_bytes = len(run.raw.encode(errors="replace"))
-    if num_bytes >= namespaces.MOST_BYTES:
+    if num_bytes >= sandbox.MOST_BYTES:
         limit = (
-            f"{namespaces.MOST_BYTES >> 20} MiB of traced commands: it loops forever, or handles "
+            f"{sandbox.MOST_BYTES >> 20} MiB of traced commands: it loops forever, or handles "
             "very long values"
         )
     else:

@@ -4,7 +4,7 @@ import re
 from enum import StrEnum
 
 
-class Rank(StrEnum):
+class Importance(StrEnum):
     """Effects of a lost option, with the worst first."""
 
     TRAINING = "changes the training"
@@ -38,14 +38,14 @@ _SITE = re.compile(
 )
 
 
-def rank_of(option: str) -> Rank:
+def importance_of(option: str) -> Importance:
     """Return how much an option matters. An unknown option is assumed to change the training.
 
-    >>> rank_of("log-throughput").value, rank_of("ckpt-format").value, rank_of("qk-layernorm").value
+    >>> importance_of("log-throughput").value, importance_of("ckpt-format").value, importance_of("qk-layernorm").value
     ('logging', 'matters to the site', 'changes the training')
     """
     if _LOGGING.fullmatch(option):
-        return Rank.LOGGING
+        return Importance.LOGGING
     if _SITE.fullmatch(option):
-        return Rank.SITE
-    return Rank.TRAINING
+        return Importance.SITE
+    return Importance.TRAINING

@@ -17,7 +17,7 @@ from runbook.params.secrets import mask
 from runbook.tools.adopt.job_environment import is_of_a_job
 from runbook.tools.adopt.launches import program_name
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.ranks import Rank, rank_of
+from runbook.tools.adopt.option_importance import Importance, importance_of
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, is_count
 
 PROCESSES = Path("/proc")
@@ -303,7 +303,7 @@ def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[
     if computed.fullmatch(argument) and not has_row:
         return []
     is_known = has_row or name in _WITHOUT_ROW
-    matters = rank_of(name) is Rank.TRAINING and value not in ("0", "0.0", "[]", "1")
+    matters = importance_of(name) is Importance.TRAINING and value not in ("0", "0.0", "[]", "1")
     if not is_known and not matters:
         return []
     if value == "True":

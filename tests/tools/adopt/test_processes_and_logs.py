@@ -20,7 +20,7 @@ from runbook.jobs.submitted_script import submitted_script
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt_job, adopt_process
 from runbook.tools.adopt.adopt_scripts import adopt as adopt_files
 from runbook.tools.adopt.messages import AdoptMessage
-from runbook.tools.adopt.other_sources import is_log, script_of_log, script_of_process
+from runbook.tools.adopt.processes_and_logs import is_log, script_of_log, script_of_process
 from runbook.tools.adopt.proof import OptionVerdict
 
 OPTIONS = (
