@@ -1,1 +1,1 @@
-"""Base modules of all packages: errors, units, tables, files, locks, processes, subprocesses."""
+"""Base modules for all packages: errors, units, tables, files, locks, processes, subprocesses."""

@@ -1,4 +1,4 @@
-"""Checks: the result of applying a rule to a value, for people to read."""
+"""Checks. A check is the result of applying a rule to a value, for people to read."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,12 +8,12 @@ from runbook.plan_file.diagnostics import Code, RuleResult
 from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
 VERDICTS = ("pass", "fail", "warn", "unknown")
-"""`unknown`: the rule could not be applied because a value is unknown."""
+"""`unknown` means that the rule could not be applied, because a value is unknown."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One rule applied to one value, written for a person.
+    """A rule applied to a value, written for people to read.
 
     `remedy` says what to change if the verdict is not `pass`. `code`, `values` and `keys` are for
     programs: plans and records keep only the text.
@@ -35,13 +35,13 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Keys of the run file that can fix it, most likely first."""
+    """Keys of the run file whose change can fix a failure, most likely first."""
     values: Mapping[str, object] = field(
         default_factory=dict,
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Values of the rule, by their names in its message; empty without a code."""
+    """The values that the rule's message shows, by name; empty without a code."""
 
     def __post_init__(self) -> None:
         if self.verdict not in VERDICTS:

@@ -1,4 +1,4 @@
-"""Curves: thinning that keeps spikes, and SVG drawings in the colours of the page."""
+"""Thins curves so that spikes stay, and draws them as SVG in the colours of the page."""
 
 import itertools
 import math
@@ -13,14 +13,14 @@ Points = Sequence[tuple[float, float]]
 
 
 def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[float, float]]:
-    """Return the points that can be drawn, whose value is a finite number."""
+    """Return the points that can be drawn: those whose value is a finite number."""
     return [(x, y) for x, y in points if y is not None and math.isfinite(y)]
 
 
 def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
     """Return the curve with at most this many points.
 
-    These are its ends, and the lowest and highest point of each stretch.
+    Its ends are kept, and the lowest and highest point of each stretch.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)
@@ -70,7 +70,7 @@ def sparkline(values: Sequence[float | None], width: int = 40) -> str:
 def _finite_mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the finite values, or None if there is none.
 
-    The mean is used because one bar cannot show both the lowest and the highest value of its group.
+    The mean is used, because a bar cannot show both the lowest and the highest value of its group.
     """
     finite = []
     for value in values:
@@ -99,7 +99,7 @@ BOTTOM = 44
 
 
 class Frame(NamedTuple):
-    """Mapping from values to positions in a picture of this height, whose y grows downwards."""
+    """Maps values to positions in a picture of this height. In the picture, y grows downwards."""
 
     height: int
     x0: float
@@ -124,12 +124,12 @@ class Frame(NamedTuple):
         return " ".join(self.at(x, y) for x, y in points)
 
 
-# Maximum number of points: more would not be visible and would make the page large
+# Most points of a curve. More would not be visible, and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
-"""Blue, orange, yellow and the page's text colour, in light or dark mode.
+"""Blue, orange, yellow and the page's text colour, for light and dark mode.
 
-Dashes tell the lines apart without colour.
+Dashes distinguish the lines without colour.
 """
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 
@@ -140,7 +140,7 @@ def loss_curve(
     restarts: Sequence[int] = (),
     height: int = HEIGHT,
 ) -> Markup:
-    """Return loss over iterations for each named series as SVG, with axes and their units.
+    """Return the loss of each named series over the iterations as SVG, with axes and their units.
 
     `untrained` is the loss of an untrained model, drawn as a horizontal line. `restarts` mark the
     iterations at which a job continued. Return an empty string if nothing can be drawn.
@@ -171,7 +171,7 @@ def loss_curve(
 
 
 def _frame_around(curves: Sequence[Points], untrained: float, height: int) -> Frame:
-    """Return a frame with all curves and the untrained loss, and a 5 % margin above and below."""
+    """Return a frame for all curves and the untrained loss, with margins of 5 % above and below."""
     xs = []
     for points in curves:
         for x, _ in points:
@@ -255,7 +255,7 @@ def _line(
     points: Points,
     index: int,
 ) -> Markup:
-    """Return a curve, and its name with a short sample of the line in front of it."""
+    """Return a curve and its legend: the name, with a short sample of the line in front of it."""
     colour = COLOURS[index % len(COLOURS)]
     dashes = DASHES[index % len(DASHES)]
     look = f'stroke="{colour}" stroke-dasharray="{dashes}"'

@@ -1,4 +1,4 @@
-"""Errors that a user can see. Each names the fault, the rule and the remedy, with the values."""
+"""Errors that users can see. Each names the fault, the rule and the remedy, with the values."""
 
 from collections.abc import Iterable
 
@@ -33,14 +33,14 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Valid values do not fit together (layout, batch, memory, held-out data)."""
+    """Valid values do not fit together: layout, batch, memory, held-out data."""
 
     exit_code = 2
 
     def __init__(self, text: str, checks: tuple[Check, ...] = ()) -> None:
         super().__init__(text)
         self.checks = checks
-        """The failed checks, in the order of the text."""
+        """The failed checks, in the order in which the text lists them."""
 
 
 class ProgramError(RunbookError):

@@ -1,4 +1,4 @@
-"""Files: atomic writes, checksums, JSON records, and JSON lines that are still being written.
+"""Files: atomic writes, checksums, JSON records, and files of JSON lines that are still growing.
 
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) ->
 str read_json_record(path, kind, meaning, remedy) -> kind | None
@@ -29,7 +29,7 @@ def write_text(
     mode: int = 0o666,
     error: type[RunbookError] = RecordError,
 ) -> None:
-    """Write a text to a temporary file next to the target, then rename it.
+    """Write text to a temporary file next to the target, and then rename that file.
 
     The old file remains until the new one is complete.
     """
@@ -45,8 +45,8 @@ def replacing(
 
     Raise `error` with the reason if that fails.
 
-    Even from another machine and after a power loss, readers see the complete file or none. The
-    umask applies to `mode`.
+    Readers see either the complete file or none, even from a different machine or after a power
+    loss. The umask applies to `mode`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -99,14 +99,14 @@ def read_json_record(
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    # Imported here so that a command's help does not have to wait for it.
+    # Import here, so that a command's help does not have to wait for the import.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)
 
 
 def sha256_of(path: Path, length: int | None = None) -> str:
-    """Return the checksum of a file, or of its first `length` bytes, read in pieces."""
+    """Return the checksum of a file, or of its first `length` bytes. The file is read in pieces."""
     with path.open("rb") as stream:
         if length is None:
             return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -136,7 +136,7 @@ def make_dated_folder(parent: Path, name: str) -> Path:
 def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
     """Return a name that is free with each of these suffixes.
 
-    It is `stem`, or `stem-2`, `stem-3`, ...
+    The name is `stem`, or `stem-2`, `stem-3`, ...
     """
     name = stem
     number = 1
@@ -170,7 +170,7 @@ def name_time(moment: str) -> str:
 
 @dataclass
 class Tail:
-    """Reader of a growing JSON-lines file, which reads each line once.
+    """Reads a growing JSON-lines file, each line once.
 
     An incomplete last line is left until it is complete.
     """
@@ -197,19 +197,19 @@ class Tail:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Return every complete line that the file has now, or an empty list if there is no file."""
+    """Return the rows of all lines that are complete now, or an empty list if there is no file."""
     return Tail(path).read()
 
 
 def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the same lines one by one, so that a long file is never completely in memory."""
+    """Yield the rows of `read_lines` one by one, so that a long file is never completely in memory."""
     with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
         yield from _objects(line for line in stream if line.endswith(b"\n"))
 
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        # A kill cut the line off. The analysis counts such lines.
+        # The line was cut off by a kill. The analysis counts such lines.
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):

@@ -1,11 +1,11 @@
-"""Lock files that let only one process at a time work on a run, and name the holder.
+"""Lock files, which let only one process at a time work on a run, and which name the holder.
 
 A lock is held while its file exists. The file is created by a hard link (or by exclusive creation
-if the file system has no hard links). Both are atomic on local and network file systems, and do not
-need flock, which many clusters do not support. Only the holder's own machine can tell that the
-holder is dead, so only that machine takes a lock over: if the process has ended, or after a reboot.
-To take over, a process creates a second link named after the dead holder's lock, then reads the
-lock again. Only one process can create that link.
+if the file system has no hard links). Both are atomic on local and network file systems, and
+neither needs flock, which many clusters do not support. Only the holder's own machine can tell that
+the holder is dead. So only that machine takes over a lock, if the process has ended or the machine
+was rebooted. To take over, a process creates a second link named after the dead holder's lock, then
+reads the lock again. Only one process can create that link.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ WRITING_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Holder:
-    """The holder of a lock, when it acquired the lock, and why."""
+    """The process that holds a lock, with when and why it acquired the lock."""
 
-    # Part of a file name.
+    # Becomes part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     what: str
     command: str
@@ -69,7 +69,7 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yield a sentence about the dead holder whose lock was taken over, or else ''. If the run is
+    Yield a sentence about the dead holder if its lock was taken over, or else ''. If the run is
     held, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
@@ -121,7 +121,7 @@ def may_be_held(run_folder: Path) -> bool:
 
 def _acquire(path: Path, new_holder: Holder) -> str:
     """Acquire the lock. If a dead holder's lock was taken over, report the holder."""
-    # Each further attempt means that another process was faster.
+    # Another attempt is needed only if a different process was faster.
     for _ in range(25):
         holder = _read(path)
         if holder is None:
@@ -152,8 +152,8 @@ def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
-        # If that process died between claiming and replacing the lock, the process that claims its
-        # claim continues.
+        # A process may die between claiming the dead holder's lock and replacing it. The claim is
+        # itself a lock, so the next process can take over the claim and continue.
         if not (
             isinstance(claimant, Holder)
             and _dead(claimant)
@@ -179,7 +179,7 @@ def _create(path: Path, holder: Holder) -> bool:
         os.link(part, path)
         return True
     except FileExistsError:
-        # On a network file system the link may exist although the reply was lost.
+        # On a network file system, the link may exist although the server's reply was lost.
         return part.stat().st_nlink == 2
     except OSError:  # This file system has no hard links.
         with contextlib.suppress(FileExistsError), path.open("x", encoding="utf-8") as stream:
@@ -198,7 +198,7 @@ def _write_part(path: Path, holder: Holder) -> Path:
 
 
 def _writing_seconds(path: Path) -> float:
-    """Return for how many more seconds an unreadable lock may still be incomplete."""
+    """Return how many more seconds an unreadable lock may still be incomplete."""
     try:
         return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:

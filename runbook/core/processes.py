@@ -27,15 +27,15 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    # The same host, rebooted since then
+    # The same host, but it has been rebooted since then
     REBOOTED = "rebooted"
-    # Another host or container, whose processes are not visible from here
+    # A different host or container, whose processes are not visible from here
     ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True)
 class Identity:
-    """A process, which is never mistaken for a later one with the same number."""
+    """The identity of a process. A later process with the same number has a different identity."""
 
     pid: int
     start: int
@@ -46,7 +46,7 @@ class Identity:
     boot_id: str
     host: str
     namespace: str
-    """The namespace within which process numbers are unique.
+    """The namespace in which process numbers are unique.
 
     Containers on one machine have the same boot id, so the namespace tells them apart.
     """
@@ -61,7 +61,7 @@ def boot_id() -> str:
 
 
 def host_name() -> str:
-    """Return this machine's name."""
+    """Return the host name of this machine."""
     return socket.gethostname()
 
 
@@ -113,7 +113,7 @@ def identity_of_ended(pid: int) -> Identity:
 
 
 def standing(identity: Identity) -> Standing:
-    """Return whether a recorded process, possibly of another machine, is still running."""
+    """Return whether a recorded process, possibly on a different machine, is still running."""
     if identity.boot_id != boot_id():
         if identity.host == host_name():
             return Standing.REBOOTED
@@ -122,7 +122,7 @@ def standing(identity: Identity) -> Standing:
     if identity.namespace != _namespace():
         return Standing.ELSEWHERE
     current = identify(identity.pid)
-    # Another process may have the same number now; the start time tells them apart.
+    # A different process may have the same number now. The start time tells the two apart.
     is_same = current is not None and current.start == identity.start
     return Standing.ALIVE if is_same else Standing.DEAD
 
@@ -156,7 +156,7 @@ def ranks(parent: int, token: str) -> list[psutil.Process]:
 
 
 def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
-    """Send a signal to each process that is still running, and count those that it reached."""
+    """Send a signal to each process that is still running. Return how many it reached."""
     reached = 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -198,7 +198,7 @@ def _environment(process: psutil.Process) -> dict[str, str]:
     try:
         return process.environ()
     except (psutil.Error, OSError):
-        # The process has ended, is a zombie, or belongs to another user.
+        # The process has ended, is a zombie, or belongs to a different user.
         return {}
 
 

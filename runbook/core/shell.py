@@ -1,4 +1,4 @@
-"""Starting other programs. No other module of the package starts any."""
+"""Starts other programs. No other module of the package starts programs."""
 
 import contextlib
 import os
@@ -18,8 +18,9 @@ from runbook.core.messages import CoreMessage
 # Lines of a program's output that an error message repeats
 TAIL_LINES = 20
 
-# This runs in a separate Python that exits immediately, so that this process is not the program's
-# parent. init reaps the program, and a kernel that ends its children at shutdown does not find it.
+# This code runs in a separate Python that exits immediately, so that our process is not the
+# program's parent. init then reaps the program, and a kernel that ends its children at shutdown
+# does not find it.
 _DETACH = """
 import subprocess, sys
 out, err = open(sys.argv[1], "ab"), open(sys.argv[2], "ab")
@@ -48,10 +49,10 @@ def run(
 ) -> Finished:
     r"""Run a program to its end, without a shell, and return its output.
 
-    `env` contains changes to our own environment; None removes a variable. Raise `ProgramError`,
-    with the command, the exit code and the end of the output, if the program is missing, takes
-    longer than `timeout` seconds (its process group is then killed) or, unless `check` is False,
-    ends with an exit code other than 0.
+    `env` lists changes to our own environment; None removes a variable. Raise `ProgramError`, with
+    the command, the exit code and the end of the output, if the program is missing, takes longer
+    than `timeout` seconds (its process group is then killed) or, unless `check` is False, ends with
+    an exit code other than 0.
 
     >>> run(["printf", "%s", "$(date); two words"]).out
     '$(date); two words'
@@ -70,9 +71,7 @@ def run(
                 timeout=timeout,
                 last_words=_words(err or out),
             ) from late
-        except (
-            BaseException
-        ):  # This is usually Ctrl-C. However this process ends, the program must not outlive it.
+        except BaseException:  # Usually Ctrl-C. The program must not outlive this process.
             _kill_group(process)
             raise
 

@@ -17,14 +17,14 @@ from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
-"""One row of a table. A column's name states its unit: "loss (nat)"."""
+"""A row of a table. A column's name states its unit: "loss (nat)"."""
 # Text shown for a missing value in a text cell
 UNKNOWN = "not known"
-# Columns whose unit is in the row, not in the column name
+# Columns whose unit is stated in the row, not in the column name
 VALUES = ("value", "planned", "actual", "before", "after")
-# Seconds. Rounding error when two equal times are subtracted
+# In seconds. The rounding error when two equal times are subtracted
 _NO_TIME = 1e-9
-# Width in characters beyond which a cell of a text table continues on the next line
+# Most characters in a line of a text table's cell; a longer text continues on the next line
 WIDEST_CELL = 60
 
 
@@ -41,7 +41,7 @@ class Table:
     title: str = ""
     # Notes for the reader, shown below the rows
     notes: Sequence[str] = ()
-    # Files or pages that the numbers come from
+    # Files or pages that the values come from
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -65,7 +65,7 @@ class Table:
         return list(columns)
 
     def as_text(self) -> str:
-        """Return columns aligned with spaces, numbers right-aligned.
+        """Return the table as text. Columns are aligned with spaces, and numbers to the right.
 
         >>> rows = [{"model": "a", "loss (nat)": 2.5}, {"model": "bc", "loss (nat)": 10.25}]
         >>> print(Table(rows).as_text())
@@ -124,7 +124,7 @@ class Table:
         return f"<tr>{''.join(cells)}</tr>"
 
     def cell_html(self, column: str, text: str) -> str:
-        """Return the HTML of a cell's text. Subclasses override it for other cells."""
+        """Return a cell's text as HTML. Subclasses override this method for special cells."""
         return html_with_code(text)
 
     def as_markdown(self) -> str:
@@ -211,7 +211,7 @@ def pandas() -> Any:
 
 
 def show_value(value: Any) -> str:
-    """Return a value for a cell: integers grouped, others with six digits, and '' for None.
+    """Return a value for a cell: integers with grouped digits, others with six digits, '' for None.
 
     >>> show_value(64633856), show_value(0.00061803398), show_value(None), show_value(True)
     ('64,633,856', '0.000618034', '', 'yes')
@@ -234,7 +234,7 @@ def show_value(value: Any) -> str:
 
 
 def _quantity(column: str, row: Row) -> str:
-    """Return the name that states a cell's unit: the name of its column or of its row."""
+    """Return the name that states a cell's unit, which is the name of its column or of its row."""
     if column not in VALUES or "what" not in row:
         return column
     unit = f" ({row['unit']})" if row.get("unit") else ""
@@ -246,7 +246,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
     Measured numbers have four digits. The attribute is empty if no digit is lost.
     """
-    # The number next to it is shown in a larger unit.
+    # The neighbouring cell shows the same value in a larger unit.
     if name == "unit" and value == "B":
         return "", ""
     is_size = name.endswith("(B)") and isinstance(value, int) and not isinstance(value, bool)
@@ -255,7 +255,7 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
         return show_value(value), ""
     if "(s" in name and abs(value) < _NO_TIME:
         value = 0.0
-    # Sizes are shown in the most readable unit. Seconds stay in seconds, as their column states.
+    # Sizes are shown in the most readable unit. Durations stay in seconds, as their column states.
     quantity = name if is_size else name.replace("(s", "(")
     text = show_quantity(quantity, value)
     is_exact = text.replace(",", "") in (str(value), f"{value:.0f}")
@@ -281,7 +281,7 @@ def width(text: str) -> int:
 
 
 def _character_width(character: str) -> int:
-    """Return 2 for a wide character (Chinese, most emoji), 0 for a combining one, else 1."""
+    """Return 2 for a wide character (Chinese, most emoji), 0 for a combining character, or else 1."""
     if unicodedata.combining(character):
         return 0
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1

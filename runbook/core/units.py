@@ -96,7 +96,7 @@ def parse_duration(text: str | int | float) -> int:
 
 
 def clock_seconds(text: str) -> int:
-    """Return the seconds of a scheduler's time limit; 0 if there is none or it is not a time.
+    """Return a scheduler's time limit in seconds; 0 if there is no limit or the text is not a time.
 
     >>> [clock_seconds(text) for text in ("00:05:00", "2-00:00:00", "30", "5:00", "1-2")]
     [300, 172800, 1800, 300, 93600]
@@ -114,7 +114,10 @@ def clock_seconds(text: str) -> int:
 
 
 def _scaled(text: str | int | float, units: dict[str, int], expected: str) -> int:
-    """Return a number times its unit. Raise `UnitError` if it is not `expected`."""
+    """Return a number times its unit.
+
+    Raise `UnitError` if the text is not the `expected` quantity.
+    """
     if isinstance(text, str):
         return _scaled_text(text, units, expected)
     # YAML also allows .inf, .nan and integers too long for a float.
@@ -290,7 +293,7 @@ def _in_unit(count: float, units: dict[str, int]) -> str:
 
 
 _REACHED = 0.9995
-"""Share of a unit from which a number is shown in that unit.
+"""A number is shown in a unit if it is at least this share of the unit.
 
 With three digits, 999.7 B would be shown as 1000 B, which is 1.00 T.
 """

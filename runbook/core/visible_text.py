@@ -1,4 +1,4 @@
-r"""Text without hidden content: characters that control a terminal become escapes (`\u202e`).
+r"""Shows hidden content: characters that control a terminal become escapes (`\u202e`).
 
 A job script, a note, a log or a run file from someone else may contain escape sequences that rename
 a terminal's window, write to its clipboard or hide lines. It may also contain Unicode's direction
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 except tab and line feed, DEL, and C1, where U+009B starts a sequence like ESC [ does."""
+"""C0 except tab and line feed, DEL, and C1, in which U+009B starts a sequence as ESC [ does."""
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
 """Soft hyphen, separators, zero-width spaces, tags.
@@ -51,7 +51,7 @@ def _escape(match: re.Match[str]) -> str:
 def for_terminal(text: str) -> str:
     r"""Return text for a terminal.
 
-    It is the same as `visible`, but keeps colours and the carriage return of a progress line.
+    This works like `visible`, but keeps colours and the carriage return of a progress line.
 
     >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
     '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
@@ -60,7 +60,7 @@ def for_terminal(text: str) -> str:
 
 
 class TerminalStream:
-    """Text stream that writes everything in the form that `for_terminal` returns."""
+    """A text stream that passes everything through `for_terminal` before it writes it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

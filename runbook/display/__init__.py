@@ -1,4 +1,4 @@
-"""Output while a cell runs: in JupyterLab, a terminal, a log, or a saved notebook.
+"""Shows output while a cell runs: in JupyterLab, a terminal, a log or a saved notebook.
 
     show_text(text)                         a line or paragraph
     show_table(rows, title="", notes=())    rows are dictionaries; column names contain units

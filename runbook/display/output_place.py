@@ -1,4 +1,4 @@
-"""Places where output can appear (browser, papermill, terminal, pipe), and how to use them."""
+"""The places where output can appear (browser, papermill, terminal, pipe), and how to use them."""
 
 import os
 import sys
@@ -24,7 +24,7 @@ SERVER_VARIABLE = "JPY_SESSION_NAME"
 class Place(StrEnum):
     """The destination of the output."""
 
-    # A kernel with JupyterLab or Notebook in front of it
+    # A kernel used from JupyterLab or Notebook
     BROWSER = "browser"
     # A kernel of our papermill engine
     ENGINE = "engine"
@@ -62,7 +62,10 @@ def current_shell() -> Any:
 
 
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
-    """Put a bundle into the notebook. Return its handle if it will be updated later."""
+    """Display a bundle of formats in the notebook.
+
+    Return its handle if it will be updated later.
+    """
     import IPython.display
 
     display: Any = IPython.display.display
@@ -74,7 +77,7 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
     """Show a table, or rows as a table.
 
-    A notebook gets all its forms, and other places get text.
+    A notebook gets all formats, and other places get text.
     """
     table = rows if isinstance(rows, Table) else Table(rows, title, notes)
     if where_we_are().is_kernel:
@@ -84,7 +87,7 @@ def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str
 
 
 class Formula(str):
-    """A formula in LaTeX with the numbers of a run, drawn as MathML, which needs no script.
+    """A LaTeX formula with the values of a run. Notebooks draw it as MathML, which needs no script.
 
     Other places show text.
     """
@@ -159,7 +162,7 @@ def _part_text(part: Any) -> str:
 def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
     """Print immediately, in characters that the terminal supports.
 
-    A machine that supports only ASCII gets `?` instead of a traceback.
+    If only ASCII is supported, other characters become `?` instead of causing a traceback.
     """
     stream = stream or sys.stdout
     encoding = stream.encoding or "utf-8"
@@ -179,7 +182,7 @@ def show_figure(figure: Any, caption: str) -> None:
 
 
 def show_html(html: str, text: str) -> None:
-    """Show HTML if the place can display it, otherwise the equivalent text."""
+    """Show HTML if the output place can display it, or else the equivalent text."""
     if where_we_are().is_kernel:
         display_bundle({"text/html": html, "text/plain": text})
     else:
@@ -195,8 +198,8 @@ MARKS = {
 }
 """Symbol and colours (page, terminal) of each verdict, in reading order.
 
-Blue and orange come from Okabe and Ito's palette, and can be distinguished with the common forms of
-colour blindness.
+Blue and orange are from Okabe and Ito's palette, and people with the common forms of colour
+blindness can tell them apart.
 """
 
 

@@ -1,4 +1,4 @@
-"""Progress of long work, shown in JupyterLab, in a log, on a terminal, in the saved notebook.
+"""Shows the progress of long work in JupyterLab, in a log, on a terminal and in the saved notebook.
 
     progress = Progress("04-training", total=100, unit="iterations")
     progress.update(done=12, loss=9.8, losses=sparkline(values))   # at most one drawing per second
@@ -6,12 +6,11 @@
 
 `done` counts up to `total`. Every other name is a fact shown next to it, and its newest value is
 kept (None removes it). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
-This module does not do the work itself, so a later call (a re-run cell, another machine) shows the
-same picture. `timed` adds how long this call took.
+This module does not do the work itself, so a later call (from a re-run cell, or on a different
+machine) shows the same picture. `timed` adds how long this call took.
 
-A curve is an image with its numbers in the alt text. It is not removed by JupyterLab, GitHub or
-nbviewer, and needs no script. Our own pages draw the same curve inline instead, in their own
-colours.
+A curve is an image with its numbers in the alt text. JupyterLab, GitHub and nbviewer do not remove
+it, and it needs no script. Our own pages draw the same curve inline instead, in their own colours.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def curve_html(points: Points, label: str) -> str:
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-# Time between two printed lines, where a drawing cannot be updated in place
+# Time between two printed lines where a drawing cannot be updated in place
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 
@@ -75,7 +74,7 @@ BAR_WIDTH = 24
 class Progress:
     """A live display of the progress of some work.
 
-    It is also a context manager that finishes at its end.
+    It is also a context manager, which draws the final picture at its end.
 
     >>> Progress("data", total=200, unit="documents", place=Place.PIPE).update(50, rate="3 MB/s")
     data: 50 of 200 documents (25 %), rate 3 MB/s
@@ -114,7 +113,7 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         was_drawn = self._drawn > float("-inf")
-        # If an error occurs before the first drawing, no picture is needed.
+        # If an error occurs before the first drawing, there is nothing to show.
         if self.ended or (kind is not None and not was_drawn):
             return
         if kind is not None:
@@ -134,7 +133,7 @@ class Progress:
         total: float | None = None,
         **facts: Any,
     ) -> None:
-        """Update the progress; draw it if the last drawing is old enough."""
+        """Update the progress, and draw it if the last drawing is old enough."""
         self._note(done, total, facts)
         now = self._clock()
         if now - self._drawn >= SECONDS_BETWEEN_DRAWINGS:
@@ -147,7 +146,7 @@ class Progress:
         total: float | None = None,
         **facts: Any,
     ) -> None:
-        """Draw the final picture; it stays in the notebook, the scroll-back and the log."""
+        """Draw the final picture, which stays in the notebook, the scroll-back and the log."""
         self._note(done, total, facts)
         self.ended = True
         self._draw()
@@ -250,8 +249,8 @@ class Progress:
             if self._place is Place.BROWSER:
                 show_to_new_pages(self._handle.display_id, self._bundle)
         elif self._place is Place.BROWSER and self.ended:
-            # Server-side execution in JupyterLab loses updates, so the old picture is emptied and
-            # the last one is inserted again.
+            # Server-side execution in JupyterLab loses updates, so empty the old picture and insert
+            # the last one again.
             self._handle.update({"text/plain": "", "text/html": ""}, raw=True)
             display_bundle(self._bundle())
         else:

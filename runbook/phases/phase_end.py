@@ -1,4 +1,4 @@
-"""The end of a phase: closes its record, writes its done marker, and refreshes its report."""
+"""Ends a phase: closes its record, writes its done marker, and refreshes the report."""
 
 import os
 from collections.abc import Callable
@@ -31,13 +31,13 @@ class PhaseEnd:
     gate: Callable[[], None]
     """Raises an error if the phase's work is still running or is not done."""
     publish: Callable[[], object]
-    """Rewrites the pages of the run from its files."""
+    """Rewrites the run's pages from its files."""
 
 
 def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
-    A failed verdict is an error. If the gate fails, nothing is finished or written. With
+    A failed verdict is an error. If the gate fails, nothing is marked done or written. With
     `repeat_because`, the next `runbook run` repeats the phase.
     """
     end.gate()
@@ -66,8 +66,8 @@ def end_notebook(
     repeat_because: str = "",
 ) -> None:
     """End a notebook's phase; see `end_phase`."""
-    # The engine still has to write this notebook, and then the manifest. If the notebook were
-    # recorded here, a kill in between would look like an edit.
+    # The engine still has to write this notebook, and then the manifest. If the manifest recorded
+    # the notebook here, a kill between the two would look like an edit.
     has_notebook = ENGINE_VARIABLE not in os.environ
     end = PhaseEnd(
         step=work.of(run),
@@ -79,7 +79,7 @@ def end_notebook(
 
 
 def plain_end(phase: str) -> PhaseStep[None]:
-    """Return the last step of a phase without other work: it writes the record and the marker."""
+    """Return the last step of a phase if that step only writes the record and the marker."""
     work = phase_end_work(phase)
 
     @step(takes=lambda opened: (opened.run, opened.session), work=work)
@@ -91,7 +91,7 @@ def plain_end(phase: str) -> PhaseStep[None]:
 
 
 def require_finished(run: PlannedRun, phase: str) -> None:
-    """Raise an error while a job of the phase runs, or before its training is done."""
+    """Raise an error if a job of the phase is running, or if its training is not done."""
     for job, status in active_jobs(run.folder, get_scheduler(run.settings.site)):
         if f"{job.path.name}-".startswith(f"{phase}-"):
             raise JobError(

@@ -1,6 +1,6 @@
 """The steps of each phase: their names, versions and inputs.
 
-Notebooks, `runbook run` and a resumed run use the same steps, so they agree on what is done.
+Notebooks, `runbook run` and a resumed run all use these steps, so they agree on what is done.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,9 +43,9 @@ YOUNGER_KEYS = {
     "data.source_key": "auto",
     "data.fix_text": "none",
 }
-"""Data keys that are newer than the fingerprints of existing runs.
+"""Data keys that are newer than some existing runs.
 
-Each has the value with which those fingerprints stay the same.
+Each has the value that leaves the fingerprints of those runs unchanged.
 """
 
 TOKENIZE = f"{DATA}--tokenize"
@@ -68,7 +68,7 @@ def plan_inputs(run: PlannedRun) -> Inputs:
 
 
 def environment_inputs(run: PlannedRun) -> Inputs:
-    """Return the site and the engine, which determine the requirements of a node."""
+    """Return the site and the engine, because these determine what a node needs."""
     return {
         "site": run.settings.site.model_dump(mode="json"),
         "engine": run.settings.run.training.engine,
@@ -76,7 +76,7 @@ def environment_inputs(run: PlannedRun) -> Inputs:
 
 
 def data_inputs(run: PlannedRun) -> Inputs:
-    """Return the values on which the token files depend, and the identity of the text."""
+    """Return the values that the token files depend on, and the identity of the text."""
     settings = run.settings
     values = {}
     for key, value in settings.subset(["data"]).items():
@@ -90,7 +90,8 @@ def data_inputs(run: PlannedRun) -> Inputs:
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, run.folder),
     }
-    # Fingerprints of runs with a single text are older than runs with several texts.
+    # A run with a single text keeps the form of its fingerprint from before runs could have several
+    # texts.
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
@@ -124,7 +125,7 @@ def evaluation_inputs(run: PlannedRun) -> Inputs:
 
 
 def no_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return no file, because no later phase depends on a file from this one."""
+    """Return no file, because no later phase depends on a file of this phase."""
     return ()
 
 
@@ -140,7 +141,7 @@ def token_outputs(run: PlannedRun) -> Sequence[Path]:
 
 
 def token_outputs_of(run: PlannedRun, groups: TokenGroups) -> Sequence[Path]:
-    """Return the same files for these groups of text files."""
+    """Return the outputs for these groups of text files, as `token_outputs` does for all groups."""
     paths = []
     for _, prefix in groups:
         files = TokenFiles(prefix)
@@ -179,7 +180,7 @@ class StepWork:
     phase: str
     inputs: Callable[[PlannedRun], Inputs]
     outputs: Callable[[PlannedRun], Sequence[Path]]
-    """Return the files that the marker records once they are made."""
+    """Return the files that the marker records once they exist."""
 
     def of(self, run: PlannedRun) -> StepOfRun:
         """Return this work as a step of one run, with its current inputs."""
@@ -193,7 +194,7 @@ class StepWork:
         )
 
     def status_of_outputs(self, run: PlannedRun) -> StepStatus:
-        """Return the status of the work by its outputs alone, whatever its current inputs are."""
+        """Return the status of the work, judged by its outputs alone and not by its current inputs."""
         return step_status(run.folder, self.name)
 
     def fingerprint(self, run: PlannedRun) -> str:
@@ -231,7 +232,7 @@ PHASE_ENDS = (
 """The end of each phase. Its marker records that the whole phase is done."""
 
 WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
-"""All work that leaves a done marker, except set-up steps, which the site's file defines."""
+"""All work that leaves a done marker, except the set-up steps that the site file defines."""
 
 
 def phase_end_work(phase: str) -> StepWork:
@@ -241,7 +242,7 @@ def phase_end_work(phase: str) -> StepWork:
 
 
 def work_within(phase: str) -> list[StepWork]:
-    """Return the work of a phase that has its own done markers, before the phase's end."""
+    """Return the parts of a phase's work that have done markers of their own."""
     return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
 
 
@@ -257,16 +258,16 @@ def train_step(run: PlannedRun, training: str) -> StepOfRun:
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """Return how to do a phase again, for the end of an error text."""
+    """Return a sentence that says how to do a phase again, for the end of an error message."""
     return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
     """Raise `ChangedOutputError` if a finished training's results have changed.
 
-    Only the results that this phase reads are checked. This happens before the phase's record is
-    moved, so that the record stays. Weights are not included: after an export they may be deleted,
-    and `job_step.launch` compares them.
+    Only the results that this phase reads are checked. Call this before the phase's record is
+    moved, so that the record stays in place. Weights are not checked here: they may be deleted
+    after an export, and `job_step.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):
@@ -276,8 +277,8 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
 def output_checksums(run: PlannedRun, step: str) -> Any:
     """Return the checksums of an earlier step's outputs, or None if it is not done.
 
-    Manifests are left out, because their times and speeds differ when the same tokens are made
-    again.
+    Manifests are left out, because they contain times and speeds, which change when the same tokens
+    are made again.
     """
     mark = read_mark(run.folder, step)
     if not mark:

@@ -1,4 +1,4 @@
-"""Showing and recording a phase's checks, and stopping the phase if one failed."""
+"""Shows and records a phase's checks, and stops the phase if one failed."""
 
 from collections.abc import Sequence
 

@@ -1,6 +1,6 @@
-"""A dry run of a run's training at full size on this machine.
+"""Does a dry run of a run's training at full size on this machine.
 
-It shows the real requirements of each stage next to the plan.
+It shows what each stage really requires next to the plan.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from runbook.planning.make_plan import Plan, make_plan
 from runbook.runs import machine
 
 TOLERANCE = 0.05
-"""A larger relative difference between plan and dry run is a finding."""
+"""A relative difference between plan and dry run above this is reported as a finding."""
 SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
-"""Ranks per process.
+"""Most ranks per process.
 
-The imports of each process take six seconds on its core. Progress is reported when a process ends.
+The imports of each process take six seconds of a core. Progress is reported when a process ends.
 """
 _OWN = {"framework": "runbook", "offload": "false"}
 _ABSENT = {
@@ -61,7 +61,7 @@ _DEEPSPEED = (
 )
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
-"""Counts the ranks of a phase of a plan.
+"""A function that does the dry run of these ranks in a phase of a plan.
 
 It yields the JSON of `python -m runbook.training.rehearsal` for each rank.
 """
@@ -73,7 +73,7 @@ class CannotRehearseError(RunbookError):
 
 @dataclass(frozen=True)
 class Stage(RehearsedRank):
-    """One rank of the job: the counts of its dry run, and the planned numbers of its stage."""
+    """A rank of the job, with the counts of its dry run and the plan for its stage."""
 
     planned_bytes: int
     planned_flops: int
@@ -126,7 +126,7 @@ class Rehearsal:
 
     @property
     def findings(self) -> list[str]:
-        """Findings that a person should read before requesting the nodes."""
+        """The findings that the user should read before requesting the nodes."""
         findings = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
@@ -148,7 +148,7 @@ class Rehearsal:
         return findings
 
     def tables(self) -> Iterator[Table]:
-        """Memory, work and communication of each stage."""
+        """The tables of each stage's memory, work and communication."""
         yield self._memory_table()
         yield Table(
             [_work_row(stage) for stage in self.stages],
@@ -163,7 +163,7 @@ class Rehearsal:
         yield self._messages_table()
 
     def _memory_table(self) -> Table:
-        """The memory of each stage by its parts, and what the dry run left out."""
+        """The memory of each stage by component, and what the dry run left out."""
         notes = [f"Set for the rehearsal: {change}" for change in self.changed]
         notes.append(
             f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
@@ -234,7 +234,7 @@ class Rehearsal:
 
 
 def _memory_row(stage: Stage) -> Row:
-    """Return a stage's row in the table of memory."""
+    """Return a stage's row for the table of memory."""
     row = {
         "stage": stage.stage,
         "rank": stage.rank,
@@ -249,7 +249,7 @@ def _memory_row(stage: Stage) -> Row:
 
 
 def _work_row(stage: Stage) -> Row:
-    """Return a stage's row in the table of the work of one step."""
+    """Return a stage's row for the table of the work in a step."""
     return {
         "stage": stage.stage,
         "rank": stage.rank,
@@ -272,7 +272,7 @@ def has_trainer() -> bool:
 def usable_bytes(site: Site) -> int:
     """Return the memory of one device that a plan may use.
 
-    It is 0 if unknown, and for a CPU, whose memory is shared.
+    The result is 0 if the memory is unknown, and for a CPU, because its memory is shared.
     """
     if site.hardware.device == "cpu":
         return 0
@@ -288,9 +288,10 @@ def rehearse_run(
     say: Any = None,
     count: Counting | None = None,
 ) -> Rehearsal:
-    """Do a dry run of the distinct ranks of one phase.
+    """Do a dry run of the distinct ranks of a phase.
 
-    `say` is called for each rank that runs here. If `count` is given, it runs the ranks elsewhere.
+    `say` is called for each rank that runs here. If `count` is given, it does the counting, for
+    example in a job.
     """
     if count is None and not has_trainer():
         raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)
@@ -330,7 +331,7 @@ def rehearse_run(
 
 
 def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
-    """Return the counts of a rank's dry run, with the planned numbers of its stage."""
+    """Return the counts of a rank's dry run, with the plan for its stage."""
     stage = counted["stage"]
     planned = {
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
@@ -341,7 +342,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return the work on the job's devices that a dry run on this CPU leaves out."""
+    """Return the work of the job's devices that a dry run on this CPU leaves out."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":
@@ -357,7 +358,7 @@ def _replayed(
 ) -> tuple[Replay | None, str]:
     """Replay a step on the schedule of all stages.
 
-    Return it with the basis of its times, or None with the reason why it cannot be replayed.
+    Return the replay with the basis of its times, or None with the reason why there is no replay.
     """
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
@@ -392,7 +393,7 @@ def _replayed(
 
 
 def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) -> float:
-    """Return the mean time of a point-to-point send of this stage; 0 if it sends nothing."""
+    """Return the mean time of a point-to-point send of this stage, or 0 if the stage sends nothing."""
     sends = [kind for kind in stage.collectives if kind.op == "send"]
     num_sends = sum(kind.count for kind in sends)
     if num_sends == 0:
@@ -403,7 +404,10 @@ def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) ->
 
 
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
-    """Load the run as our own trainer would. Return the settings and the changes."""
+    """Load the run as if it used our own trainer.
+
+    Return the settings, and the changes made for that.
+    """
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
     needed = dict(_ABSENT)
@@ -445,7 +449,7 @@ def planned_flops(phase_plan: PhasePlan, stage: int) -> int:
     parallel = phase_plan.parallel
     num_layers = parallel.stage_layers(phase_plan.model.shape.layers)[stage]
     stage_shape = replace(phase_plan.model.shape, layers=num_layers)
-    # Without a vocabulary there is no head, so only the work of the layers remains.
+    # With no vocabulary there is no output layer, so only the layers' work remains.
     layer_flops = replace(stage_shape, padded_vocabulary=0).flops_per_sequence()
     head_flops = stage_shape.flops_per_sequence() - layer_flops
     if phase_plan.recompute == "full":
@@ -467,7 +471,7 @@ def _count_here(
     ranks: Sequence[int],
     say: Any,
 ) -> Iterator[Any]:
-    """Do the dry run of ranks in groups, with one process for each group.
+    """Do the dry run of the ranks in groups, with a process for each group.
 
     As many processes run at once as there are cores.
     """
@@ -514,7 +518,7 @@ def _rehearse_ranks(plan: Path, phase: str, ranks: Sequence[int]) -> list[Any]:
     # Leave out torch's long lists, which would hide the error.
     lines = [line for line in ended.err.splitlines() if "registered at" not in line]
     errors = "\n".join(lines)
-    # The system or a user killed it; usually this machine has too little memory.
+    # The system or a user killed the process, usually because this machine has too little memory.
     was_killed = ended.exit_code < 0
     if ended.exit_code == CANNOT_REHEARSE or was_killed:
         raise CannotRehearseError(

@@ -17,7 +17,7 @@ from runbook.runs.run_names import named_run
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
     """Return the name of a run and every rule against which its plan was checked.
 
-    Values that another YAML reader would interpret differently are listed as well.
+    Values that other YAML readers would interpret differently are also listed.
     """
     settings, plan = load_plan(run, set_words)
     file = find_run_file(named_run(run).run)

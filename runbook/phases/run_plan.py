@@ -18,7 +18,7 @@ from runbook.runs.run_names import named_run
 def load_named(word: str, set_words: Sequence[str]) -> Settings:
     """Return the settings of a run, a variant, or a folder made by `--as`.
 
-    Such a folder has a name like `local--quick`. The values set by hand for it apply again.
+    Such a folder has a name like `local--quick`. The values that the user set for it apply again.
     """
     named = named_run(word)
     set_and_named_words = [*named.set_words, *set_words]
@@ -35,10 +35,10 @@ def load_plan(
     measured: bool = False,
     core_flops: float = 0.0,
 ) -> tuple[Settings, Plan]:
-    """Return a run's settings and plan, without a folder.
+    """Return a run's settings and plan, without making a folder.
 
-    With `measured`, smoke tests on this machine correct the step times; with `core_flops`, the
-    measured FLOP/s of a core does.
+    With `measured`, the step times are corrected by smoke tests on this machine; with `core_flops`,
+    by a core's measured FLOP/s.
     """
     settings = load_named(run, set_words)
     calibrations = None
@@ -63,7 +63,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 
 
 def _changed_keys_tables(settings: Settings) -> list[Table]:
-    """Return a table of the values that differ because the site is not the one in the file."""
+    """Return a table of the values that differ because the site is not the run file's."""
     rows = []
     for key, reason in sorted(settings.scaled_down().items()):
         rows.append({"key": key, "here": settings.value(key), "because": reason})

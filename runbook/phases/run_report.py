@@ -92,7 +92,7 @@ def read_front_page(folder: Path) -> FrontPage:
 
 
 def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
-    """Return the report's section on the site's bad nodes; empty if none is known."""
+    """Return the facts about the site's bad nodes for the report; empty if none is known."""
     entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
     if not entries:
         return []
@@ -100,13 +100,13 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
 
 
 FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
-"""The name of this entry in a report."""
+"""Title of the entry in a report about the forecasts of all runs."""
 MOST_MISSES = 3
-"""Number of missed forecasts in a report; all are in forecasts.jsonl."""
+"""Most missed forecasts that a report lists. forecasts.jsonl has all of them."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
-    """Return the calibration of all forecasts of the project, and the misses.
+    """Return how well the project's forecasts are calibrated, and the newest misses.
 
     Return an empty list if no forecast was scored.
     """
@@ -160,7 +160,7 @@ def _outcome(
 def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     """Return the summary of a run: verdict, loss, samples, plan and results, and the report.
 
-    The verdict covers the requested phases. Earlier results of other phases appear in the table.
+    The verdict covers the requested phases. Earlier results of other phases are in the table too.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
@@ -207,7 +207,7 @@ def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
 def write_tables(folder: Path, out: Path) -> list[Path]:
     """Write a run's results and steps as tables.
 
-    CSV and Parquet are for computing, Markdown and LaTeX for pasting.
+    CSV and Parquet are for computing with, Markdown and LaTeX for pasting into a text.
     """
     _, trained, comparison = _outcome(folder)
     if not trained:

@@ -1,4 +1,4 @@
-"""The search for a training's best layouts, for `runbook plan --search`."""
+"""Searches for a training's best layouts, for `runbook plan --search`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from runbook.planning.schedule import duration
 class RunSearch:
     """Every layout of a run's training that fits its nodes, best first.
 
-    The best layouts on increasing numbers of nodes are included.
+    It also has the best layouts on increasing numbers of nodes.
     """
 
     run: str
@@ -27,7 +27,7 @@ class RunSearch:
     tokens: float
     found: Search
     growth: tuple[RankedLayout | str, ...]
-    """The best layout for each doubling of the nodes, or a reason if no layout fits."""
+    """For each doubling of the nodes, the best layout or the reason why no layout fits."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the result for --json."""

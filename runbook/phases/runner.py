@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class RunRequest:
-    """The options of a call of `runbook run`."""
+    """The options of a call to `runbook run`."""
 
     run: str
     set_words: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         calibrations = machine.calibrations_of_run(settings, folder)
 
     plan = machine.make_plan_here(settings, calibrations)
-    # Refuse an impossible order before anything is written.
+    # Refuse a request that cannot be carried out before anything is written.
     for phase in request.phases():
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
     if not redo:
@@ -110,7 +110,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        # Move the files of a training aside if it is to be done again.
+        # If a training is to be done again, move its files aside.
         if redo and redo not in TRAINING_PHASES:
             refuse_changed_results(PlannedRun(settings, plan, folder), redo)
         if redo:
@@ -231,7 +231,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    Return an empty string if it is done, its inputs are unchanged and its outputs complete.
+    Return an empty string if it is done, with unchanged inputs and complete outputs.
     """
     run = PlannedRun(settings, plan, folder)
     missing = phase_step(run, phase).why_not_done()
@@ -239,7 +239,8 @@ def why_not_done(
         return missing
     for work in work_within(phase):
         status = work.status_of_outputs(run)
-        # Work that the phase did not need has no marker: synthetic data is not tokenized.
+        # Work that the phase did not need has no marker. For example, synthetic data is not
+        # tokenized.
         if status.state is StepState.NOT_DONE:
             continue
         if work in TRAININGS:
@@ -256,7 +257,7 @@ def why_not_done(
         return "its record is missing"
     if state.record.state is not ExecutionState.DONE or state.record.is_open:
         return PhaseMessage.NEWEST_RECORD_SAYS.fill(state=state.record.state)
-    # A record has three files: the executed notebook, its page, and the JSON next to them.
+    # A record consists of three files: the executed notebook, its HTML page and the JSON.
     if len(state.files) != 3:
         return PhaseMessage.NOTEBOOK_NOT_AMONG_RECORDS.fill()
     return ""
@@ -269,7 +270,7 @@ def forget(
     phase: str,
     say: Say,
 ) -> None:
-    """Make a phase run again.
+    """Let a phase run again.
 
     Remove its markers, and move its outputs and an older run.yaml into the history.
     """
@@ -312,7 +313,7 @@ def expand_variants(run: str, all_variants: bool) -> list[str]:
 _PART = re.compile(r"\..+\.(\d{1,9})\.part")
 """Names of the temporary files of `core.files`; the number is the writer's process id."""
 _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "history"})
-"""Folders whose own readers, the trainer and the tokenizer, clean them up."""
+"""Folders that are left out here, because the trainer or the tokenizer cleans them up itself."""
 
 
 def remove_leftovers(folder: Path) -> list[str]:
@@ -322,7 +323,7 @@ def remove_leftovers(folder: Path) -> list[str]:
     """
     removed = []
     for parent, subfolders, files in os.walk(folder):
-        # os.walk descends only into the folders that remain in this list.
+        # os.walk visits only the folders that remain in this list.
         subfolders[:] = [name for name in subfolders if name not in _ELSEWHERE]
         for name in files:
             if not _is_abandoned(name):
@@ -336,7 +337,7 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Return whether a file is incomplete and its writer has ended."""
+    """Return whether a file is incomplete and the process that was writing it has ended."""
     part = _PART.fullmatch(name)
     if not part:
         return False

@@ -1,7 +1,7 @@
-"""A step of a phase: one cell of its notebook, its input values, and its work.
+"""A step of a phase: a cell of its notebook, with its input values and its work.
 
-A phase lists its steps in order. Its notebook calls them, and a resumed run asks their work whether
-it is done.
+A phase lists its steps in order. The phase's notebook calls the steps, and a resumed run looks up
+which of them are done.
 """
 
 from collections.abc import Callable
@@ -28,14 +28,15 @@ class PhaseStep(Generic[Result]):
         work: StepWork | None,
     ) -> None:
         self.takes = takes
-        """Selects the values for `run` from the phase that is open in the notebook."""
+        """Selects the arguments of `run` from the phase that is open in the notebook."""
         self.run = run
         """Does the step with these values. Tests call it without a notebook."""
         self.work = work
         """The inputs, outputs and done marker. None if the step has no marker and always runs."""
         # The step has the name and docstring of the function, also for `phase.STEP?` in JupyterLab.
         update_wrapper(self, run)
-        # JupyterLab shows the argument of a cell, an open phase, and the result of `run`.
+        # JupyterLab then shows a signature with the open phase as argument and with the result of
+        # `run`.
         del self.__dict__["__wrapped__"]
         returns = signature(run).return_annotation
         self.__signature__ = signature(self).replace(return_annotation=returns)

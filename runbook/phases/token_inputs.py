@@ -42,8 +42,8 @@ def tokenize_options(settings: Settings) -> TokenizeOptions:
 def text_home(settings: Settings, text: TextShare) -> Path:
     """Return the folder of a text's files.
 
-    Text that an earlier version downloaded into the project's own folder is read there and not
-    downloaded again.
+    If an earlier version downloaded the text into the project's own folder, that copy is used and
+    the text is not downloaded again.
     """
     dataset = text.dataset
     earlier = dataset_folder(dataset, project=settings.project, folder=text.folder)
@@ -59,8 +59,8 @@ def text_home(settings: Settings, text: TextShare) -> Path:
 def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]:
     """Return the files of one of the run's texts, or of data.folder if it is set.
 
-    If no text is named, use the first one. data.folder may replace the shipped corpus by any text,
-    so its files may have any name.
+    If no text is given, use the first one. data.folder may replace the shipped corpus with any
+    text, so its files may have any name.
     """
     text = text or settings.texts[0]
     dataset = text.dataset
@@ -109,7 +109,8 @@ def _groups_of(
     groups = [[path] for path in inputs]
     names = [path.name for path in inputs]
     size = dataset.parts_together
-    # A text may be split into more files than the catalogue lists. This many of them make one file.
+    # A text may be split into more files than the catalogue lists. This many of its parts form one
+    # listed file.
     if size and len(inputs) != len(dataset.paths):
         groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         names = [Path(path).name for path in dataset.paths]
@@ -129,8 +130,8 @@ def _groups_of(
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
     """Return name, size, date and a sample of each text file without a checksum in the catalogue.
 
-    Other text makes other tokens. Tokens may outlive their text: once the text is deleted, the
-    manifests of the token files in the run's folder provide these facts.
+    A different text gives different tokens. Tokens may outlive their text: once the text is
+    deleted, these facts are taken from the manifests of the token files in the run's folder.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
@@ -244,9 +245,9 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
-    """Return the file for each planned name.
+    """Return the present prefix for each planned one.
 
-    It has that name, or it is the only file there.
+    The names are equal, or there is only one of each.
     """
     by_name = {prefix.name: prefix for prefix in present}
     if all(Path(prefix).name in by_name for prefix in planned):

@@ -1,6 +1,6 @@
-"""Use of a run's checkpoint in a separate process.
+"""Uses a run's checkpoint in a separate process.
 
-This includes sampling text, and exporting and importing Hugging Face folders.
+It samples text, and exports and imports Hugging Face folders.
 """
 
 import json
@@ -32,7 +32,7 @@ _FOLDER_FILES = (
     "mp_rank_*/model_optim_rng.pt",
 )
 LIMIT_SECONDS = 24 * 3600.0
-"""Longer than any model needs; Ctrl-C stops it earlier."""
+"""Longer than any model needs. Ctrl-C stops the process earlier."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def sample_texts(
 
 @dataclass(frozen=True)
 class Exported:
-    """A Hugging Face folder that was written."""
+    """A Hugging Face folder that has been exported."""
 
     iteration: int
     architecture: str
@@ -109,7 +109,7 @@ def export_weights(
     iteration: int = 0,
     **options: object,
 ) -> Exported:
-    """Write the newest checkpoint as a Hugging Face folder, which appears only once it is complete.
+    """Write the newest checkpoint as a Hugging Face folder, which appears once it is complete.
 
     `out` must not exist yet. `options` are fields of the trainer's `OfflineRequest`, such as
     `shard_bytes`.
@@ -146,7 +146,7 @@ def export_weights(
 
 
 def _write_tokenizer(name: str, spec: PhasePlan, out: Path) -> None:
-    """Write the tokenizer in the format of `transformers`, with the tokens that end a text."""
+    """Write the tokenizer in the format of `transformers`, including the tokens that end a text."""
     for file, content in tokenizer_files(name).items():
         (out / file).write_bytes(content)
     end = spec.sampling.end_of_document
@@ -175,7 +175,7 @@ def _model_card(
     spec: PhasePlan,
     exported: Exported,
 ) -> str:
-    """Return README.md with facts from the run's records.
+    """Return the text of README.md with facts from the run's records.
 
     Facts that only the owner knows are left blank.
     """
@@ -213,7 +213,7 @@ def _model_card(
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:
-    """Return the first loss and the loss of the last exported iteration."""
+    """Return the loss of the first iteration, and that of the exported one."""
     if not last or not metrics.exists():
         return PhaseMessage.NOT_RECORDED.fill()
     losses = []
@@ -250,7 +250,7 @@ def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
 
 
 def _compare_tokenizers(name: str, source: Path) -> None:
-    """Raise `ParamsError` if the folder's tokenizer and the run's give different ids."""
+    """Raise `ParamsError` if the folder's tokenizer and the run's tokenizer give different ids."""
     candidates = (source / "tokenizer.json", source / "tokenizer.model")
     path = next((path for path in candidates if path.exists()), None)
     if path is None:
@@ -278,7 +278,7 @@ def ask_trainer(
     request: Mapping[str, object],
     processes: int = 1,
 ) -> dict[str, Any]:
-    """Return the trainer's answer, from one or several separate processes on this machine."""
+    """Run a command of the trainer in separate processes on this machine, and return its answer."""
     argv = [sys.executable, "-m"]
     if processes > 1:
         argv += [

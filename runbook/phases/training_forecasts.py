@@ -1,4 +1,4 @@
-"""The forecasts of a training: sealed before its first step, scored after its last."""
+"""Seals a training's forecasts before its first step, and scores them after its last step."""
 
 import math
 from collections.abc import Sequence
@@ -44,29 +44,29 @@ CALIBRATED_WIDTH = math.log(1.3)
 PLAIN_WIDTH = math.log(2.0)
 """Half-width without such a correction.
 
-The plan's uncorrected step times are within a factor of 2 of published ones (docs/plan.md).
+The plan's uncorrected step times are within a factor of 2 of published times (docs/plan.md).
 """
 MEMORY_WIDTH = math.log(1.25)
 """Half-width for memory.
 
-The plan includes only the steps, but a process's peak includes saves and evaluations.
+The plan covers only the steps, but a process's peak includes saves and evaluations.
 """
 
 COST = "cost"
 MONEY = "cost in money"
 USEFUL_TIME = "useful time"
 START_SECONDS = 120.0
-"""Time for two starts of the trainer with their saves, one of them after a planned stop.
+"""Time for two starts of the trainer with their saves; the second start follows a planned stop.
 
-Each takes 20 s on two free cores.
+Each start takes 20 s on two idle cores.
 """
 
 
 def seal_forecasts(run: PlannedRun) -> None:
     """Write the forecasts of the training once, with the time and a checksum.
 
-    A training that starts again with other values gets a new seal; the old one moves into the
-    history. Raise `RecordError` if a sealed forecast has changed.
+    A training that starts again with different values gets a new seal, and the old seal moves to
+    the history. Raise `RecordError` if a sealed forecast has changed.
     """
     folder = run.folder
     log = run.plan.phases[FULL].log
@@ -98,7 +98,7 @@ def has_steps(metrics: Path) -> bool:
 def make_forecasts(run: PlannedRun) -> list[Forecast]:
     """Return the forecasts of the training.
 
-    These are loss, step time, memory, total time and cost, as far as each is known.
+    They predict the loss, step time, memory, total time and cost, as far as the plan has them.
     """
     plan = run.plan
     forecasts = []
@@ -137,14 +137,15 @@ def make_forecasts(run: PlannedRun) -> list[Forecast]:
 
 
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
-    """Return the forecast share of useful time, as 05-analysis measures it.
+    """Return the forecast of the share of useful time, defined as 05-analysis measures it.
 
     Return an empty list if no failure rate is known.
     """
     expectation = useful_time(plan)
     if expectation is None or not expectation.median:
         return []
-    # 05-analysis counts the time of the training nodes; spare nodes are part of the cost only.
+    # 05-analysis counts only the time of the nodes that train. Spare nodes are only part of the
+    # cost.
     percent = 100 * expectation.of_training_nodes / expectation.median
     value = percent * expectation.median
     low = percent * expectation.low
@@ -163,7 +164,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return quantity, unit and value of each planned number of the training."""
+    """Return the quantity, unit and value of everything that the plan predicts for the training."""
     time = plan.time[FULL]
     memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
@@ -186,7 +187,7 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
     """Return what starts and saves may add, in the unit of the quantity.
 
-    The planned numbers do not include them.
+    The plan does not include them.
     """
     if quantity == "total time":
         return START_SECONDS
@@ -214,7 +215,7 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    Add the scores to those of the project, and show these too.
+    Add the scores to the project's scores, and show those too.
     """
     sealed = read_sealed(run.folder)
     if sealed is None:

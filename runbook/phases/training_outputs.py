@@ -1,4 +1,4 @@
-"""The files that a training writes to the run's folder, and moving them to the history."""
+"""Lists the files that a training writes to the run's folder, and moves them to the history."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from runbook.results.forecast_seal import FORECASTS_FILE
 
 
 def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
-    """Return everything that a training phase writes outside its job folders."""
+    """Return all paths that a training phase writes outside its job folders."""
     log = phase_plan.log
     names = (
         log.metrics,

@@ -1,4 +1,4 @@
-"""Results of a training phase for tables, figures and checks, and the comparison with the plan."""
+"""Results of a training phase for tables, figures and checks, and their comparison with the plan."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ RECORDED = (
     ),
     *("tflops_per_device", "tflops_convention", "validation_loss", "segments"),
 )
-"""Numbers of a summary that the record of a phase contains under these names."""
+"""Names of the summary's values that the record of a phase contains."""
 
 
 @dataclass(frozen=True)
@@ -61,14 +61,14 @@ class TrainingResults:
     planned: Speed
     """The time estimates in plan.json."""
     promised: Mapping[str, Any]
-    """All numbers that the plan predicts, under the names of the measured numbers."""
+    """All values that the plan predicts, under the names of the measured values."""
     history: History
     validation: tuple[ValidationLoss, ...]
     events: tuple[Event, ...]
 
     @cached_property
     def summary(self) -> Summary:
-        """The numbers of the run without the warm-up."""
+        """The results of the run, without the warm-up."""
         length = self.phase_plan.model.shape.sequence_length
         return summarize(self.history, sequence_length=length, validation=self.validation)
 
@@ -135,7 +135,7 @@ class TrainingResults:
 
 
 def _environment_results(events: Sequence[Event]) -> dict[str, object]:
-    """Return the number of nodes on which Python ran from a copy in the newest job.
+    """Return on how many nodes of the newest job Python ran from a local copy.
 
     Return an empty dict if no copy was requested.
     """
@@ -174,9 +174,9 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 
 @lru_cache(maxsize=2)
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
-    """Return the steps in a file, and read it again only after a change.
+    """Return the steps in a file.
 
-    All sections of a notebook need them.
+    All sections of a notebook need them, so the file is read again only after a change.
     """
     return read_metrics(path)
 
@@ -184,7 +184,7 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
 
-    This is more than its accuracy, and makes it equal in every form of the record.
+    This exceeds its accuracy, and makes it equal in every form of the record.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -270,9 +270,9 @@ def account_view(training: TrainingResults) -> View:
 
 
 def sample_rows(folder: Path, phase_plan: PhasePlan, tokenizer: str) -> list[Row]:
-    """Return one row for each sample: its iteration, the prompt and its continuation.
+    """Return a row for each sample: its iteration, the prompt and the continuation.
 
-    A line in a different format was not written by the trainer and is skipped; `runbook verify`
+    A line in a different format is skipped, because the trainer did not write it. `runbook verify`
     reports the edited file.
     """
     newest_lines = {}
@@ -393,9 +393,9 @@ EXPLAINED_DIFFERENCE = 0.05
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
-    """Return the planned numbers of one training phase next to the measured ones.
+    """Return a table of a training phase's planned values next to the measured ones.
 
-    A large difference has an explanation.
+    A large difference is explained.
     """
     planned = {}
     for name, value in training.promised.items():
@@ -407,7 +407,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         held_seconds = training.account.wall_seconds - training.account.waiting_seconds
         productive = training.account.parts["productive"]
         if training.account.devices_of_job:
-            # A job may also occupy nodes on which it does not train.
+            # A job may also hold nodes on which it does not train.
             productive = device_seconds(training.history.steps) / training.account.devices_of_job
 
         actual[quantities.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
@@ -470,7 +470,7 @@ def _wall_reason(training: TrainingResults) -> str:
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:
-    """Return price and power of a device, as far as run file, site and datasheets contain them."""
+    """Return a device's price and power, as far as the run, the site or a datasheet states them."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
     job = settings.job(phase)

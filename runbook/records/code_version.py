@@ -1,4 +1,4 @@
-"""The code that made a record: its commit, and the versions of Python and packages."""
+"""The code that made a record: the commit, and the versions of Python and packages."""
 
 import contextlib
 import platform
@@ -38,15 +38,15 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository, or an empty string if git does not provide it.
+    """Return the commit of the project's repository, or an empty string if git does not report one.
 
-    It ends with `-dirty` if tracked files differ from it. git refuses a clone that another user
-    owns. Inside a container a user's own clone may seem to belong to somebody else. Therefore git
-    is told to trust the clone that contains this code.
+    The result ends with `-dirty` if tracked files differ from the commit. git refuses a clone that
+    a different user owns. Inside a container, a user's own clone may seem to belong to somebody
+    else. git is therefore told to trust the clone that contains this code.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    # This query must not compete for the index lock with a commit in progress.
+    # Take no optional lock, because this query must not compete with a commit in progress.
     environment = {"GIT_OPTIONAL_LOCKS": "0"}
     try:
         finished = shell.run(

@@ -1,6 +1,6 @@
-"""The logbook of a run: logbook.md and the entries of its report, made from events.jsonl.
+"""The logbook of a run: logbook.md and the entries of the report, made from events.jsonl.
 
-events.jsonl is append-only. A person's note is an event too. The text for each kind of event is in
+events.jsonl is append-only. A user's note is an event too. The text for each kind of event is in
 pages/templates/logbook.j2.
 """
 
@@ -105,7 +105,7 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append a person's note to the events, and return the note as written.
+    """Append a user's note to the events, and return the note as written.
 
     Several processes may append at once. Anything that looks like a secret is masked first.
     """

@@ -1,9 +1,9 @@
-"""manifest.json: size and sha256 of every file of a run.
+"""manifest.json: the size and sha256 of every file of a run.
 
 Earlier records are kept in records/history. A recorded entry changes only in three cases: the
 program that writes the file records it again; the phase that writes the file (`writer_of`) ends
 again; or jobs append to the file, it still begins with the recorded content, and its phase is not
-done (`may_grow`). Therefore no later phase or report can hide an edit from `verify`.
+done (`may_grow`). No later phase or report can therefore hide an edit from `verify`.
 """
 
 import contextlib
@@ -73,7 +73,7 @@ WRITTEN_BY = {
 }
 """Files of each phase outside its jobs and steps.
 
-They are recorded again only at the end of this phase.
+They are recorded again only when that phase ends.
 """
 GROWING = (
     "events.jsonl",
@@ -87,14 +87,14 @@ GROWING = (
 
 @dataclass(frozen=True)
 class Entry:
-    """The state of a file when it was recorded."""
+    """A file's size, checksum and time when it was recorded."""
 
     bytes: int
     sha256: str
     modified: int = 0
-    """Time of the last change in nanoseconds.
+    """Time of the last change, in nanoseconds.
 
-    An unchanged file is not read again when the manifest is written again.
+    It lets a later manifest skip reading an unchanged file.
     """
 
 
@@ -105,10 +105,10 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return the sorted paths of all files for a manifest, relative to the run's folder."""
+    """Return the sorted paths of all files that a manifest covers, relative to the run's folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
-        # os.walk descends only into the folders that remain in this list.
+        # os.walk visits only the folders that remain in this list.
         subfolders[:] = [name for name in subfolders if not _matches(name, LEFT_OUT_FOLDERS)]
         relative_folder = Path(folder).relative_to(run_folder)
         for file_name in file_names:
@@ -121,7 +121,7 @@ def covered(run_folder: Path) -> list[str]:
 def _refuse_folder(error: OSError) -> None:
     """Raise an error if a folder cannot be listed, so that it does not count as empty.
 
-    A folder that has vanished was replaced by a newer one.
+    Ignore a folder that has vanished, because a newer one has replaced it.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -151,7 +151,7 @@ def writer_of(name: str) -> str:
 def may_grow(name: str, done: Set[str]) -> bool:
     """Return whether a job may still append to a file.
 
-    It may while a phase that writes the file is not done.
+    It may as long as a phase that writes the file is not done.
     """
     if not _matches(name, GROWING):
         return False
@@ -191,7 +191,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     for name in recorded.keys() - set(present):
         is_job_file = name.startswith("jobs/")
         if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
-            # An older checkpoint was deleted to free space, or a step is to be repeated.
+            # An older checkpoint was deleted to free space, or a step is about to be repeated.
             del entries[name]
 
     _write(run_folder, entries)
@@ -203,9 +203,9 @@ def _grown_entry(
     entry: Entry,
     done: Set[str],
 ) -> Entry:
-    """Return the entry of a file to which jobs append.
+    """Return the new entry of a file to which jobs append.
 
-    The entry is renewed only if the recorded content is unchanged.
+    The entry changes only if the file still begins with the recorded content.
     """
     if not may_grow(name, done):
         return entry
@@ -245,8 +245,8 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder, together with their unchanged entries.
 
-    Files have no entry while they are being moved. If the process is killed during the move, they
-    are recorded as new later and contradict no entry.
+    Files have no entry while they are being moved. If the process is killed during the move, the
+    files are later recorded as new, and contradict no entry.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}
@@ -272,7 +272,7 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Return the entries by relative path, or none if there is no manifest.
+    """Return the entries by relative path. The result is empty if there is no manifest.
 
     Raise `RecordError` if it is broken.
     """
@@ -302,14 +302,14 @@ SUFFIXES = (".ipynb", ".html", ".json")
 
 
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
-    """Move notebook, report and JSON of a phase to records/history/<phase>-<UTC start>.
+    """Move a phase's notebook, report and JSON to records/history/<phase>-<UTC start>.
 
     Return the new paths. `keep_newer_notebook` is for calls while a notebook runs: a notebook from
     an execution other than the record's is not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
-    # If the record is missing or broken, the newest file's time is part of the new name.
+    # If the record is missing or broken, use the newest file's time in the new name.
     with contextlib.suppress(RecordError):
         started = read_phase_record(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
@@ -407,7 +407,7 @@ DRAWN = (
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
-    """Return the sources of a report that have changed or been lost since they were recorded.
+    """Return the sources of a report that have been changed or lost since they were recorded.
 
     Return an empty list if nothing has been recorded yet. Checkpoints and token files are not read.
     """
@@ -428,12 +428,12 @@ def _is_copy(name: str) -> bool:
 
 
 CACHES = ("data/cache", "smoke/data/cache")
-"""Folders in which the trainer caches the order of the text.
+"""Folders in which the trainer caches the order of the samples.
 
 Their files are not results, but a changed file changes the training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
-"""Folder of the checkpoints that were saved with each cache."""
+"""For each cache, the folder of the checkpoints that were saved with it."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
@@ -547,7 +547,8 @@ def _contradictions(run_folder: Path, phase: str, record: PhaseRecord) -> list[F
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
-            # The manifest records whether there was one.
+            # A missing record is not reported here, because the manifest shows whether there was
+            # one.
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]

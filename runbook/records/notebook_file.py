@@ -1,4 +1,4 @@
-"""Reading the file of an executed notebook, and its text without access tokens."""
+"""Reads the file of an executed notebook, and returns its text without access tokens."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ def read_notebook(path: Path) -> Any:
 
     Raise `RecordError` if the file is missing or is not a notebook.
     """
-    # The import takes 0.1 s, so it happens only when a notebook is read.
+    # Import here, because the import takes 0.1 s and only reading a notebook needs it.
     import nbformat
 
     try:

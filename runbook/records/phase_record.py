@@ -1,7 +1,7 @@
 """The record of one execution of a phase: the JSON file next to its executed notebook.
 
-While its notebook runs, a record has no `ended` and its state is `interrupted`. The record that a
-killed kernel leaves behind is therefore correct.
+While its notebook runs, a record has no `ended` and its state is `interrupted`. A killed kernel
+therefore leaves a correct record behind.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = RecordMessage.STILL_RUNNING.fill()
-"""The reason in the record of a notebook that has not ended."""
+"""The reason in the record as long as the notebook has not ended."""
 
 
 def _in_utc(moment: str) -> str:
@@ -40,9 +40,9 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of the master notebook and how it ended.
+    """A code cell of the master notebook, and how it ended.
 
-    It is completed, failed, interrupted, or pending if it was not reached.
+    Its state is completed, failed, interrupted, or pending if it was not reached.
     """
 
     id: str
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """The machine-readable record of one execution of one phase."""
+    """The machine-readable record of an execution of a phase."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     # Increase this number if a reader of old records would misread new ones.
@@ -60,14 +60,14 @@ class PhaseRecord:
     phase: str
     state: ExecutionState
     verdict: str
-    # UTC. Also the name of the execution, because no two have the same start.
+    # Start in UTC. It also identifies the execution, because no two start at the same time.
     started: Moment
     # The end in UTC; empty while the notebook runs
     ended: Moment | Literal[""]
     # The reason why the phase is not done; empty if it is done
     reason: str
-    # Commit of the project. It ends with `-dirty` if files differ from it, and is empty without
-    # git.
+    # Commit of the project. It ends with `-dirty` if files differ from the commit, and is empty
+    # without git.
     commit: str
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
@@ -168,7 +168,7 @@ def phases_done(run_folder: Path) -> set[str]:
 def read_phase_record(path: Path) -> PhaseRecord:
     """Return the record in a file.
 
-    Raise `RecordError` with the fault if the file is missing, cut off or malformed.
+    Raise `RecordError`, which names the fault, if the file is missing, cut off or malformed.
     """
     meaning = RecordMessage.PHASE_RECORD.fill()
     record = read_json_record(path, PhaseRecord, meaning, RecordMessage.EXECUTE_AGAIN.fill())
@@ -182,7 +182,7 @@ def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
     content = asdict(record)
     content["checks"] = [check.as_dict() for check in record.checks]
     for check in content["checks"]:
-        # The remedy is for the person at the notebook, not for the record.
+        # Remedies are for the person at the notebook, so the record leaves them out.
         del check["remedy"]
 
     return content

@@ -21,7 +21,7 @@ METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
-    """Return name and path of each evidence file that exists, those of the newest job first."""
+    """Return the name and path of each evidence file that exists, those of the newest job first."""
     files = []
     job = latest_job_folder(run_folder, phase)
     if job is not None:
@@ -33,7 +33,7 @@ def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
 
 
 KEY_NUMBERS = ("parameters", "iterations", "first_loss", "last_loss", "tokens_per_second")
-"""Results that a list of runs shows."""
+"""Results that the list of runs shows."""
 ORDER = ("fail", "warn", "unknown", "pass")
 TRACES = (
     "run.yaml",
@@ -45,7 +45,7 @@ TRACES = (
     "events.jsonl",
     "metrics.jsonl",
 )
-"""If any of these exists, the folder is a run's, even an incomplete one."""
+"""If any of these exists, the folder belongs to a run, even if it is incomplete."""
 BEATS_FOR_SECONDS = 120.0
 """A job that was silent for longer than this does not count as running.
 
@@ -55,7 +55,7 @@ Running jobs write a heartbeat every few seconds.
 
 @dataclass(frozen=True)
 class PhaseState:
-    """A phase as its newest record describes it."""
+    """A phase, as its newest record describes it."""
 
     phase: str
     # A state of a record, or `running`, `not run`, `unreadable`
@@ -71,7 +71,7 @@ class PhaseState:
 
 @dataclass(frozen=True)
 class RunState:
-    """A run as its folder describes it."""
+    """A run, as its folder describes it."""
 
     name: str
     folder: Path
@@ -96,7 +96,8 @@ class RunState:
 def read_run(run_folder: Path) -> RunState:
     """Return the state of a run.
 
-    It depends only on files, so a copy on another machine gives the same answer.
+    The state depends only on files, so a copy of the folder on a different machine gives the same
+    answer.
     """
     phases = tuple(_phase(run_folder, phase) for phase in PHASES)
     records = [phase.record for phase in phases if phase.record is not None]
@@ -141,7 +142,7 @@ def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """Return the worst verdict of some phases; never `pass` before every phase is done."""
+    """Return the worst verdict of these phases. It is never `pass` before every phase is done."""
     verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -231,9 +232,9 @@ def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
 
 
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:
-    """Return the running phase, or else the last phase that did not end as done.
+    """Return the running phase, or else the last phase that ended without being done.
 
-    The result is empty if all phases are done.
+    Return an empty string if all phases are done.
     """
     executed = [phase for phase in phases if phase.state != "not run"]
     running = [phase.phase for phase in executed if phase.state == "running"]

@@ -1,17 +1,17 @@
-"""The record of a notebook, kept from inside its kernel while the notebook runs.
+"""The record of a notebook, written from inside its kernel while the notebook runs.
 
-    session = start(settings, phase, run_folder)   opens the record; a second call in the same
-                                                   execution returns the same record
-    session.check(check)                           a row of the checks; a row of the same name is
-                                                   replaced
-        session.add_results({key: value})              numbers or texts of the results
-        session.plan[key] = value                      the planned value of the result with this key
-        session.finish() -> PhaseRecord                the notebook is complete; the record is final
+session = start(settings, phase, run_folder)   opens the record; a second call in the same
+                                               execution returns the same record
+session.check(check)                           a row of the checks; a row of the same name is
+                                               replaced
+    session.add_results({key: value})              numbers or texts of the results
+    session.plan[key] = value                      the planned value of the result with this key
+    session.finish() -> PhaseRecord                the notebook is complete; the record is final
 
-    It works the same under papermill, nbconvert, `jupyter execute` and JupyterLab, because it
-    depends on none of them: a hook after each cell notes how the cell ended and writes the record.
-    Without a
-kernel (a test, a script) the same calls write the same record, with every cell pending.
+The session works the same under papermill, nbconvert, `jupyter execute` and JupyterLab, because
+it depends on none of them: a hook after each cell notes how the cell ended and writes the
+record. Without a kernel (a test, a script) the same calls write the same record, with every
+cell pending.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class MasterCell:
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     """Return the code cells of a notebook in order.
 
-    Return an empty tuple if the notebook does not exist, as when a phase is called without one.
+    Return an empty tuple if the notebook does not exist, as when a phase is called without a
+    notebook.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -126,7 +127,7 @@ class CellStates:
         sources = [cell.source.strip() for cell in self._master]
         current = sources.index(ran[-1]) if ran and ran[-1] in sources else 0
         for cell, source in zip(self._master[:current], sources, strict=False):
-            # A person changes the parameters cell before running it, so its source is not the
+            # Users change the parameters cell before they run it, so its source differs from the
             # master's.
             if cell.is_parameters or source in ran:
                 self._states[cell.id] = "completed"
@@ -151,8 +152,8 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
     """Open the record of this execution, or find the one that is open.
 
     An earlier record of the phase moves to records/history, unless it belongs to this execution. A
-    finished record is treated as an earlier record, and so is the record of a notebook that stopped
-    at an error. A kernel keeps one record at a time; all cells that run after this call belong to
+    finished record counts as an earlier one, and so does the record of a notebook that stopped at
+    an error. A kernel keeps one record at a time, and all cells that run after this call belong to
     it.
     """
     key = (run_folder.absolute(), phase)
@@ -226,8 +227,8 @@ class Session:
     def finish(self) -> PhaseRecord:
         """Write the record with its verdict at the end of the notebook.
 
-        The record is frozen once this cell has ended without an error; later cells do not change
-        it. A second call writes it again with the checks and results of that moment.
+        The record is frozen once this cell has ended without an error, so later cells do not change
+        it. A second call writes the record again with the checks and results known by then.
         """
         self._finished = utc_now()
         self._is_frozen = False
@@ -236,7 +237,7 @@ class Session:
     def fail(self, error: Exception) -> PhaseRecord:
         """Write the record of a phase that an error has stopped outside a notebook.
 
-        In a notebook, the hook after its cell does this.
+        In a notebook, the hook that runs after each cell does this.
         """
         self._failures[""] = _state_and_reason(error)
         self._failed = utc_now()
@@ -266,7 +267,7 @@ class Session:
     def attach(self) -> None:
         """Start to record how each cell ends.
 
-        The notebook's output identifies the run of this record.
+        Also output which run this record belongs to.
         """
         if self._shell is None:
             return
@@ -280,9 +281,9 @@ class Session:
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop listening, because the kernel's next cells belong to another record."""
+        """Stop listening, because the kernel's next cells belong to a different record."""
         if self._shell is not None:
-            with contextlib.suppress(ValueError):  # The hook is no longer registered.
+            with contextlib.suppress(ValueError):  # The hook was not registered any more.
                 self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:
@@ -292,7 +293,7 @@ class Session:
         source = result.info.raw_cell
         cell_id = getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, _cell_state(error), cell_id)
-        # A cell that is not in the master is considered only until the next cell runs.
+        # A cell that is not in the master determines the state only until the next cell runs.
         self._failures.pop("", None)
         self._failures.pop(name, None)
         if error is not None:
@@ -303,7 +304,8 @@ class Session:
         try:
             self._write()
         except RecordError as trouble:
-            # The record is written again after the next cell, and at the latest by `finish`.
+            # The failure is ignored: the record is written again after the next cell, and at the
+            # latest by `finish`.
             _log.error(RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=trouble))
 
         self._is_frozen = bool(self._finished) and not self._failures

@@ -1,1 +1,1 @@
-"""One run on disk: its folder, files and status, and the machine that it runs on."""
+"""A run on disk: its folder, files and status, and the machine that it runs on."""

@@ -1,4 +1,4 @@
-"""Nodes known to be bad, by site, with the evidence.
+"""Nodes that are known to be bad, by site, with the evidence.
 
 An entry is valid until it expires or the node is forgiven.
 """
@@ -22,7 +22,10 @@ from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
 EXCLUDE = "exclude"
-"""Slurm's directive. PBS has no counterpart: qsub can request a host, but cannot exclude one."""
+"""Slurm's directive.
+
+PBS has no counterpart, because qsub can request a host but cannot exclude it.
+"""
 
 
 class FoundBy(StrEnum):
@@ -46,14 +49,14 @@ LIFETIMES = {
 }
 """Seconds after which an entry expires.
 
-Another job often causes a slow node, while a broken GPU waits for a repair. A part that computes
-wrong results passes the site's tests, so nobody repairs it.
+A slow node is often slow because of a different job, whereas a broken GPU waits for repair. A
+device that computes wrong results passes the site's tests, so nobody repairs it.
 """
 
 
 @dataclass(frozen=True)
 class BadNode:
-    """One reason to exclude a node."""
+    """A reason to exclude a node."""
 
     node: str
     found_by: FoundBy
@@ -85,7 +88,7 @@ def report_bad_nodes(
 ) -> list[BadNode]:
     """Add an entry for each node.
 
-    Do nothing on a site without a queue, which has one node.
+    Do nothing on a site without a queue, because that has a single node.
     """
     if settings.site.scheduler == "local":
         return []
@@ -119,7 +122,7 @@ def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
 
 
 def read_bad_nodes(path: Path, now: float) -> list[BadNode]:
-    """Return the entries that are valid at a time: neither expired nor forgiven since."""
+    """Return the entries that are valid at the time `now`: neither expired nor forgiven."""
     return parse_bad_nodes(read_lines(path), now)
 
 
@@ -171,7 +174,7 @@ def choose_exclusion(
 ) -> Exclusion:
     """Choose the nodes that a job excludes.
 
-    Exclude no node if the site would not have enough nodes left. Entries of a queue are kept even
+    Exclude no node if the site would not have enough nodes left. Entries from a queue are kept even
     if the site file now names this machine instead.
     """
     if not entries or settings.site.scheduler == "local":

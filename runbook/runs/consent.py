@@ -14,7 +14,10 @@ ALARM_COMMAND = "training.alarm_command"
 
 
 def command_checks(settings: Settings) -> list[Check]:
-    """Return one check for each command in the run's values, as it would be started."""
+    """Return a check for each command in the run's values.
+
+    It shows the command as it would be started.
+    """
     command = settings.run.training.alarm_command
     if not command.strip():
         return []

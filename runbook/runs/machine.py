@@ -1,4 +1,4 @@
-"""This machine: cores, memory, instruction sets, and the speeds that smoke tests measured on it."""
+"""This machine: cores, memory, instruction sets, and the speeds that smoke tests measured here."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ from runbook.tokens.vocabulary_size import read_vocabulary_size
 
 PROBE = "runbook.training.probe"
 PROBE_SECONDS = 120.0
-"""Time limit of the probe, which imports torch, possibly from a slow file system."""
+"""Time limit of the probe, which imports torch and may do so from a slow file system."""
 
 CALIBRATION_FILE = "smoke/calibration.json"
 CPU_FACTS = Path("/proc/cpuinfo")
@@ -38,9 +38,10 @@ CPU_FACTS = Path("/proc/cpuinfo")
 def measure_machine(site: Site) -> Machine | None:
     """Return the cores, memory and matrix instructions of this machine.
 
-    Return None if the jobs run on another machine.
+    Return None if the jobs run on a different machine.
 
-    Free disk space changes every minute, so it is not part of a plan; 01-environment checks it.
+    Free disk space is not part of a plan, because it changes every minute. 01-environment checks
+    it.
     """
     if site.scheduler != "local":
         return None
@@ -58,7 +59,7 @@ def make_plan_here(
 ) -> Plan:
     """Return the plan of a run, with this machine's cores and memory if its jobs run here.
 
-    `core_flops` is what `measure_core_flops` returned. It is used for a plan without a calibration.
+    `core_flops` is the result of `measure_core_flops`. It is used if the plan has no calibration.
     """
     checks = [*tokenizer_checks(settings), *environment_checks(settings)]
     machine = measure_machine(settings.site)
@@ -89,8 +90,9 @@ def measure_core_flops(settings: Settings) -> float:
 def tokenizer_checks(settings: Settings) -> list[Check]:
     """Check that the tokenizer's file fits both models.
 
-    There is no check for GPT-2, whose vocabulary the plan knows, or for synthetic text. A file that
-    is not available here, such as one on the cluster, is `unknown`; 02-data checks it again.
+    There is no check for GPT-2, whose vocabulary the plan knows, or for synthetic text. The check
+    of a file that is not available here, for example because it is on the cluster, is `unknown`;
+    02-data repeats it.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
@@ -130,7 +132,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 def machine_identity(site: Site) -> str:
     """Return the identity of the machine to which a measured speed applies.
 
-    It is this machine's CPU and cores or its GPUs, or the site's devices.
+    It names this machine's CPU and cores, this machine's GPUs, or the site's devices.
     """
     if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
@@ -145,12 +147,12 @@ def num_cores() -> int:
 
 
 def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
-    """Return the instruction sets that the kernel lists; none on macOS."""
+    """Return the CPU's instruction sets, as the kernel lists them. The result is empty on macOS."""
     return frozenset(_cpu_fact(path, "flags").split())
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """Return a field of the first CPU in the kernel's list, or an empty string."""
+    """Return a field of the first CPU in the kernel's list, or an empty string if it is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -169,7 +171,7 @@ def keep_calibration(
 ) -> Calibration | None:
     """Write the ratio of the smoke test's measured step time to the planned one.
 
-    Return None if too few steps were timed or no time was planned.
+    Return None if too few steps were timed or the plan has no time.
 
     `warned` means that a check of the test did not pass, so its times do not apply to other runs.
     """

@@ -39,9 +39,9 @@ KEY = "jobs.environment_copy"
 ASK_SECONDS = 300.0
 """Time limit for a site's modules and set-up commands, which can be slow."""
 WAIT_SECONDS = 3600.0
-"""Longest wait for another process that packs the same environment."""
+"""Longest wait for a different process that packs the same environment."""
 FILES_PER_SECOND = 4000.0
-"""Files per second that one node unpacks; see docs/local-environment.md."""
+"""Files per second that a node unpacks; see docs/local-environment.md."""
 RULE = "the packed environment fits a folder of each node's own, and is not in a container"
 
 
@@ -112,7 +112,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare the archive with the current environment, file by file (status only, not content)."""
+    """Compare the archive with the current environment by each file's status, not by its content."""
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)
@@ -139,7 +139,7 @@ def _sources(interpreter: Interpreter) -> list[contents.PackedSource]:
 def _changed_parts(
     sources: list[contents.PackedSource], manifest: EnvironmentManifest
 ) -> list[str]:
-    """Return the folders whose files have changed since they were packed."""
+    """Return the folders in which files have changed since they were packed."""
     packed = {part.name: part for part in manifest.parts}
     changed = []
     for source in sources:
@@ -189,7 +189,7 @@ def _require_no_container(settings: Settings) -> None:
 
 
 def copy_seconds(manifest: EnvironmentManifest, nodes: int, gigabytes_per_second: float) -> float:
-    """Return the seconds until every node has its copy: the larger of reading and unpacking time.
+    """Return the seconds until every node has its copy: the longer of reading and unpacking.
 
     `gigabytes_per_second` is the total read speed of the shared file system, over all nodes.
     """

@@ -25,7 +25,7 @@ class PlannedRun:
     def hold(self, purpose: str) -> AbstractContextManager[None]:
         """Prevent other processes from changing the run inside the block.
 
-        `runbook run` already holds it for its own notebooks.
+        `runbook run` already holds the run for its own notebooks.
         """
         return hold_run(self.folder, purpose)
 
@@ -36,7 +36,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """One training of a run: the smoke test's or the full one."""
+    """A training of a run: the smoke test or the full training."""
 
     run: PlannedRun
     phase: str
@@ -69,7 +69,7 @@ class PlannedTraining:
     def append_event(self, event: str, **facts: Any) -> None:
         """Append an event of the training to the run's event history.
 
-        It is a single write, so that lines of several processes do not mix.
+        Write the line in a single call, so that lines from several processes do not mix.
         """
         line = {
             "time": time.time(),

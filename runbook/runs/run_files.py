@@ -21,12 +21,15 @@ from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys that record who decided something. They may change in an existing folder."""
+"""Keys with the name of a person who waived a check. They may change in an existing folder."""
 ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
 )
-"""Keys for the recipients of alarms and metrics. They may change in an existing folder as well."""
+"""Keys that say where alarms and metrics are sent.
+
+They too may change in an existing folder.
+"""
 OVERRIDES = "overrides.yaml"
 """File with the values that override the run file: from a parameters cell or from --set."""
 
@@ -69,7 +72,7 @@ def _write_if_changed(path: Path, text: str) -> None:
 
 
 def write_overrides(settings: Settings, folder: Path) -> None:
-    """Save the values set by hand, so that nobody has to repeat them when reopening the run."""
+    """Save the values that the user set, so that nobody has to repeat them when reopening the run."""
     values = given_by_hand(settings, GIVEN)
     if values:
         head = RunMessage.OVERRIDES_HEAD.fill(run=settings.run.run)
@@ -80,7 +83,7 @@ def write_overrides(settings: Settings, folder: Path) -> None:
 def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, object]:
     """Return the values that these layers set, as written.
 
-    Zeros that only clear an alternative key, such as another unit of length, are left out.
+    Zeros that only clear an alternative key, such as a different unit of length, are left out.
     """
     values = {}
     for key in settings.values():
@@ -120,7 +123,7 @@ def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any
 
     Each row is (dotted key, value in the folder, current value).
 
-    A key that is missing in an older run.yaml is included only if somebody chose its value.
+    A key that an older run.yaml lacks is included only if somebody chose its value.
     """
     path = folder / "run.yaml"
     if not path.exists():

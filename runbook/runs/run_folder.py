@@ -1,4 +1,4 @@
-"""The folders of runs: where they are, and the lock on one of them."""
+"""Where the folders of runs are, and how one of them is locked."""
 
 import os
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ def runs_folder(project: Path) -> Path:
 def hold_run(folder: Path, purpose: str) -> Iterator[None]:
     """Lock a run, unless `runbook run` already holds it for this notebook.
 
-    Print a message if a dead process's lock was taken over.
+    Print a message if the lock was taken over from a dead process.
     """
     if os.environ.get(HOLDER_VARIABLE) == str(folder):
         yield

@@ -1,6 +1,6 @@
-"""Names of run folders. Commands accept them in place of run names.
+"""Names of run folders, which commands accept in place of run names.
 
-`local--quick` is the folder of `local --as quick`.
+For example, `local--quick` is the folder of `local --as quick`.
 """
 
 import re
@@ -32,7 +32,8 @@ def named_run(word: str, as_name: str = "") -> NamedRun:
     """Return the run that an argument of the command line names.
 
     The argument is a run's name, or the name of a folder made by --as or for a variant. `as_name`
-    is the value of --as. Raise `ParamsError` if the argument is a folder that --as would rename.
+    is the value of --as. Raise `ParamsError` if the argument names a folder and --as gives a
+    different name.
     """
     if not re.fullmatch(r"[\w.-]+--[\w.-]+", word):
         return NamedRun(word, as_name)

@@ -1,4 +1,7 @@
-"""Status of runs and jobs, always read from files: tables, logs, cancellation, stops."""
+"""The status of runs and jobs, always read from files.
+
+Also shows logs, and cancels and stops jobs.
+"""
 
 import dataclasses
 import difflib
@@ -67,7 +70,7 @@ def _how_to_begin(stem: str, name: str) -> str:
     try:
         names = run_names(_project_of(name))
     except ParamsError:
-        # --runs names a folder outside any project
+        # --runs may name a folder outside any project
         names = []
 
     if run in names or not names:
@@ -82,7 +85,7 @@ def _how_to_begin(stem: str, name: str) -> str:
 
 
 def _project_of(name: str) -> Path:
-    """Return the project of a run file given by its path, or the project of the current folder."""
+    """Return the project of a run file whose path is given, or else of the current folder."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     if is_run_file:
         return find_run_file(name).project
@@ -100,16 +103,16 @@ def active_jobs(
     scheduler: Scheduler,
     states: Collection[JobState] = ACTIVE,
 ) -> list[tuple[JobFolder, JobStatus]]:
-    """Return the jobs of a run that are in some states, with their current status.
+    """Return the jobs of a run that are in one of these states, with their current status.
 
-    Without `states`, return the jobs that have not ended.
+    The default is the jobs that have not ended.
     """
     job_states = [(job, scheduler.state(job)) for job in job_folders(folder)]
     return [(job, status) for job, status in job_states if status.state in states]
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a job: phase, attempt, and part of the phase's work."""
+    """Return the sort key of a job: its phase, its attempt, and its part of the phase's work."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             suffix = name[len(phase) + 1 :]
@@ -253,7 +256,10 @@ def _run_facts(run: RunState) -> dict[str, object]:
 
 
 def status_of_one(name: str, runs: Path | None) -> str:
-    """Return the phases and jobs of a run. Active jobs also have their queue and log tails."""
+    """Return the phases and jobs of a run.
+
+    For active jobs, also return the state of their queue and the ends of their logs.
+    """
     folder = run_folder(name, runs)
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
@@ -321,7 +327,7 @@ def _log_tails(job: JobFolder) -> list[str]:
 
 
 def phases_table(run: RunState) -> Table:
-    """Return the state, verdict, end and key numbers of each phase."""
+    """Return the state, verdict, end and key results of each phase."""
     rows = []
     for phase in run.phases:
         row = {"phase": phase.phase, "state": phase.state}
@@ -341,7 +347,7 @@ def phases_table(run: RunState) -> Table:
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:
-    """Return a job's name, id, state, time, partition, nodes and the reason of its state."""
+    """Return a job's name, id, state, time, partition, nodes and the reason for its state."""
     elapsed = ""
     if status.started is not None:
         ended = status.ended or time.time()
@@ -386,9 +392,9 @@ def _numbers(results: Mapping[str, object]) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    """Return a number as shown in tables.
+    """Return a number as tables show it.
 
-    A loss of `nan`, or an edited value in a record, is shown unchanged.
+    A loss of `nan`, or a value that was edited in a record, is shown unchanged.
     """
     if isinstance(value, int | float):
         return f"{value:{form}}"
@@ -484,9 +490,9 @@ def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def _end_waits(folder: Path) -> list[str]:
-    """Ask watchers that wait after a failure not to submit the next job; return a line for each.
+    """Ask watchers that wait after a failure not to submit the next job. Return a line for each.
 
-    If a watcher was killed during its wait, only its file is removed.
+    If a watcher was killed while it waited, only its file is removed.
     """
     lines = []
     for job in job_folders(folder):
@@ -546,7 +552,8 @@ def show_log(
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        # The state is read before the logs, so that the logs of an ended job are shown completely.
+        # Read the state before the logs, so that the logs of a job that has ended are shown
+        # completely.
         status = scheduler.state(job)
         is_last = status.final or not follow
         for path in filter(Path.exists, offsets):

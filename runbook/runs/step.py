@@ -1,4 +1,4 @@
-"""A step of a run: its inputs, its fingerprint, its outputs, and the done marker that proves it."""
+"""A step of a run: its inputs, its fingerprint, its outputs, and the marker that proves it is done."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from runbook.runs.messages import RunMessage
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A file made by a step, with a checksum to detect changes."""
+    """A file that a step made, with a checksum that reveals changes."""
 
     path: str
     bytes: int
@@ -161,7 +161,7 @@ def outputs_status(
     mark: DoneMark,
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return whether the files of a finished step are unchanged."""
+    """Return a status that says whether the files of a finished step are unchanged."""
     for output in mark.outputs:
         if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
             continue
@@ -195,22 +195,22 @@ class ChangedOutputError(RecordError):
 
 @dataclass(frozen=True)
 class StepOfRun:
-    """A step of one run, with the inputs at the time of creation.
+    """A step of a run, with the inputs at the time of creation.
 
-    Create a new object to update them.
+    Create a new object to update the inputs.
     """
 
     run_folder: Path
     name: str
-    """Name of its done marker."""
+    """Name of the step's done marker."""
     version: int
-    """Increase it when the code changes the step's outputs, so that the step runs again."""
+    """Increase the version when the code makes different outputs, so that the step runs again."""
     inputs: Mapping[str, object]
     """The values on which the outputs depend. If one of them changes, the step runs again."""
     outputs: Callable[[], Sequence[Path]] = tuple
     """Return the files that the step makes, which its done marker records."""
     remedy: str = ""
-    """How to repeat the step, for the end of an error text."""
+    """How to repeat the step, for the end of an error message."""
 
     @cached_property
     def fingerprint(self) -> str:
@@ -227,7 +227,7 @@ class StepOfRun:
         return read_mark(self.run_folder, self.name)
 
     def status(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
-        """Return whether the step is done with these inputs and its outputs are unchanged."""
+        """Return whether the step is done with these inputs, and its outputs are unchanged."""
         return step_status(self.run_folder, self.name, self.fingerprint, reading)
 
     def why_not_done(self, reading: Reading = Reading.EVERYTHING) -> str:
@@ -235,7 +235,7 @@ class StepOfRun:
         return self.status(reading).as_text()
 
     def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
-        """Return the step's status; raise `ChangedOutputError` if an output is lost or changed."""
+        """Return the step's status. Raise `ChangedOutputError` if an output is lost or changed."""
         status = self.status(reading)
         self.refuse(status)
         return status
@@ -259,12 +259,12 @@ class StepOfRun:
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
-        """Whether the outputs in the run's folder, finished or not, come from these inputs."""
+        """Whether the outputs in the run's folder, finished or not, were made from these inputs."""
         path = self.started_path
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 
     def note_start(self, facts: Mapping[str, object]) -> None:
-        """Record the inputs of this start, and facts for a process that continues the step."""
+        """Record the inputs of this start, with facts for a process that continues the step."""
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
 
     def start_facts(self) -> dict[str, Any]:

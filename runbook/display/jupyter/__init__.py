@@ -1,6 +1,6 @@
-"""Parts that use internals of JupyterLab and ipykernel: buttons, the form, page messages.
+"""Code that depends on internals of JupyterLab and ipykernel: buttons, the form, page messages.
 
-Only two files use internals of others: `kernel` those of ipykernel and IPython, and
-lab/static/watching.js those of JupyterLab's page. tests/display/test_jupyter_edge.py looks for
+Only two files use internals of other projects: `kernel` uses those of ipykernel and IPython, and
+lab/static/watching.js uses those of JupyterLab's page. tests/display/test_jupyter_edge.py looks for
 every such name in the installed versions.
 """

@@ -4,10 +4,10 @@
     page_kernel() -> PageKernel | None      its kernel, if it reads messages during a cell
     lose_no_output()                        nothing that a cell prints is dropped
 
-A kernel answers requests one after another, so a click or a second run of a cell waits for the end
-of the running cell. ipykernel 7 receives messages in a separate thread, where we can read them as
-they arrive. An older version has no such thread. Clicks are then noticed late, and nothing else
-changes. The kernel checks the signature of every message that is passed on to it.
+A kernel answers requests one after another, so a click, or a second run of a cell, waits until the
+running cell ends. ipykernel 7 receives messages in a separate thread, where we can read them as
+they arrive. Older versions have no such thread. With these, clicks are noticed late, and nothing
+else changes. The kernel checks the signature of every message that is passed on to it.
 """
 
 import json
@@ -21,7 +21,7 @@ from runbook.display.output_place import current_shell
 DELIMITER = b"<IDS|MSG>"
 """Separates the addresses of a message from its signed parts: signature, header, parent, etc."""
 REDIRECT_SECONDS = 10.0
-"""How long to wait for the kernel's thread. A thread that has ended receives nothing anyway."""
+"""How long to wait for the kernel's thread. If that thread has ended, nothing arrives anyway."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CellRequest:
     cell: str
     code: str
     header: dict[str, Any]
-    # The number in brackets before the cell
+    # The execution number, shown in brackets before the cell
     number: int
 
 
@@ -79,7 +79,7 @@ class PageKernel:
             return receive(message, usual)
 
         def change() -> None:
-            # Without `receive`, the stream gets back exactly the function that it had before.
+            # Without `receive`, give the stream back exactly the function that it had before.
             stream.on_recv(usual if receive is None else pass_on, copy=False)
             changed.set()
 
@@ -104,7 +104,7 @@ class PageKernel:
         )
 
     def after_each_cell(self, callback: Callable[[Any], None]) -> None:
-        """Call back after each cell, with IPython's result."""
+        """Call `callback` after each cell, with IPython's result."""
         current_shell().events.register("post_run_cell", callback)
 
     def publish(
@@ -133,7 +133,7 @@ class PageKernel:
 
 
 def lose_no_output() -> None:
-    """Make a cell's prints wait for their reader.
+    """Let a cell's prints wait until they are read.
 
     Beyond 1,000 messages, ZeroMQ would silently drop the next one.
     """
@@ -154,7 +154,7 @@ def page_kernel() -> PageKernel | None:
 def listen(listener: Listener) -> Callable[[], None]:
     """Pass every request to the listener until the returned function is called.
 
-    Several may listen.
+    There may be several listeners.
     """
     kernel = page_kernel()
     if kernel is None:

@@ -1,16 +1,16 @@
-"""Show a running cell's output, or its last output, on a page that is opened again.
+"""Shows the output of a cell that is running or has ended on a page that is opened again.
 
     forget = show_to_new_pages(display_id, bundle, joined=None)
     bundle() -> the current output of the cell
 
 JupyterLab forgets a running cell's output when its page is closed, and a cell that is run again
-waits for the first run to end. So after the first call, two requests of a page are answered while
-a cell runs:
+waits for the first run to end. After the first call, two requests from a page are therefore
+answered while a cell runs:
 - the output of the cells, requested by lab/static/watching.js when a notebook is opened: the page
   then follows the running cell as if it had started it, without running anything;
-- the running cell once more, run by a person whose JupyterLab lacks that file: it is answered with
-  the same displays, and JupyterLab sends every later update of them to that page too. The request
-  itself still waits its turn.
+- the running cell, run again by a user whose JupyterLab lacks that file: the answer has the same
+  displays, and JupyterLab sends every later update of them to that page too. The request itself
+  still waits its turn.
 """
 
 from collections.abc import Callable, Mapping
@@ -37,15 +37,17 @@ Bundle = Callable[[], Mapping[str, object]]
 
 @dataclass
 class CellDisplays:
-    """The output of one run of a cell."""
+    """The output of a single run of a cell."""
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """The output for a page that runs the cell again, and for a page that joined, by display id."""
+    """By display id: the output for a page that runs the cell again, and for a page that follows
+    it.
+    """
     running: bool = True
 
     def as_json(self) -> dict[str, object]:
-        """Return the content for a page that joined."""
+        """Return the content for a page that follows the cell with our script."""
         return {
             "cell": self.request.cell,
             "request": self.request.header["msg_id"],
@@ -65,9 +67,9 @@ _lock = Lock()
 def show_to_new_pages(
     display_id: str, bundle: Bundle, joined: Bundle | None = None
 ) -> Callable[[], None]:
-    """Show this to every page that is opened or runs the cell again.
+    """Show an output to every page that is opened or runs the cell again.
 
-    The returned function stops this. `joined` is for pages with our script: a button with the
+    The returned function stops that. `joined` is for pages with our script: a button with the
     attribute data-runbook-click sends its click there.
     """
     kernel = page_kernel()
@@ -104,7 +106,7 @@ def _note_end(result: Any) -> None:
 
 
 def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
-    """Answer a page; return whether the kernel can skip the message.
+    """Answer a page. Return whether the kernel can skip the message.
 
     It can skip only the first greeting, which a busy kernel would delay.
     """
@@ -125,7 +127,8 @@ def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
 def _greet(kernel: PageKernel, message: KernelMessage, running: CellDisplays) -> None:
     """Send the messages that a kernel sends to a new page.
 
-    The page (JupyterLab) sends nothing else before, and waits 3 s for them.
+    The page (JupyterLab) sends no other request before it has these messages, and waits 3 s for
+    them.
     """
     kernel.greet(message)
     kernel.publish(message.header, "status", execution_state="idle")

@@ -5,15 +5,15 @@
         ...
 
 A button works while its cell still runs if the kernel can receive the click (`kernel`). With an
-older ipykernel, it works only after the cell has ended. So its action is always also shown as a
-command. If that command ends with "...", the action needs a text, which is typed next to its
-button.
+older ipykernel, it works only after the cell has ended. The action of a button is therefore always
+shown as a command too. If that command ends with "...", the action needs a text, which is typed
+next to its button.
 
     show_form(sections, consider, write, table)
 
 `consider(changes)` is called after each change. It returns the errors to show next to their fields,
-and the consequences of the values. `write(name, changes)` saves them and returns where. The form
-itself does not know what the values mean.
+and the consequences of the values. `write(name, changes)` saves the values, and returns where they
+are saved. The form itself does not know what the values mean.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""Makes a button as wide as its label, regardless of its neighbours."""
+"""Layout that makes a button as wide as its label, whatever its neighbours are."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -64,12 +64,12 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
-    # Listen before the buttons are shown, because otherwise an early click would wait for the end
+    # Start to listen before the buttons are shown. Otherwise an early click would wait for the end
     # of the cell.
     close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     handle = display_bundle(widget_bundle(row, text), updatable=True)
-    # A page that is opened later cannot load widgets from a busy kernel, so plain buttons do the
-    # same there.
+    # A page that is opened later cannot load widgets from a busy kernel, so it gets plain buttons
+    # instead.
     plain = plain_buttons(by_comm, actions, fields)
     forget = show_to_new_pages(
         handle.display_id,
@@ -172,7 +172,7 @@ def plain_buttons(comms: Iterable[str], actions: Actions, fields: Iterable[str] 
 
 
 def _act_on_click(clicks: Clicks, message: KernelMessage) -> bool:
-    """Perform the action of a click; return whether the message was a click."""
+    """Perform the action of a click. Return whether the message was a click."""
     data = message.content.get("data", {})
     clicked = message.kind == "comm_msg" and data.get("content", {}).get("event") == "click"
     if not clicked or message.content.get("comm_id") not in clicks:
@@ -215,9 +215,10 @@ def _act(
 ) -> None:
     """Start the action of a click, with the current text of its field.
 
-    The text stays in the field: clearing it from here could lose characters typed since the click.
-    So the same text again is treated as a double click. The action runs in its own thread, because
-    the thread that received the click has other messages to pass on.
+    The text stays in the field, because clearing it from here could lose characters typed since the
+    click. If the same text is sent again, that is therefore treated as a double click. The action
+    runs in its own thread, because the thread that received the click has other messages to pass
+    on.
     """
     texts = [] if field is None else [field.value]
     if texts and texts == sent:
@@ -242,7 +243,7 @@ def _act_and_say(
 
 @dataclass(frozen=True)
 class Field:
-    """One value that a person may change."""
+    """A value that the user may change."""
 
     key: str
     help: str
@@ -255,10 +256,10 @@ class Field:
 class Answer:
     """The consequences of the current values."""
 
-    # Error messages by key. Messages for keys without a field are under an empty key.
+    # Error messages by key. Messages about keys that have no field are under an empty key.
     errors: Mapping[str, str] = field(default_factory=dict)
     follows: Table | None = None
-    # The resulting values of the fields that a person did not change.
+    # The resulting values of the fields that the user did not change.
     values: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -290,7 +291,7 @@ SHAPE: dict[str, Any] = {"style": {"description_width": "17em"}, "layout": {"wid
 
 
 class Form:
-    """The widgets of a form, and the values that they show and change."""
+    """The widgets of a form, with the values that they show and change."""
 
     def __init__(
         self,
@@ -334,7 +335,7 @@ class Form:
         self._answer()
 
     def changes(self) -> dict[str, str]:
-        """Return the values that a person changed, as typed."""
+        """Return the values that the user changed, as typed."""
         current_values = {key: str(widget.value) for key, widget in self._inputs.items()}
         changed_values: dict[str, str] = {}
         for key, value in current_values.items():
@@ -363,7 +364,7 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(verdict.errors.get(key, ""))
             if key in verdict.errors and key in self._folds:
-                # Without this, the button would only seem to be dead.
+                # Without this text, the button would seem to do nothing.
                 self._folds[key].value = True
 
         self._general.value = _error(verdict.errors.get("", ""))
@@ -373,8 +374,8 @@ class Form:
             self._follows.value = ""
 
         self._button.disabled = bool(verdict.errors)
-        # Fields that a person did not change show their new values; another site, for example, sets
-        # its own.
+        # Fields that the user did not change show their new values. For example, a different site
+        # sets its own values.
         self._quiet = True
         for key in verdict.values.keys() & self._inputs.keys() - changes.keys():
             self._start[key] = self._inputs[key].value = verdict.values[key]
@@ -392,7 +393,7 @@ class Form:
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
     """Return a button that unfolds and folds a part, and a box with both.
 
-    The headings of an Accordion cannot be reached by keyboard.
+    An Accordion is not used, because its headings cannot be reached by keyboard.
     """
     import ipywidgets as widgets
 

@@ -86,16 +86,16 @@ SHADES = (
 )
 """Alternating background colours of tokens.
 
-A thin line, or a bar in plain text, also marks each boundary.
+A thin line also marks each boundary; plain text has a bar there.
 """
 bind = binder(PHASE)
 finish = plain_end(PHASE)
 
 
 SHARE_OF_SAMPLES = "share of the samples"
-"""Title of a row about a text in a blend."""
+"""Title of the row with a text's share in a blend."""
 LEFT_OUT_BY_CHOICE = "left out by choice"
-"""Title of a row about documents that were excluded by their source."""
+"""Title of the row about documents that were excluded because of their source."""
 
 
 @step(takes=lambda opened: (opened.settings, opened.session))
@@ -152,7 +152,8 @@ def fetch(run: PlannedRun) -> None:
 def _fetch_text(run: PlannedRun, text: TextShare) -> None:
     """Download the missing files of one text.
 
-    A folder that the run names itself is not touched if it is complete or contains another text.
+    A folder that the run names itself is not touched if it is complete or contains a different
+    text.
     """
     dataset = text.dataset
     home = text_home(run.settings, text)
@@ -186,7 +187,7 @@ def _fetch_text(run: PlannedRun, text: TextShare) -> None:
 
 @step(takes=run_only, work=TOKENIZING)
 def tokenize(run: PlannedRun) -> None:
-    """Make the token files if they are not done. Finished shards are never made again."""
+    """Make the token files unless they are done. Finished shards are never made again."""
     settings = run.settings
     plan = run.plan.data
     if plan.mock:
@@ -217,7 +218,7 @@ def tokenize(run: PlannedRun) -> None:
     elif groups:
         _tokenize_here(run, groups)
 
-    # A text file that is added during the work is not in any group; the next start finds it.
+    # A text file that is added during the work is not in any group. The next call finds it.
     tokenized = replace(tokenizing, outputs=lambda: token_outputs_of(run, groups))
     tokenized.mark_done()
     if groups:
@@ -276,9 +277,9 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
-    """Sum the counts in the manifests, plus the documents and tokens of ready-made files.
+    """Return the counts in the manifests plus the documents and tokens of ready-made files.
 
-    Ready-made files have no manifest, so a run with only these has no other counts.
+    Ready-made files have no manifest, so a run that has only such files gets no other counts.
     """
     counts: dict[str, int] = {"documents": 0, "tokens": 0}
     if manifests:
@@ -315,7 +316,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
 
 
 def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list[Check]:
-    """Check that the tokens of each tokenizer in the manifests fit both models."""
+    """Check that the ids of each tokenizer in the manifests fit the vocabularies of both models."""
     vocabulary_sizes = {}
     for manifest in manifests:
         name = str(manifest.tokenizer["name"])
@@ -328,7 +329,7 @@ def vocabulary_checks(settings: Settings, manifests: Sequence[Manifest]) -> list
 
 
 def source_checks(settings: Settings, text: TextShare) -> list[Check]:
-    """Check every file of a text, and its published size and checksum if there are any."""
+    """Check every file of a text against its published size and checksum, if there are any."""
     dataset = text.dataset
     if dataset.kind == "mock":
         return [Check("files", "unknown", "mock data", "no text is needed")]
@@ -418,7 +419,7 @@ def show_plan_beside(run: PlannedRun) -> View:
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
-    """Return the plan's estimates; each is None if the plan does not have it."""
+    """Return the plan's estimates. A value is None if the plan has no such estimate."""
     plan = run.plan
     planned: dict[str, float | None] = {
         "tokens": plan.data.estimated_tokens or None,
@@ -429,7 +430,7 @@ def _planned_work(run: PlannedRun) -> dict[str, float | None]:
     if plan.data.estimated_bytes:
         planned["token files (MB)"] = plan.data.estimated_bytes / 1e6
     text_sizes = [text.dataset.text_bytes for text in run.settings.texts]
-    # If the size of one text is unknown, the total is unknown as well.
+    # If the size of one text is unknown, so is the total.
     if text_sizes and all(text_sizes):
         planned["text (MB)"] = sum(text_sizes) / 1e6
     if plan.data_work and plan.data_work[0].core_hours is not None:
@@ -483,7 +484,7 @@ def show_documents(run: PlannedRun) -> None:
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
     """Return tokens as HTML that needs no script or style sheet.
 
-    It looks the same in a saved notebook, a report and a mail.
+    It therefore looks the same in a saved notebook, a report and an e-mail.
     """
     spans = []
     for index, (number, piece) in enumerate(pieces):
@@ -500,7 +501,7 @@ def _read_manifests(run: PlannedRun) -> list[Manifest]:
         return []
     manifests = []
     for prefix in token_prefixes_of(run):
-        with contextlib.suppress(DataError):  # token files that were made elsewhere
+        with contextlib.suppress(DataError):  # Token files made elsewhere have no manifest.
             manifests.append(read_manifest(prefix))
 
     return manifests
@@ -581,7 +582,7 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:
-    """Return documents, bytes and tokens of each source over all pairs.
+    """Return the documents, bytes and tokens of each source, summed over all pairs.
 
     Sources with the most tokens come first.
     """

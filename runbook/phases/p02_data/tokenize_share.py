@@ -1,4 +1,7 @@
-"""Program of 02-data's jobs (`python -m`): makes part of the shards, or all missing shards."""
+"""The program of 02-data's jobs (`python -m`).
+
+It makes part of the shards, or all missing shards.
+"""
 
 import logging
 import os
@@ -42,7 +45,7 @@ def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) ->
 
 
 RANK_VARIABLES = ("SLURM_PROCID", "PMIX_RANK", "PMI_RANK", "PALS_RANKID", "OMPI_COMM_WORLD_RANK")
-"""Variables in which srun and the mpiexec of MPICH, PALS and Open MPI number their tasks."""
+"""Variables with a task's number, as set by srun and by the mpiexec of MPICH, PALS and Open MPI."""
 
 
 def share_of(environment: Mapping[str, str]) -> tuple[int, int] | None:
@@ -93,7 +96,7 @@ def workers_of(settings: Settings) -> int:
 def main() -> int:
     """Tokenize this task's part, with the arguments `PROJECT [--join]`, in a run's folder.
 
-    The queue's variables define the part; with --join, do the remaining work.
+    The queue's variables define the part. With --join, do all the remaining work.
     """
     logging.basicConfig(
         level=logging.INFO,

@@ -38,7 +38,7 @@ finish = plain_end(PHASE)
 
 @step(takes=plan_only)
 def show_expectation(plan: Plan) -> View:
-    """Show the plan of this test, to compare with its results."""
+    """Show the plan of this test, for comparison with its results."""
     phase_plan = plan.phases[PHASE]
     planned = plan.time[PHASE]
     vocabulary = phase_plan.model.shape.vocabulary

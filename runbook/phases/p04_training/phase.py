@@ -1,4 +1,4 @@
-"""04-training: the full training, with one planned stop if requested, watched to its end."""
+"""04-training: runs the full training to its end, with a planned stop if one is requested."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def launch(training_job: JobStep) -> None:
 
 
 def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
-    """Return the training as a step for jobs, whose forecasts are sealed before its job starts."""
+    """Return the training as a step for jobs that seals the forecasts before its job starts."""
     return training_step(training, session, before_submit=partial(_seal, training.run))
 
 
@@ -160,7 +160,7 @@ def continue_text(
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def judge(training: PlannedTraining, session: Session) -> CheckTable:
-    """Check the finished training by its rules."""
+    """Check the finished training against the rules for trainings."""
     trained = training_results.read_results(training.folder, training.run.plan, PHASE)
     session.add_results(trained.results())
     steps = gates.steps_check(trained.history, training.phase_plan.duration.iterations)
@@ -169,7 +169,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
         *gates.resume_check(trained.history, trained.events),
         *own_checkpoints(training.settings.run.run, trained.events),
     ]
-    # Otherwise the first remaining loss would be compared with the last one.
+    # Otherwise the check would compare the loss of a later step with the last one.
     if steps.verdict == "pass":
         plan = training.phase_plan
         smallest_fall = gates.smallest_fall_of(plan.duration.tokens, plan.model.shape.vocabulary)
@@ -179,13 +179,13 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
 
 
 def stops(training: PlannedTraining) -> list[Event]:
-    """Return every point at which this training stopped after a save."""
+    """Return an event for every point at which this training stopped after a save."""
     events = read_events(training.events_path, PHASE)
     return events_named(events, "stopped")
 
 
 def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
-    """Check that each resume continued this training and not another one in its place.
+    """Check that each resume continued this training, and not a different one in the same folder.
 
     Return no check if the training never resumed.
     """

@@ -43,7 +43,7 @@ bind = binder(PHASE)
 
 @step(takes=run_only)
 def show_numbers(run: PlannedRun) -> View:
-    """Show the numbers of each training phase, and save them as results.csv."""
+    """Show the results of each training phase, and save them as results.csv."""
     tables = []
     formulas_of_speed = []
     rows = []
@@ -86,7 +86,7 @@ def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
 
 @step(takes=run_only)
 def show_loss(run: PlannedRun) -> View:
-    """Show the loss curves, with restarts and spikes, and their numbers."""
+    """Show the loss curves with restarts and spikes, and list the main values."""
     view = training_results.loss_view(run, TRAININGS)
     for training in both_trainings(run):
         vocabulary = training.phase_plan.model.shape.vocabulary
@@ -154,7 +154,7 @@ def show_timeline(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_cost(run: PlannedRun) -> View:
-    """Show the cost of the training, and of the paper's 300 billion tokens at this speed."""
+    """Show the cost of the training, and the cost of the paper's 300 billion tokens at this speed."""
     training = read_results(run.folder, run.plan, FULL)
     rates = training_results.device_rates(run.settings)
     account = training.account
@@ -175,7 +175,7 @@ def show_cost(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_published(run: PlannedRun) -> View:
-    """Show the published results that are nearest in size, and whether they are comparable."""
+    """Show the published results for the nearest model sizes, and whether they are comparable."""
     training = read_results(run.folder, run.plan, FULL)
     device = run.settings.site.hardware.device
     precision = training.phase_plan.precision.format
@@ -217,7 +217,7 @@ def show_forecasts(run: PlannedRun, session: Session) -> View:
 
 @step(takes=run_only)
 def show_variants(run: PlannedRun) -> View:
-    """Show the LUMI document's table for this run and its variants that were executed."""
+    """Show the LUMI document's table for this run and for those of its variants that were executed."""
     settings = run.settings
     runs = run.folder.parent
     name = settings.run.run

@@ -1,4 +1,4 @@
-"""06-evaluation: how well the weights model language, before and after the training."""
+"""06-evaluation: measures how well the weights model language, before and after the training."""
 
 import importlib.util
 import json
@@ -55,7 +55,7 @@ OURS = "runbook"
 PAIRS_EACH = 20
 SEED = 21
 HELD_OUT_TOKENS = 2048
-"""Total over all sources; scoring them takes some seconds on two cores."""
+"""Number of held-out tokens over all sources. Scoring them takes a few seconds on two cores."""
 
 
 @dataclass(frozen=True)
@@ -95,13 +95,13 @@ def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Tex
         tokens_left = HELD_OUT_TOKENS // len(parts)
         prefixes = part.validation if plan.data.held_out else part.train
         for document in _held_out_documents(folder, plan, prefixes):
-            # Take one more token than is scored, as context for the next sequence.
+            # Take one more token than is scored, because the next sequence needs it as context.
             ids = []
             for token in document[: tokens_left + 1]:
                 if token != end:
                     ids.append(int(token))
 
-            # Without an end-of-document token, the first token is the context, because nothing
+            # If there is no end-of-document token, the first token is only context, because nothing
             # precedes it.
             first = 0 if end >= 0 else 1
             for start in range(first, min(len(ids), tokens_left), length):
@@ -128,9 +128,10 @@ def _held_out_documents(
 
 
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
-    """Return the numbers of the held-out documents in a token file.
+    """Return the indices of the held-out documents in a token file.
 
-    These are all documents if whole files are held out, or else the validation part of the split.
+    These are all documents if whole files are held out, and otherwise the validation part of the
+    split.
     """
     if plan.data.held_out:
         return range(num_sequences)
@@ -145,7 +146,8 @@ def score_built_in(folder: Path, settings: Settings, plan: Plan) -> list[Row]:
     phase_plan = plan.phases[FULL]
     texts = [*held_out_texts(folder, settings, plan), *_sentences_of_pairs(settings, phase_plan)]
     resumed = events_named(read_events(folder / phase_plan.log.events, FULL), "resumed")
-    # Imported weights have no random initialization, so there are no first weights to compare with.
+    # Imported weights were not initialized at random, so there are no initial weights to compare
+    # with.
     is_imported = any(event.iteration == 0 for event in resumed)
     weights = ["first", "trained"]
     if is_imported:
@@ -200,7 +202,7 @@ def _sentences_of_pairs(settings: Settings, phase_plan: PhasePlan) -> Iterator[T
 def num_processes(spec: PhasePlan) -> int:
     """Return the number of ranks that score.
 
-    On a CPU, one rank scores, unless the training split the model. In all other cases, as many
+    On a CPU, a single rank scores unless the training split the model. In all other cases, as many
     ranks score as trained.
     """
     is_cut = spec.parallel.tensor * spec.parallel.pipeline > 1
@@ -212,7 +214,7 @@ def num_processes(spec: PhasePlan) -> int:
 def _measures(
     texts: Sequence[Text], likelihoods: Sequence[float]
 ) -> dict[tuple[str, str], tuple[int, float]]:
-    """Return (number of samples, value) by (scored text, measure)."""
+    """Return (number of samples, value) for each pair (scored text, measure)."""
     scored = list(zip(texts, likelihoods, strict=True))
     measures: dict[tuple[str, str], tuple[int, float]] = {}
     for source in dict.fromkeys(text.what for text in texts if text.bytes):
@@ -260,7 +262,7 @@ def _pair_measures(
 def measure(run: PlannedRun) -> None:
     """Score the built-in set with the initial weights and with the trained ones.
 
-    This is done once per training.
+    Do this once per training.
     """
     is_here = run.settings.site.scheduler == "local"
     show_text(measure_built_in(run, is_here=is_here))
@@ -316,7 +318,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Measure what is still missing for a run's newest checkpoint, and return all its scores."""
+    """Make the measurements that a run's newest checkpoint still lacks, and return all its scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -355,7 +357,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
     """Check that each score is a number.
 
-    Held-out text must be more likely than before the training.
+    Training must have made held-out text more likely.
     """
     num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)

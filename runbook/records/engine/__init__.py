@@ -1,1 +1,1 @@
-"""Execution of notebooks with papermill, which records why a notebook stopped."""
+"""Executes notebooks with papermill, and records why a notebook stopped."""

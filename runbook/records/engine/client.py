@@ -4,12 +4,12 @@ NotebookRunner(execution, trap, **traits).execute() raises what stopped the note
 recorded
 
 nbclient's own loop can end in many ways: a dead kernel, a timeout, a signal between two callbacks.
-Here every one of them passes through `_run`, which first records what happened, then saves, then
-ends the kernel.
+Here all of these pass through `_run`, which first records what happened, then saves, then ends the
+kernel.
 
-nbclient can merge streams after a cell has ended. The output of a killed cell then stays in
-thousands of pieces, and merging across other outputs moves the outputs that display handles update.
-`Streams` merges text as it arrives and never across another output.
+nbclient can merge streams after a cell has ended. The output of a killed cell would then stay in
+thousands of pieces, and a merge across other outputs would move the outputs that display handles
+update. `Streams` merges text as it arrives, and never across an output of a different type.
 """
 
 import asyncio
@@ -98,13 +98,13 @@ def as_terminal(text: str) -> str:
 
 
 class Streams:
-    """Text chunks that are not yet joined to their outputs."""
+    """Collects chunks of text until they are written into their outputs."""
 
     def __init__(self) -> None:
         self._pieces: list[tuple[Any, list[str]]] = []
 
     def watch(self, output: Any) -> None:
-        """Register a stream output of a cell, which later text of the same stream may join."""
+        """Register a stream output of a cell, so that later text of the same stream can join it."""
         self._pieces.append((output, [output["text"]]))
 
     def add(
@@ -113,7 +113,7 @@ class Streams:
         name: str,
         text: str,
     ) -> bool:
-        """Append text to its stream's last output, unless an output of another type follows it."""
+        """Append text to its stream's last output, unless an output of a different type follows it."""
         streams = itertools.takewhile(
             lambda output: output["output_type"] == "stream", reversed(outputs)
         )
@@ -124,23 +124,23 @@ class Streams:
         return pieces is not None
 
     def flush(self) -> None:
-        """Write the collected text into the outputs. They may still grow."""
+        """Write the collected text into the outputs, which may still grow."""
         for output, pieces in self._pieces:
             if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
                 pieces[:] = [as_terminal("".join(pieces))]
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Write the collected text of an ended cell into its outputs, and forget them."""
+        """Write the collected text of an ended cell into its outputs, and forget these outputs."""
         self.flush()
         self._pieces.clear()
 
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-# Interval between log lines for a display or line that is updated in place
+# Interval between log lines for a display, or a line, that is updated in place
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
-# Time to wait for remaining output after the reply to a cell
+# Time to wait for the remaining output of a cell after the kernel's reply
 MOST_SECONDS_OF_SILENCE = 30
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """Time that an interrupted cell has to clean up.
@@ -152,12 +152,13 @@ LOSE_NO_OUTPUT = (
 )
 """Code that runs in the kernel before the cells.
 
-A kernel of another package raises an error, which is ignored.
+A kernel without this package raises an error, which is ignored.
 """
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable set in the kernel.
 
-It tells the kernel that displays updated in place reach the log, so progress is not printed too.
+It tells the kernel that the log includes displays that are updated in place, so that progress is
+not printed as well.
 """
 
 
@@ -170,7 +171,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.unsaved: RunbookError | None = None
         """The reason why the newest save failed.
 
-        A full disk stops the notebook only if the last save fails, too.
+        A full disk stops the notebook only if the last save fails too.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
@@ -243,8 +244,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             )
 
         if state is ExecutionState.INTERRUPTED:
-            # papermill has no state for this. The cell may already have ended in the kernel with a
-            # KeyboardInterrupt.
+            # papermill has no state for a stopped cell. The cell may already have ended in the
+            # kernel with a KeyboardInterrupt.
             for cell in self.nb.cells:
                 if cell.metadata.papermill["status"] == self.FAILED:
                     cell.metadata["runbook"] = {"state": str(state)}
@@ -268,8 +269,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     def error_of_a_cell(self) -> PapermillExecutionError | None:
         """Return papermill's own error for a cell that raised one, or None if no cell did.
 
-        Add its banner to the notebook. papermill treats `sys.exit(0)` in a cell as success although
-        the remaining cells did not run; here it is a failure.
+        Add its banner to the notebook. papermill treats `sys.exit(0)` in a cell as success,
+        although the remaining cells did not run. Here it is a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -361,8 +362,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             stop = await self._why(error)
             self._streams.end_cell()
             self._execution.stop(*stop)
-            # A signal cancels this task and may have ended the kernel too. The caller then needs
-            # the signal, not the kernel's error.
+            # A signal cancels this task, and may have ended the kernel too. The caller must then
+            # see the signal, not the kernel's error.
             if self._trap.received and isinstance(
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
@@ -376,12 +377,12 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             unfinished_tasks = asyncio.all_tasks() - before - {task}
             for unfinished in unfinished_tasks:
                 unfinished.cancel()
-            # Nobody uses their results.
+            # Nothing uses the results of these requests.
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
-        # This request comes before the cells. A kernel that is shut down right after a reply may be
-        # interrupted before it is idle and report that as an error.
+        # Send this request before the cells. A kernel that is shut down right after a reply may be
+        # interrupted before it is idle, and would report that as an error.
         await self.async_wait_for_reply(
             await ensure_async(self.kc.execute(LOSE_NO_OUTPUT, silent=True))
         )
@@ -413,7 +414,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         outputs: Any,
         alive: Any,
     ) -> Any:
-        # This starts when the cell has ended and its remaining output is awaited.
+        # This task starts once the cell has ended, and waits for its remaining output.
         late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
@@ -466,8 +467,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             await self._async_cleanup_kernel()
 
         if stopped and self._group:
-            # Child processes of a cell must not outlive the kernel unless it detached them. They
-            # are in the kernel's process group.
+            # Child processes of a cell must not outlive the kernel, unless the cell detached them.
+            # They are in the kernel's process group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
 
@@ -475,7 +476,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _save_now_and_then(self) -> None:
-        """Save during silent cells too: papermill saves only when a message arrives."""
+        """Save during silent cells too, because papermill saves only when a message arrives."""
         while self._execution.autosave_cell_every:
             await asyncio.sleep(self._execution.autosave_cell_every)
             self._execution.autosave_cell()
@@ -521,7 +522,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             or self.clear_before_next_output
         )
         if not redirected and self._streams.add(outs, content["name"], content["text"]):
-            # This output only appears in the log.
+            # This output appears only in the log.
             return SimpleNamespace(output_type="stream", **content)
         appended = super().output(outs, msg, display_id, cell_index)
         if appended is not None:
@@ -590,6 +591,7 @@ def _local_path(output_path: str | None) -> Path | None:
     handler = papermill_io.get_handler(output_path)
     if not output_path or not isinstance(handler, LocalHandler):
         return None
-    # papermill may have changed to --cwd. Its handler remembers the base of relative paths.
+    # papermill may have changed the working folder to --cwd. Its handler remembers the folder that
+    # relative paths refer to.
     path = (Path(getattr(handler, "_cwd", None) or ".") / output_path).resolve()
     return None if path.exists() and not path.is_file() else path

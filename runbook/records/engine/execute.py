@@ -68,8 +68,8 @@ def file_execution(
     Return None if no run is known.
 
     `record` is the run folder and phase of a notebook that may have failed before it could print
-    them. `ended_as` is the end that the engine observed; it overrides what the kernel wrote.
-    `announced` replaces the notebook's own output about its run.
+    them. `ended_as` is the end that the engine observed. It overrides the end that the kernel
+    wrote. `announced` replaces the notebook's own output about its run.
     """
     announced = announced or announced_by(notebook)
     record = record or (announced and announced[:2])
@@ -92,8 +92,8 @@ def file_execution(
         "verdict": ended_record.verdict,
         "reason": ended_record.reason,
     }
-    # After execution by another tool, only the record is added here. The kernel has already added
-    # the files that it wrote.
+    # If a different tool executed the notebook, add only the record here. The kernel has already
+    # added the files that it wrote.
     by_us = ended_as[0] is not None
     try:
         write_record(notebook, ended_record, run_folder, ended_phase=phase if by_us else "")
@@ -141,8 +141,8 @@ def _as_it_ended(
     reason: str,
 ) -> PhaseRecord:
     if state is None:
-        # Another tool executed the notebook. The cell states are not used, because papermill's own
-        # may be wrong.
+        # A different tool executed the notebook. Its cell states are not used, because papermill's
+        # own may be wrong.
         state = record.state
         reason = record.reason
         if record.is_open:
@@ -155,8 +155,8 @@ def _as_it_ended(
         reason = record.reason
     else:
         if state is ExecutionState.FAILED and record.state is ExecutionState.FAILED:
-            # This reason has several lines. The kernel's own reason for an interruption is not
-            # used, because the kernel does not know the cause.
+            # The reason has several lines. The kernel's own reason for an interruption is not used,
+            # because the kernel does not know the cause.
             reason = record.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
@@ -176,7 +176,7 @@ def _ended(record: PhaseRecord, state: ExecutionState, reason: str) -> PhaseReco
 
 
 def _status(cell: Any) -> str:
-    """Return a cell's state. Our own state is used if it is set, or else papermill's."""
+    """Return a cell's state: our own state if it is set, or else papermill's."""
     metadata = cell["metadata"]
     ours = metadata.get("runbook", {}).get("state", "")
     return str(ours or metadata.get("papermill", {}).get("status", ""))
@@ -212,9 +212,10 @@ EXIT_CODES = {
     ExecutionState.KERNEL_DIED: 138,
     ExecutionState.INTERRUPTED: 130,
 }
-"""Return papermill's own exit code if it has one, or else 1.
+"""Exit codes by state.
 
-For a signal, it is 128 plus the signal's number.
+These are papermill's own codes; a state that is not listed exits with 1, and a signal with 128 plus
+its number.
 """
 
 
@@ -239,7 +240,7 @@ def execute_phase(
     The earlier record moves to records/history.
 
     Log the cells' output to papermill's logger as it appears. A failure of the notebook is part of
-    the outcome and the record; only an error that prevents a record is raised.
+    the outcome and of the record. Only an error that prevents a record is raised.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -283,7 +284,7 @@ def execute_phase(
         ) from error
 
     if error is not None and (record.is_open or record.state is ExecutionState.DONE):
-        # The record does not show this end of the notebook, so it is a bug in our own code.
+        # The record has no failure that explains this error, so the error is a bug in our own code.
         raise error
 
     return _outcome(record, output, code)
@@ -304,7 +305,7 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
     The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and JSON
-    next to it. If `run_folder` is given, a notebook of another run is refused.
+    next to it. If `run_folder` is given, a notebook of a different run is refused.
     """
     content = notebook_file.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
@@ -332,10 +333,10 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
-    """Return the execution of a notebook that lost the output with its run's name.
+    """Identify the execution of a notebook that has lost the output with its run's name.
 
-    This happens if its page was closed while it ran. The result is the newest execution of the
-    phase that matches the file's name, in the run that the user named.
+    The output is lost if the notebook's page was closed while it ran. The result is the newest
+    execution of the phase that matches the file's name, in the run that the user named.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

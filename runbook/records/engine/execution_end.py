@@ -1,4 +1,4 @@
-"""The possible ends of a notebook's execution, and the signals that stop it."""
+"""The ways in which a notebook's execution can end, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class SignalTrap(contextlib.ExitStack):
         return self
 
     def reason(self) -> str:
-        """The meaning of the signal, as text."""
+        """What the signal means, as text."""
         return MEANING[signal.Signals(self.received)]
 
     def error(self) -> BaseException:
@@ -103,7 +103,8 @@ class SignalTrap(contextlib.ExitStack):
 def ending_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `NotebookStopped` instead of ending the process at once.
 
-    Locks are then released, and the exit code is the signal's (143), as for a stopped notebook.
+    Locks are then released, and the exit code is the signal's (143 for SIGTERM), as for a stopped
+    notebook.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

@@ -5,8 +5,8 @@
 
 When the kernel dies, a cell times out or Ctrl-C is pressed, papermill's own engine marks every cell
 `completed`; after SIGTERM it leaves a notebook `running` forever. With this engine, the cell that
-was running is `failed` with the reason and later cells are `pending`. The notebook has a banner and
-an end time, the kernel is shut down, and the exit code is papermill's own.
+was running is `failed` with the reason and later cells are `pending`. The notebook gets a banner
+and an end time, the kernel is shut down, and the exit code is papermill's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# papermill imports its engines during its own import, so it may find this module half loaded.
+# papermill imports its engines during its own import, so it may find this module only half loaded.
 RunbookEngine: Any = None
 
 from papermill.engines import Engine, papermill_engines  # noqa: E402
@@ -51,7 +51,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
         """
         from papermill.execute import remove_error_markers
 
-        # Imported here to avoid importing pydantic.
+        # Import this here, because it imports pydantic.
         from runbook.params.parameters_cell import assignments, refuse_hand_edits
         from runbook.records.engine.client import Execution, NotebookRunner
         from runbook.records.engine.execution_end import SignalTrap
@@ -93,19 +93,20 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
                 execution.notebook_complete()
                 unfiled = _file(execution, record)
 
-        # The signal came after the last cell. The record is complete, but nothing more is started.
+        # The signal arrived after the last cell. The record is complete, but nothing more may be
+        # started.
         if trap.received:
             raise trap.error()
         if unfiled is not None and error is None:
             raise unfiled
         if error is not None and output_path:
             raise error
-        # Papermill itself saves at the end, and then adds its banner.
+        # papermill itself saves at the end, and then adds its banner.
         remove_error_markers(nb)
         return nb
 
 
-# Registered again, because papermill has registered the None above.
+# Register the engine again, because papermill has registered the None from above.
 papermill_engines.register("runbook", RunbookEngine)
 
 

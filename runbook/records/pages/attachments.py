@@ -1,4 +1,4 @@
-"""Files embedded in the report for mail, so that its reader needs nothing else."""
+"""Files embedded in the report to mail, so that its reader needs nothing else."""
 
 import base64
 from pathlib import Path
@@ -11,7 +11,7 @@ from runbook.params.secrets import mask
 from runbook.plan_file.phase_names import PHASES
 
 LARGEST_ATTACHED = 300_000
-"""Bytes. A larger file is only listed, because a mail server would reject the report."""
+"""In bytes. A larger file is only listed, because a mail server would reject the report."""
 TYPES = {".json": "application/json", ".yaml": "text/plain", ".md": "text/plain"}
 
 

@@ -44,20 +44,21 @@ SPARK_WIDTH = 20
 class FrontPage(NamedTuple):
     """Content that the front page shows in addition to the records.
 
-    `phases/run_report.py` makes it, because it has the plan, the prices and the site's files.
+    `phases/run_report.py` makes it, because that module can read the plan, the prices and the
+    site's files.
     """
 
     # Text before and after training
     sample: tuple[str, str] | None = None
-    # Phase, what, planned, actual, ratio, remark
+    # Phase, name of the value, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
     # Name, value, and the note next to the value
     tiles: Sequence[tuple[str, str, str]] = ()
-    # What, measure, samples, before and after the training
+    # Scored text, measure, samples, value before and after the training
     scores: Sequence[Row] = ()
     # Sources of the page that have changed since they were recorded
     changed: Sequence[str] = ()
-    # Further names and values, such as nodes known as bad
+    # Further names and values, such as nodes that are known to be bad
     facts: Sequence[tuple[str, str]] = ()
 
 
@@ -65,7 +66,7 @@ REPORT_NAME = "report.html"
 
 
 class PageContent(NamedTuple):
-    """The content of both pages of a run, by the names in their templates."""
+    """The content of both pages of a run, under the names that the templates use."""
 
     run: RunState
     changed: Sequence[str]
@@ -85,7 +86,10 @@ class PageContent(NamedTuple):
 
 
 class Surroundings(StrEnum):
-    """Files that exist next to a run's folder, so that its page has no broken links."""
+    """The files that exist next to a run's folder.
+
+    The page links only to these, so that no link is broken.
+    """
 
     RUNS = "runs"
     """Other runs, and this run's manifest."""
@@ -191,20 +195,20 @@ def _answer(run: RunState) -> str:
 
 
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
-"""Measures that a list of runs shows, with the titles of their columns."""
+"""Measures that the list of runs shows, with the titles of their columns."""
 
 
 def _loss_tiles(
     outcome: FrontPage, points: Sequence[tuple[float, float]]
 ) -> Sequence[tuple[str, str, str]]:
-    """Return the tiles with plan and prices if there are any, else only the loss, or no tile."""
+    """Return the tiles with plan and prices if there are any, or else only the loss if it is known."""
     if not points:
         return ()
     return outcome.tiles or [("Loss", f"{points[-1][1]:.4g}", f"from {points[0][1]:.4g}")]
 
 
 def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
-    """Return a tile for each score that a list of runs also shows."""
+    """Return a tile for each score that the list of runs also shows."""
     tiles = []
     for measure, name in INDEX_SCORES.items():
         of_measure = [score for score in scores if score.measure == measure]
@@ -226,7 +230,8 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     records = [phase.record for phase in run.phases if phase.record is not None]
     if not records:
         return []
-    # The newest phase's facts, with the start of the first phase. The total time comes next.
+    # These are the newest phase's facts, with the start of the first phase. The total time is added
+    # below.
     since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []
     for name, value in card_facts(since_first):
@@ -253,7 +258,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
 
 
 def _earlier_records(run: RunState) -> list[PhaseRecord]:
-    """Return the records of earlier executions, without those that cannot be read."""
+    """Return the readable records of earlier executions."""
     records = []
     for phase in run.phases:
         for name in phase.earlier:

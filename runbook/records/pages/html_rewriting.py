@@ -1,9 +1,9 @@
-"""Rewriting of HTML and SVG: parses them and writes them again, with parts changed or removed.
+"""Rewrites HTML and SVG: parses them and writes them again, with parts changed or removed.
 
 The output contains `<` only at the beginning of a tag that the parser saw, and every value is
-quoted. So a browser finds no other tags, even if it parses broken HTML differently. This uses the
-standard library's parser, because others (lxml, Beautiful Soup) convert SVG's attribute names to
-lower case, and the picture is then not drawn.
+quoted. A browser therefore finds no other tags, even if it parses broken HTML differently. The
+standard library's parser is used, because others (lxml, Beautiful Soup) convert SVG's attribute
+names to lower case, so that the picture would not be drawn.
 """
 
 import re
@@ -16,12 +16,12 @@ _REMOTE_STYLE = re.compile(
     r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
 )
 _TAG_NAME = re.compile(r"[\w:.-]+")
-"""For the parser, as for a browser, `<a<b>` is a tag named `a<b`; such a tag is left out."""
+"""The parser, like a browser, reads `<a<b>` as a tag named `a<b`. Such a tag is left out."""
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
 )
-"""The beginning of a section that Python's parser knows: `<![CDATA[`, and Office's conditional
-sections.
+"""The beginning of a marked section that Python's parser knows: `<![CDATA[`, and Office's
+conditional sections.
 """
 
 
@@ -72,10 +72,10 @@ class Rewriter(HTMLParser):
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Write a tag with its attributes, or begin to skip its element."""
+        """Write a tag with its attributes, or start to skip its element."""
         if self._skipped:
-            # Count only tags with the name of the skipped element: each has an end tag of that
-            # name.
+            # Count only tags with the skipped element's name, because each of these has its own end
+            # tag.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
         elif self.skips(tag, dict(attrs)):
@@ -120,7 +120,7 @@ class Rewriter(HTMLParser):
         return self.parse_bogus_comment(i)
 
     def handle_pi(self, data: str) -> None:
-        """Write the first line of an XML file."""
+        """Write a processing instruction, such as the first line of an XML file."""
         if data.startswith("xml "):
             self._written.append('<?xml version="1.0" encoding="utf-8"?>')
 
@@ -148,7 +148,7 @@ class Rewriter(HTMLParser):
         Also store the tag's name.
 
         SVG is case-sensitive, but the parser is not. If our reading of the source differs from the
-        parser's, the parser's is used.
+        parser's, the parser's names are used.
         """
         parsed_names = [name for name, _ in attrs]
         self._own_names[tag] = tag
@@ -194,7 +194,7 @@ _ACTIVE = frozenset(
 )
 """Tags that load, navigate, submit or run something, or that a page may have only once.
 
-Their content is kept.
+The tags are left out, but their content is kept.
 """
 _FETCHING = frozenset(
     {
@@ -217,7 +217,7 @@ _FETCHING = frozenset(
     }
 )
 _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
-"""The address of a link that opens a page: with one of these schemes, or without any."""
+"""The address of a link that opens a page. It has one of these schemes, or no scheme."""
 
 
 class WithoutEffects(Rewriter):

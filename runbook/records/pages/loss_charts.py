@@ -18,11 +18,11 @@ from runbook.records.run_state import METRICS
 MOST_OTHER_RUNS = 5
 
 LARGEST_METRICS = 64 * 2**20
-"""Bytes. A longer file is not read just to draw its curve next to another one."""
+"""In bytes. A longer file is not read just to draw its curve next to the run's own."""
 
 
 class Chart(NamedTuple):
-    """The losses of one training, as a picture and as data for the page's script."""
+    """The losses of a training, as a picture and as data for the page's script."""
 
     title: str
     points: list[tuple[float, float]]
@@ -31,20 +31,20 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """One training: its restarts, and losses and evaluations as (iteration, tokens, loss)."""
+    """A training, with its restarts, and with losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
-    # Only curves of the same model and batch share an axis of iterations.
+    # Only curves with the same model and batch share an axis of iterations.
     model: str
     points: Sequence[tuple[float, int, float]]
     validation: Sequence[tuple[int, int, float]]
     restarts: Sequence[tuple[int, int, float]]
-    # Loss of an untrained model, ln of its vocabulary; 0 if there is no plan
+    # Loss of an untrained model, which is the ln of its vocabulary size; 0 if there is no plan
     untrained: float
 
 
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """Return one chart for each training, the main one first and together with other runs.
+    """Return a chart for each training. The main training comes first, in a chart with other runs.
 
     The page's script gives different models separate axes.
     """
@@ -93,7 +93,8 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     """Return the losses of a run's full training.
 
-    Return None if there are fewer than two losses, or if the file is too long to read for this.
+    Return None if there are fewer than two losses, or if the file is too long to be read for a
+    chart.
     """
     from runbook.results.history import read_metrics, read_validation
 
@@ -127,9 +128,9 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 
 
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
-    """Return the description of a phase's model and its loss before training, ln of its vocabulary.
+    """Return the description of a phase's model, and its loss before training.
 
-    Return an empty string and 0 if the plan cannot be read.
+    The result is an empty string and 0 if the plan cannot be read.
     """
     plan_file = run_folder / "plan.json"
     try:

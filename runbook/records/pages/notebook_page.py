@@ -1,4 +1,4 @@
-"""The report of one executed notebook: a single HTML file that needs no network.
+"""The report of an executed notebook, as a single HTML file that needs no network.
 
 Code is folded, figures are embedded, and the result card at the top is made from the record. No
 output of the notebook can make the browser load anything.
@@ -24,10 +24,13 @@ from runbook.records.phase_record import PhaseRecord, phase_record_path, read_ph
 from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
 
-# Bytes: mail servers accept this size.
+# In bytes. Mail servers accept this size.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Characters kept of one output. The second limit is used if the page would be too large."""
+"""Characters of an output that are kept.
+
+The second limit is used if the page would otherwise be too large.
+"""
 ERROR_TAG = "papermill-error-cell-tag"
 ERROR_ANCHOR = "papermill-error-cell"
 MOST_OPEN_RESULTS = 8
@@ -128,7 +131,7 @@ def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str,
 
 
 def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
-    """Return where, when and with which code a notebook was executed."""
+    """Return where and when a notebook was executed, and with which code."""
     site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),
@@ -155,7 +158,7 @@ def _value_and_origin(entry: Any) -> tuple[str, str]:
 
 
 def _prepared(notebook: Any, limit: int) -> Any:
-    """Return a copy of the notebook for the report, each output cut to `limit` characters."""
+    """Return a copy of the notebook for the report, with each output cut to `limit` characters."""
     notebook = copy.deepcopy(notebook)
     notebook.cells = [cell for cell in notebook.cells if _is_in_report(cell)]
     for cell in notebook.cells:
@@ -171,7 +174,7 @@ def _prepared(notebook: Any, limit: int) -> Any:
 
 
 def _is_in_report(cell: Any) -> bool:
-    """Return whether a cell has content.
+    """Return whether a cell belongs in the report: it must have content.
 
     Of the cells that papermill adds for an error, only the one with the anchor is kept.
     """
@@ -181,8 +184,8 @@ def _is_in_report(cell: Any) -> bool:
 
 
 def _markdown_for_report(source: str) -> str:
-    """Return markdown for the page, with links to neighbouring pages and no remote images."""
-    # Relative to this page, the help page is two folders up.
+    """Return Markdown for the page, with links to neighbouring pages and without remote images."""
+    # The help page is two folders above this page.
     source = source.replace("../docs/when-it-fails.md", f"../../{HELP}")
     source = _NEXT.sub(r"](\1.html)", source)
     return _MARKDOWN_IMAGE.sub(r"[\1](\2)", source)

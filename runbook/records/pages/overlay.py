@@ -1,4 +1,4 @@
-"""Losses of several runs in one chart, including runs that are still training."""
+"""The losses of several runs in one chart, including runs that are still training."""
 
 import json
 import math
@@ -19,13 +19,13 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""Most curves in one chart: those of the runs that changed last."""
+"""Most curves in a chart. If there are more, the runs that changed last are shown."""
 MOST_POINTS = 600
 """Most points of a curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
 """Approximate number of bytes of metrics that are parsed.
 
-In a longer file, only every second or third line is parsed, and so on.
+In a longer file, only every second line is parsed, or every third, and so on.
 """
 LIVE_FOLDER = ".live"
 """Folder next to the runs, with one small script for each running training that is watched."""
@@ -37,7 +37,7 @@ Point = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class OverlayCurve:
-    """One training, with the field names that the page's script uses."""
+    """A training's curve, with the field names that the page's script uses."""
 
     name: str
     model: str
@@ -49,7 +49,7 @@ class OverlayCurve:
     validation: Sequence[Point]
     restarts: Sequence[Point]
     untrained: float
-    """Loss of an untrained model, ln of its vocabulary; 0 if there is no plan."""
+    """Loss of an untrained model, which is the ln of its vocabulary size; 0 if there is no plan."""
     running: bool
     iterations: int
     """Planned steps; 0 if there is no plan."""
@@ -74,13 +74,13 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the losses of a run's full training; empty if it has not begun."""
+    """Return the curve of a run's full training. It is empty if the training has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
 
 def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
-    """Return the curve in the rows of metrics.jsonl.
+    """Return the curve from the rows of metrics.jsonl.
 
     A step that was repeated after a restart appears once.
     """
@@ -108,7 +108,7 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
 def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
     """Write the script that a page of all runs reloads regularly while this run trains.
 
-    A page that was opened as a file may load scripts but read no other file.
+    A page that was opened as a file may load scripts, but may not read any other file.
     """
     path = run_folder.parent / LIVE_FOLDER / f"{run_folder.name}.js"
     path.parent.mkdir(exist_ok=True)
@@ -140,7 +140,7 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
 
 
 def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
-    """Return points in order, and the first point of each segment after the first."""
+    """Return the points in order, and the points at which the second and later segments start."""
     points: list[Point] = []
     restarts: list[Point] = []
     first_time = 0.0

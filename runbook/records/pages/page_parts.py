@@ -35,7 +35,7 @@ class ResultRow:
     exact: str
     value: Markup
     planned: Markup
-    # Actual value divided by planned value; empty if either is missing or not a number
+    # Actual value divided by the planned value; empty if either is missing or not a number
     ratio: str
     # Numbers are aligned to the right, text to the left.
     is_number: bool
@@ -78,7 +78,7 @@ class Scripts(StrEnum):
     INSIDE = "'unsafe-inline'"
     """Scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also scripts in neighbouring files, with which the page of all runs follows a training."""
+    """Also scripts in neighbouring files, which the page of all runs needs to follow a training."""
 
 
 def scripts_inside(is_needed: bool) -> Scripts:
@@ -89,7 +89,7 @@ def scripts_inside(is_needed: bool) -> Scripts:
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
     """Return the content of a page's <head>.
 
-    Everything is inside the page, and the page forbids the browser to load anything else.
+    The page contains everything, and forbids the browser to load anything else.
     """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -127,9 +127,9 @@ def as_json(value: Any) -> str:
 
 
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
-    """Return a value for reading.
+    """Return a value for people to read.
 
-    Numbers are formatted by `show_quantity`; a tooltip shows all their digits.
+    Numbers are formatted by `show_quantity`, and a tooltip shows all their digits.
 
     Digits are grouped only visually, so that a number can be copied.
 
@@ -164,7 +164,7 @@ HELP_NAME = "when-it-fails.html"
 
 
 def write_help(runs_folder: Path) -> Path:
-    """Rewrite the page if it is out of date."""
+    """Write the page of known failures if it is missing or out of date."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
     text = page(

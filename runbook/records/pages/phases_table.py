@@ -16,16 +16,16 @@ from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 
 SHOWN_RESULTS = 6
-"""Numbers of a phase in the table; the others are in the phase's own report."""
+"""Most results of a phase in the table. The phase's own report has all of them."""
 
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
-    """Return the values of one phase, each for a column or for the text about a failure."""
+    """Return a phase's values for the columns, and for the text about a failure."""
     record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")
     results = [row for row in (result_rows(record) if record else []) if row.is_number]
-    # Results that a list of runs also shows come first.
+    # Results that the list of runs also shows come first.
     results.sort(key=lambda row: row.key not in KEY_NUMBERS)
     return SimpleNamespace(
         phase=phase.phase,

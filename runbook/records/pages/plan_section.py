@@ -22,10 +22,10 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
 
 
 def planned_row(row: Row) -> Row:
-    """Return a planned number next to the actual one; the bar's width is 0 if they agree."""
+    """Return a planned value next to the actual one. The bar's width is 0 if they agree."""
     quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
-    # The bar is on a logarithmic scale that ends at 8 times the plan, or an eighth of it.
+    # The bar has a logarithmic scale, which ends at 8 times the plan and at an eighth of it.
     octaves = max(-3.0, min(3.0, math.log2(ratio))) if ratio > 0 else 0.0
     percent_of_half = 50 * abs(octaves) / 3
     unit = unit_of(quantity)
@@ -42,7 +42,7 @@ def planned_row(row: Row) -> Row:
 
 
 def numbers_in_plan_and_results(run: RunState) -> list[Row]:
-    """Return the numbers that a record has both in its plan and in its results."""
+    """Return the values that a record has both in its plan and in its results."""
     rows: list[Row] = []
     for phase in run.phases:
         if phase.record is None:

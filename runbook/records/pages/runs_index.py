@@ -94,7 +94,7 @@ def _shown_parameter(value: object) -> str:
 
 
 def _scores(runs: Sequence[RunState]) -> SideBySide:
-    """Return the scores after training, one row for each measure that any run has."""
+    """Return the scores after training, with a row for each measure that any of the runs has."""
     by_run = []
     for run in runs:
         by_run.append({_score_name(score): score for score in main_scores(run.folder)})
@@ -116,7 +116,7 @@ def _score_name(score: Score) -> str:
 def main_scores(run_folder: Path) -> Sequence[Score]:
     """Return the scores of a run.
 
-    Return none if the file was written or changed by someone else.
+    Return no scores if anything but the runbook wrote or changed the file.
     """
     try:
         return read_main_scores(run_folder)

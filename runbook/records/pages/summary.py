@@ -37,7 +37,7 @@ class Briefing(NamedTuple):
 
 
 def checks_of(run: RunState) -> list[PhaseCheck]:
-    """Return every check of every phase, in the order of the phases."""
+    """Return the checks of all phases, in the order of the phases."""
     checks = []
     for phase in run.phases:
         if phase.record is not None:
@@ -49,7 +49,7 @@ def checks_of(run: RunState) -> list[PhaseCheck]:
 def summarize(
     run: RunState, losses: Sequence[tuple[float, float]], scores: Sequence[Score]
 ) -> Briefing:
-    """Return the sentences for a run with these losses and scores."""
+    """Return the sentences about a run with these losses and scores."""
     result = []
     if losses:
         went = RecordMessage.LOSS_WENT.fill(first=losses[0][1], last=losses[-1][1])

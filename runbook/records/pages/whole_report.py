@@ -1,4 +1,4 @@
-"""A single file with the front page and the pages of all phases, in which each cell occurs once."""
+"""A single file with the front page and the pages of all phases. Each cell occurs in it once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +16,8 @@ WHOLE_NAME = "report-with-records.html"
 def write_whole_report(run_folder: Path) -> Path:
     """Write report-with-records.html.
 
-    It is small enough for a mail. If a notebook would make it too large, only its card is kept.
+    The file is small enough for an e-mail. If a notebook would make it too large, only the
+    notebook's card is kept.
     """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
     pages = {phase: path for phase, path in paths.items() if path.exists()}
@@ -55,9 +56,9 @@ def write_whole_report(run_folder: Path) -> Path:
 
 
 class _Body(Rewriter):
-    """The body of one of our pages without the elements `left_out`.
+    """The body of one of our pages, without the elements in `left_out`.
 
-    An element is a tag and a class. `link` returns the new target of a link.
+    An element is given as a tag and a class. `link` returns the new target of a link.
     """
 
     def __init__(
@@ -98,16 +99,17 @@ _DEEPER = {
     "h3": "h4",
     "h4": "h5",
 }
-"""Tags that replace those of a part, because a page has only one main and one header.
+"""Replacements for the tags of an embedded page, because a page may have only one main and one
+header.
 
 Both become plain blocks, and headings move one level down.
 """
 
 
 def _link_of_part(phase: str, value: str) -> str:
-    """Return the target in the single file of a link in a notebook's report.
+    """Return the new target of a link in a notebook's report.
 
-    It is an anchor in the same file or a file in the run's folder.
+    It is an anchor in the single file, or a file in the run's folder.
     """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"

@@ -23,11 +23,11 @@ SIGNALS = {
     "SIGKILL": "killed from outside, for example at the job's memory limit",
     "SIGABRT": "a library aborted; its last message is above",
 }
-"""Causes that end a process while it imports torch, by the signal's name."""
+"""Why a signal ends a process that imports torch, by the signal's name."""
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Check torch's import and devices, the compiler, and the speed of products and copies."""
+    """Check torch's import and devices, the compiler, and the speed of matrix products and copies."""
     presence = presence_check(answers, TORCH)
     if presence.verdict == "fail":
         return [presence]
@@ -59,7 +59,8 @@ def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     for node, facts in answers.facts(TORCH, TORCH).items():
         fault = _import_fault(facts)
         if fault:
-            # Modules and environments add folders to PATH, so it matters which Python was started.
+            # Modules and environments add folders to PATH, so the value names the Python that was
+            # started.
             executable = programs.get(node, {}).get("executable", "")
             faults[node] = f"{fault} (by {executable})" if executable else fault
         else:
@@ -87,14 +88,14 @@ def _import_fault(facts: NodeFacts) -> str:
 
 
 OF_TORCH_ITSELF = ("libtorch", "libc10")
-"""Prefixes of the libraries in torch's own wheel. A library from another torch never fits."""
+"""Prefixes of the libraries in torch's own wheel. A library from a different torch never fits."""
 
 
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
-    """Check whether LD_LIBRARY_PATH replaces one of torch's libraries by an older one.
+    """Check that LD_LIBRARY_PATH does not replace one of torch's libraries with an older one.
 
-    torch could be imported this way, so an older system library, such as compiler modules provide,
-    is only a warning. Only a library of another torch is a defect.
+    torch was imported in spite of the replacement, so an older system library, as compiler modules
+    provide it, is only a warning. Only a library of a different torch is a defect.
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,
@@ -130,9 +131,10 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _is_older(change: NodeFacts) -> bool:
-    """Return whether a library is older than the one it replaces, by the numbers that both have.
+    """Return whether a library is older than the one it replaces, as far as both state the version.
 
-    The file name of cuDNN has three numbers, and its wheel has four.
+    For example, the version in cuDNN's file name has three numbers, and its wheel's version has
+    four.
     """
     version = str(change["version"])
     other_version = str(change["other_version"])
@@ -185,7 +187,7 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
 
     if faults:
         value = "; ".join(f"{node}: {fault}" for node, fault in faults.items())
-        # This matters only to users who compile an extension.
+        # A different version matters only to users who compile an extension.
         return rule.broken(value, list(faults), verdict="warn")
 
     compilers = {str(facts["nvcc"]) for facts in tools.values() if facts["nvcc"]}
@@ -198,7 +200,7 @@ def _major(version: str) -> str:
 
 
 def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
-    """Check that a product with a known result is correct on each device."""
+    """Check that each device computes a matrix product with a known result correctly."""
     rule = PlacedRule(
         PreflightCheck.MATRIX_PRODUCT,
         "a matrix product of ones is correct on every device",
@@ -217,7 +219,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
 
 
 def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
-    """Check the speed of a product and of a copy, against the datasheet and between nodes."""
+    """Compare the speed of a matrix product and of a copy with the datasheet and between nodes."""
     peak_flops = 0.0
     peak_bytes = 0.0
     if expected.accelerator is not None:
