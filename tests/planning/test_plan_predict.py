@@ -173,6 +173,8 @@ def test_intervals_are_those_of_sources_left_out_and_hold_what_they_promise(
     for inside, count in benchmark.coverage(of_sources).values():
         assert 0.72 < inside / count < 0.90, "on rows of sources that the interval never saw"
         assert f"{inside} of {count}" in page or f"{inside} of its {count} rows" in page
+    inside, count = benchmark.measured_on_one_node(of_sources)
+    assert f"{inside} of {count} measured ones" in page
 
 
 def test_every_configured_result_names_its_source_and_layout() -> None:
@@ -233,7 +235,7 @@ def test_a_vendors_recipe_has_smaller_micro_batches_and_interleaves(
     [
         ("mlperf_results.csv", 0.08),
         ("a100_step_times.csv, many nodes", 0.11),
-        ("a100_step_times.csv, one node", 0.10),
+        ("a100_step_times.csv, one node (simulated)", 0.10),
     ],
 )
 def test_step_times_are_near_what_was_measured(
