@@ -83,9 +83,9 @@ def main() -> None:
     characters.
     """
     # Imports create many objects and no garbage. At Python's default of 700, the collector would
-    # scan them all repeatedly, which is a tenth of the time of a short command.
+    # scan all of them repeatedly, which takes a tenth of a short command's time.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
-    # Otherwise Python would scan all of them three times at exit.
+    # Otherwise Python would scan all these objects three times at exit.
     atexit.register(gc.freeze)
     with protected_terminal():
         _run_command()
@@ -93,7 +93,8 @@ def main() -> None:
 
 def _run_command() -> NoReturn:
     try:
-        # Without a name, click would show `python -m runbook`, or `python -m pytest` in a test.
+        # Give the program's name: click would otherwise show `python -m runbook`, or `python -m
+        # pytest` in a test.
         sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)

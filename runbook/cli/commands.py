@@ -1,4 +1,4 @@
-"""The list of commands: each name, its group and its line in `runbook --help`."""
+"""The list of commands. Each has its name, its group and its line in `runbook --help`."""
 
 import importlib
 import keyword
@@ -94,12 +94,12 @@ def _command_rows() -> dict[str, CommandRow]:
 
 
 COMMANDS = _command_rows()
-"""Every command by its name, in the order in which commands are usually needed."""
+"""All commands by name, in the order in which they are usually needed."""
 
 
 def load_command(name: str) -> click.Command:
     """Import the module of a command and return the command. Both have the same name."""
-    # Python forbids `import` as a module name
+    # Python does not allow `import` as a module name
     name_in_python = f"{name}_" if keyword.iskeyword(name) else name
     module = importlib.import_module(f"runbook.cli.{name_in_python}")
     command: click.Command = getattr(module, name_in_python)

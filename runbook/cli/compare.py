@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 PICTURE_SUFFIXES = (".svg", ".png", ".pdf")
 
 allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
-"""An option for the share by which a run may be worse than the first one."""
+"""An option for the share by which a run may be worse than the first run."""
 
 
 @click.command()
@@ -61,7 +61,7 @@ def compare(
         raise click.UsageError("Name at least two runs.")
     if figure is not None and figure.suffix not in PICTURE_SUFFIXES:
         raise click.UsageError(f"--figure {figure}: the name ends with .svg, .png or .pdf.")
-    # All names are resolved before a run is read, so that a wrong name is always reported as wrong
+    # Resolve all names before reading any run, so that a wrong name is always reported as wrong
     # usage.
     folders = [run_folder(name, runs) for name in run_names]
     compared_runs = [read_run(folder, phase) for folder in folders]

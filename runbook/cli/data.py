@@ -171,7 +171,7 @@ def _tokenize_share(
     share: str,
     options: TokenizeOptions,
 ) -> None:
-    """Tokenize the shards of job I of N, given as `I/N`."""
+    """Tokenize the shards of job I of N. `share` has the form `I/N`."""
     from runbook.display import Progress
     from runbook.tokens.pipeline.tokenize import prepare_share
 
@@ -197,7 +197,7 @@ def _tokenize_share(
 
 
 def _report_tokens(manifest: Manifest) -> None:
-    """Print what was tokenized, and whether it had already been done."""
+    """Print what was tokenized, and whether an earlier call had already done so."""
     from runbook.core.units import show_bytes, show_duration
 
     files = ", ".join(
@@ -255,7 +255,10 @@ def verify(prefix: Path, as_json: bool) -> None:
 
 
 def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
-    """Show the checks of pairs of token files. Exit with 1 if one fails or there is no pair."""
+    """Show the checks of pairs of token files.
+
+    Exit with code 1 if one fails or if there is no pair.
+    """
     from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix
 

@@ -108,7 +108,7 @@ def drill(
     if page:
         _write_page(verdicts, page)
     _print_verdicts(verdicts, as_json=as_json)
-    # If a drill was repeated, the second attempt decides.
+    # If a drill was repeated, only the second attempt counts.
     last_verdicts = {verdict.name: verdict.verdict for verdict in verdicts}
     return 0 if set(last_verdicts.values()) <= {"pass"} else 1
 
@@ -124,7 +124,7 @@ def _do_drills(
     from runbook.tools.drills import drill_list, drill_report
 
     verdicts = []
-    # Unlike a signal, an exit lets the drills end the processes that they started.
+    # Turn signals into an exit, which lets the drills end the processes that they started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in drill_list.do_attempts(chosen, stream, again=again):
@@ -190,7 +190,7 @@ def _show_campaign(
     *,
     as_json: bool,
 ) -> int:
-    """Print a simulated campaign of one run."""
+    """Print a simulated campaign for a run."""
     from runbook.plan_file import json_records
     from runbook.plan_file.phase_names import FULL
     from runbook.runs.machine import make_plan_here

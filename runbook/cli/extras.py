@@ -24,7 +24,7 @@ ALL = ("jupyter", "data", "train", "forecast")
 def which_extra(error: ModuleNotFoundError) -> str:
     """Return the remedy for a missing package that an extra installs.
 
-    A package that no extra installs is a bug of ours: `error` is raised again.
+    If no extra installs the package, its absence is our own bug, and `error` is raised again.
     """
     package = (error.name or "").partition(".")[0]
     extra = _extra_of(package)

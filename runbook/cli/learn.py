@@ -79,7 +79,7 @@ def learn(
 
 
 def _with_lessons(text: str, learned: "LearnedSite") -> str:
-    """Return the site file's text with each measured value that it lacks or that differs."""
+    """Return the site file's text with each measured value that the file lacks or has differently."""
     from runbook.params.site_lines import set_value
 
     date = time.strftime("%Y-%m-%d")
@@ -97,7 +97,10 @@ def _write_checked(
     new_text: str,
     run_name: str,
 ) -> None:
-    """Write the site file. If a run cannot be read with it, restore the old one and raise."""
+    """Write the site file.
+
+    If a run cannot be read with it, restore the old file and raise the error.
+    """
     from runbook import params
     from runbook.core.errors import ParamsError
     from runbook.core.files import write_text
@@ -132,7 +135,7 @@ def _summary(
 
 
 def _difference(path: Path, old_text: str, new_text: str) -> list[str]:
-    """Return the difference between the two texts, or a line saying that there is none."""
+    """Return the lines of a diff between the texts, or a line that says that they are equal."""
     if old_text == new_text:
         return [f"{path}: the measured values agree with the file."]
     old_lines: Sequence[str] = old_text.splitlines()

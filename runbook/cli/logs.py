@@ -87,7 +87,10 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
 
 
 def _names_run(target: str) -> bool:
-    """Return whether a word names a run: it has no dot and no slash, and no such file exists."""
+    """Return whether a word names a run.
+
+    It does if it has no dot and no slash, and no such file exists.
+    """
     return not Path(target).exists() and not set("/.") & set(target)
 
 
@@ -103,7 +106,7 @@ def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
 
 
 def _hides_effects(log: ParsedLog) -> bool:
-    """Return whether the first error of a log explains known failures that come after it."""
+    """Return whether the first error in a log explains the known failures that follow it."""
     return log.first_error is not None and log.first_error.explains_effects
 
 
@@ -123,7 +126,7 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
 
 
 def _metrics(spec: PhasePlan) -> list[Path]:
-    """Return the metrics files that the trainer wrote, or the first one's path if there is none."""
+    """Return the metrics files that the trainer wrote, or the path of the first if none exists."""
     metrics = spec.path(spec.log.metrics)
     validation = spec.path(spec.log.validation)
     written = [file for file in (metrics, validation) if file.exists()]

@@ -1,4 +1,4 @@
-"""Options that several commands share, such as a run's folder or a phase."""
+"""Options that several commands share, such as those for a run's folder or a phase."""
 
 import math
 from collections.abc import Callable

@@ -62,7 +62,7 @@ def preflight(
 def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
     """Return the last lines of the output.
 
-    These lines show the first defect and its remedy, or that there was no defect.
+    They show the first defect and its remedy, or say that there was no defect.
     """
     if defect is None:
         return "No defect was found."

@@ -98,7 +98,7 @@ def rehearse(
 
 
 def _rank_numbers(text: str) -> list[int]:
-    """Return the ranks of `--ranks 0,8`, or none without the option."""
+    """Return the ranks that an option like `--ranks 0,8` gives, or no ranks without the option."""
     if not text:
         return []
     numbers = [word.strip() for word in text.split(",")]

@@ -23,7 +23,7 @@ Entry = TypeVar("Entry", bound=Strict)
 
 
 class Catalogue(Generic[Entry]):
-    """A file of named entries, each of which is checked when it is requested."""
+    """A file of named entries. Each entry is checked when it is requested."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Catalogue(Generic[Entry]):
 
 read_models = partial(Catalogue, Model, "models.yaml")
 read_datasets = partial(Catalogue, Dataset, "datasets.yaml")
-"""The function that reads a catalogue from a project's folder."""
+"""A function that reads the datasets' catalogue from a project's folder."""
 
 
 def read_site(name: str, project: Path) -> tuple[Site, Layer]:
@@ -93,7 +93,7 @@ def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[
 
 
 def no_such(name: str, names: list[str], where: str) -> Statement:
-    """Return the message for an unknown name, with the closest ones."""
+    """Return the message for an unknown name, with the closest valid names."""
     near = nearest_names(name, names, likeness=0.5)
     first_names = ", ".join(names[:12])
     if len(names) > 12:

@@ -1,4 +1,4 @@
-"""Edits a run file while keeping its comments, its order and all other values.
+"""Edits a run file, but keeps its comments, its order and all other values.
 
 edited_text(text, where, values) -> str
 """
@@ -21,7 +21,7 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
     r"""Return the text of a run file with exactly these values, by dotted key.
 
     Existing content of `text` stays unchanged. Raise `ParamsError` if the text cannot be edited
-    this way, for example because a section is empty; the caller then writes the complete file.
+    this way, for example because a section is empty. The caller then writes the complete file.
 
     >>> edited_text("run: a  # mine\nmodel: tiny\n", "a.yaml", {"run": "b", "model": "tiny", "training.seed": 7})
     'run: b  # mine\nmodel: tiny\ntraining:\n  seed: 7\n'
@@ -75,7 +75,7 @@ def without_sums(text: str, where: str) -> str:
 def _split_comment(line: str) -> tuple[str, str]:
     """Return the part of a line before its comment, and the comment.
 
-    A # inside quotes does not begin one.
+    A # inside quotes does not start a comment.
     """
     for match in re.finditer(r"(?:^|(?<=\s))#", line):
         before = line[: match.start()]
@@ -124,7 +124,7 @@ def _put(
 
 
 def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> str:
-    """Return the text with a value added below the last one of a section, in the same form."""
+    """Return the text with a value added below the last value of a section, in the same form."""
     if section.flow_style:
         end = section.end_mark.index - 1
         comma = ", " if section.value else ""

@@ -1,6 +1,6 @@
 """Layers of values: built-in, site, run file, variant, notebook, --set.
 
-Each layer is checked and placed on top of the previous ones.
+Each layer is checked, and then placed on top of the layers before it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
-"""The layer of values that a person gave when the run's folder was created."""
+"""The layer with the values that the user gave when the run's folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
-"""Layers that a person gives, which are on top of the files.
+"""Layers with values that the user gives. They are on top of the files.
 
 The files themselves are searched for secrets as text.
 """
@@ -39,7 +39,7 @@ TEXTS = ("notebook", "command line")
 6e-5, which YAML 1.1 reads as text."""
 
 SCALED_DOWN = "rehearsal"
-"""The layer that adapts a run file to another site.
+"""The layer that adapts a run file to a different site.
 
 Origins in this layer state the run file's own value, and why it was changed.
 """
@@ -48,7 +48,7 @@ Where = Callable[[tuple[str, ...]], str]
 
 @dataclass(frozen=True)
 class Origin:
-    """One layer's value of a key, and where it was written."""
+    """A layer's value for a key, and where the value was written."""
 
     layer: str
     """built-in, site, run file, variant, given before, notebook or command line."""
@@ -64,7 +64,7 @@ class Origin:
 
 @dataclass
 class Layer:
-    """The leaves that one source sets, by dotted key."""
+    """The values that a single source sets, by dotted key."""
 
     name: str
     leaves: dict[str, Origin] = field(default_factory=dict)
@@ -86,7 +86,7 @@ class Layer:
         where: Where,
         path: tuple[str, ...] = (),
     ) -> Layer:
-        """Add a nested mapping, recording every key that the schema does not have."""
+        """Add the values of a nested mapping, and record every key that the schema does not have."""
         written: dict[str, str] = {}
         for word, value in values.items():
             key_path = (*path, str(word))
@@ -169,7 +169,7 @@ class Layer:
         where: str,
         value: Any = ...,
     ) -> None:
-        """Record an unknown key, with the valid key that was probably meant."""
+        """Record an unknown key, with the valid key that the user probably meant."""
         # The message does not repeat a whole section.
         shown_value = ... if isinstance(value, Mapping) else value
         self.report(".".join(path), where, explain_unknown_key(path), shown_value)
@@ -193,7 +193,7 @@ class LayerStack:
                 self.chains[key.name] = [Origin("built-in", "built-in", key.default)]
 
     def lay(self, layer: Layer) -> None:
-        """Put a layer on top. The layer's values are checked, and take precedence."""
+        """Put a layer on top. Its values are checked, and take precedence over those below."""
         self.problems += layer.problems
         for meaning, group in EXCLUSIVE.items():
             self._clear(layer, meaning, group)
@@ -244,7 +244,7 @@ class LayerStack:
         meaning: str,
         group: tuple[str, ...],
     ) -> None:
-        """If the layer sets a key of a group, set the others to 0 in the layers below."""
+        """If the layer sets a key of a group, let 0 replace the other keys' earlier values."""
         stated = []
         for key in group:
             if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0"):
@@ -270,9 +270,9 @@ _RULES = {
 
 
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
-    """Return pydantic's error as a rule, in pydantic's words if they are clear enough.
+    """Return pydantic's error as a rule, in pydantic's own words if these are clear enough.
 
-    `names` are keys that an unknown key may have meant.
+    `names` are the keys that may be meant by an unknown key.
     """
     kind = str(error["type"])
     context = error.get("ctx") or {}
@@ -305,7 +305,7 @@ def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
 
 
 def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, list[str]]:
-    """Return the NAME of a word `as=NAME`, and the other words.
+    """Return the NAME from a word `as=NAME`, and the remaining words.
 
     `runbook run --as NAME` passes such a word to the notebooks.
 
@@ -347,7 +347,7 @@ def _take_word(
     where: str,
 ) -> None:
     path = tuple(key.split("."))
-    # This is reported when the key is added, together with the phases that do submit jobs.
+    # This error is reported when the key is added, together with the phases that do submit jobs.
     with contextlib.suppress(ValueError):
         path = full_path(path)
 

@@ -23,7 +23,9 @@ VISIBLE = {
     NVIDIA: ("CUDA_VISIBLE_DEVICES",),
     AMD: ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
 }
-"""Variables that restrict torch to some GPUs. nvidia-smi and rocm-smi list all GPUs regardless."""
+"""Variables that restrict torch to some GPUs. nvidia-smi and rocm-smi ignore them, and list all
+GPUs.
+"""
 
 PATIENCE_SECONDS = 30.0
 """Time-out for nvidia-smi, which must first wake each GPU if no persistence daemon is running."""
@@ -31,7 +33,7 @@ PATIENCE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Gpu:
-    """One device as PyTorch will see it."""
+    """A device, as PyTorch will see it."""
 
     name: str
     memory_bytes: int
@@ -41,8 +43,8 @@ class Gpu:
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
     """Return the site with the GPUs of this machine in place of `device: auto`.
 
-    Other sites are returned unchanged. If no GPU is visible the device stays `auto`, which no plan
-    accepts. GPUs of different kinds are refused.
+    Other sites are returned unchanged. If no GPU is visible, the device stays `auto`, which no plan
+    accepts. GPUs of different models are refused.
     """
     hardware = site.hardware
     if hardware.device != AUTO:
@@ -79,8 +81,8 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
     """Return the program that answered, and the GPUs that torch will see.
 
     The result is cached for the process, because the form makes a plan at each key press. The
-    result depends only on `path` and `visibility`: the environment's PATH, and its variables from
-    `VISIBLE`.
+    result depends only on `path`, which is the environment's PATH, and on `visibility`, which has
+    its variables from `VISIBLE`.
     """
     visible_variables = dict(visibility)
     for command, parse in ((NVIDIA, parse_nvidia), (AMD, parse_amd)):
@@ -90,7 +92,7 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
             gpus = parse(shell.run(command, timeout=PATIENCE_SECONDS, env={"PATH": path}).out)
         except (
             ProgramError
-            # With the error "couldn't communicate with the NVIDIA driver", nvidia-smi is installed
+            # For example "couldn't communicate with the NVIDIA driver": nvidia-smi is installed,
             # but lists no GPU
         ):
             continue
@@ -154,7 +156,10 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def _amd_gpu(card: Mapping[str, object]) -> Gpu:
-    """Return the GPU of one card of rocm-smi. The GPU's name is empty if no key contains it."""
+    """Return the GPU for a card in the output of rocm-smi.
+
+    The GPU's name is empty if no key contains it.
+    """
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")
     memory = values.get("vram total memory (b)", "")

@@ -53,9 +53,9 @@ def bind(
     """Return the run that a notebook's variables describe; pass `globals()`.
 
     If a value equals the run file's value as papermill reads it (YAML 1.1), it was not chosen in
-    the notebook, so value and origin come from the file. Every other value takes precedence over
-    the file, and over `before`, the values given to this run earlier. Raise `ParamsError` with
-    everything that is wrong.
+    the notebook, so both value and origin are the file's. Every other value takes precedence over
+    the file, and over `before`, the values given to this run earlier. Raise `ParamsError`, which
+    lists everything that is wrong.
     """
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
@@ -87,7 +87,7 @@ def bind(
 def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, object]:
     """Return the parameters that differ both from their defaults and from the run file.
 
-    Raise `ParamsError` if they belong to another run file.
+    Raise `ParamsError` if they belong to a different run file.
     """
     values = {}
     for name in _FROM_FILE:
@@ -126,8 +126,8 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
     r"""Return the parameters that a cell's source sets to values other than the defaults.
 
-    The result excludes `run`, which everybody sets, and parameters that were `given` to papermill
-    and override the cell.
+    The result excludes `run`, which everybody sets, and the parameters `given` to papermill, which
+    override the cell.
 
     >>> hand_edits('run: str = "mine"\ntraining: dict = {"iterations": 30}  # quick')
     {'training': "{'iterations': 30}"}
@@ -188,7 +188,10 @@ def _as_words(cell: str, name: str) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return the mapping. Text, which papermill's -p passes unchanged, is parsed."""
+    """Return a parameter's mapping.
+
+    Text is parsed, because papermill's -p passes text unchanged.
+    """
     if isinstance(PARAMETERS[name], dict) and isinstance(value, str):
         with contextlib.suppress(ParamsError):
             return read_mapping(f"value: {value.strip() or '{}'}", name).values["value"]
@@ -207,7 +210,7 @@ def _wrong_type(name: str, value: Any) -> Problem:
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
-    """Return the names that papermill injected but that no notebook has.
+    """Return a problem for each name that papermill injected but that no notebook has.
 
     Papermill itself only warns about them.
     """
@@ -272,12 +275,12 @@ def _literal(value: ast.expr) -> Any:
 def _as_papermill(file: RunFile) -> dict[str, object]:
     """Return the run file as papermill would inject it.
 
-    If the file cannot be read, return an empty mapping; loading then reports the reason in more
-    detail.
+    If the file cannot be read, return an empty mapping. Loading the run then reports the reason in
+    more detail.
     """
     try:
         text = read_text(file.path, file.where)
-        # Our own reader goes first, because it checks depth and aliases
+        # Use our own reader first, because it checks depth and aliases
         read_mapping(text, file.where)
         values = read_as_papermill(text)
     except (ParamsError, yaml.YAMLError, ValueError):
@@ -289,7 +292,7 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 def _refuse_two_runs(
     file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
-    """Raise an error if most of another run file's values were given.
+    """Raise an error if the given values are mostly those of a different run file.
 
     The command `-p run one -f params/other.yaml` does this.
     """
@@ -313,7 +316,7 @@ def _refuse_two_runs(
 def _values_of_other_run(
     other_file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> list[str]:
-    """Return the given keys that have another run's values and not this run's.
+    """Return the given keys whose values are the other run's, not this run's.
 
     The result is empty if less than half of the other run file's values were given.
     """
@@ -334,8 +337,8 @@ def _values_of_other_run(
 
 
 def _same(first: Any, second: Any) -> bool:
-    """Return whether two values are equal in value and type, regardless of the order of keys.
+    """Return whether two values are equal in value and type, whatever the order of keys.
 
-    True is not 1.
+    True does not equal 1.
     """
     return pformat(first) == pformat(second)

@@ -1,4 +1,4 @@
-"""Problems of a parameter file: unusable values, blanks, secrets, and differences of YAML 1.1."""
+"""Problems in a parameter file: unusable values, blanks, secrets, ambiguities of YAML 1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,12 +14,12 @@ from runbook.params.yaml12 import compose, scalar_value, scalars, write_scalar
 from runbook.plan_file.diagnostics import Statement
 
 FILL_IN = "FILL_IN"
-"""Placeholder in a parameter file for a value that a person must still fill in."""
+"""Placeholder in a parameter file for a value that the user must still fill in."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One unusable value: its key, where it was written, the rule and the remedy."""
+    """An unusable value: its key, where it was written, the rule and the remedy."""
 
     key: str
     where: str
@@ -39,7 +39,7 @@ class Problem:
 
 
 def show(value: Any) -> str:
-    """Return a value as a person would write it, shortened.
+    """Return a value as a user would write it, shortened.
 
     >>> show(True), show("12"), show("bf16"), show({"a": 1})
     ('true', '"12"', 'bf16', '{a: 1}')
@@ -94,7 +94,7 @@ def statement_of(error: ParamsError) -> Statement:
 
 
 def token_problem(key: str, where: str) -> Problem:
-    """Report a secret in a place where only its name is allowed."""
+    """Return the problem of a secret that is written where only its name is allowed."""
     rule = ParamsMessage.LOOKS_LIKE_A_SECRET.of()
     return Problem(key, where, rule)
 
@@ -134,13 +134,13 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """Return the problem of an invisible character, in the file directly or as an escape."""
+    """Return the problem of an invisible character, written as itself or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
 
 def hidden_in(text: str, where: str) -> list[Problem]:
-    """Return a problem for every line of a file with an invisible character.
+    """Return a problem for every line of a file that contains an invisible character.
 
     Such a line looks different from its real content.
     """

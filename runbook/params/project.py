@@ -16,7 +16,7 @@ PROJECT_VARIABLE = "RUNBOOK_PROJECT"
 def project_root(start: Path | None = None) -> Path:
     """Return the nearest folder, from `start` upwards, that contains params/models.yaml.
 
-    Without `start`, begin at $RUNBOOK_PROJECT if it is set, or else in the working folder.
+    Without `start`, search from $RUNBOOK_PROJECT if it is set, or else from the working folder.
     """
     named = os.environ.get(PROJECT_VARIABLE, "") if start is None else ""
     first = (start or Path(named or os.curdir)).resolve()
@@ -34,7 +34,7 @@ def remember_project(project: Path) -> None:
     """Let this process and its children use a project that is not above the working folder.
 
     A papermill kernel runs in the folder from which papermill was started. Later cells read the
-    run's files, which refer to models and sites of the project.
+    run's files, which refer to the project's models and sites.
     """
     try:
         is_found = project_root() == project
@@ -83,7 +83,7 @@ def shown_path(path: Path, project: Path) -> str:
 
 
 def run_names(project: Path) -> list[str]:
-    """Return the names of the runs: stems of the files in params/."""
+    """Return the names of the runs, which are the stems of the files in params/."""
     skip = {"models", "datasets"}
     return sorted(
         path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip

@@ -56,8 +56,8 @@ def load(
 
     `overrides` (nested as in a run file) take precedence over the file, and `set_words`
     (`key=value`) over both. `before` has the values given to this run earlier, which take
-    precedence only over the file. Raise `ParamsError` with everything that is wrong. If the run
-    file must be `portable`, this includes everything that YAML 1.1 (papermill -f) would read
+    precedence only over the file. Raise `ParamsError`, which lists everything that is wrong. If the
+    run file must be `portable`, this includes everything that YAML 1.1 (papermill -f) would read
     differently.
     """
     return RunLoading(find_run_file(name, project), portable, before).load(
@@ -69,7 +69,8 @@ def load(
 class RunLoading:
     """Loads a run file that exists.
 
-    `problems` are the caller's; they are reported together with those of the file.
+    `problems` are those that the caller has found. They are reported together with the file's
+    problems.
     """
 
     file: RunFile
@@ -80,7 +81,7 @@ class RunLoading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
-        """Return the run with values on top of its file, like the function `load`."""
+        """Return the run with these values on top of its file, as the function `load` does."""
         layers = [self._run_file_layer()]
         if self.file.variant:
             layers.append(self._keeps_name(self._variant_layer()))
@@ -90,7 +91,8 @@ class RunLoading:
         layers.append(self._keeps_name(notebook))
         self.given_name, other_words = take_name(set_words, self.problems)
         layers.append(self._keeps_name(words_layer(other_words)))
-        # The site's own values are below the run file's, and only these layers name the site.
+        # The site's own values are below the run file's, so the site's name must be read first, and
+        # only these layers contain it.
         site = self._site(layers)
         for layer in layers:
             self.stack.lay(layer)
@@ -173,7 +175,7 @@ class RunLoading:
         named = [layer.leaves["site"] for layer in upper if "site" in layer.leaves]
         origin = named[-1] if named else self.stack.chains["site"][-1]
         if not is_name(origin.value):
-            # A wrong value is reported when its layer is checked.
+            # Ignore a wrong value here, because it is reported when its layer is checked.
             return None
 
         site_and_layer = self._find(
@@ -230,7 +232,7 @@ class RunLoading:
         """Return the catalogue's model, with sizes changed by `training.shape`."""
         model: Model | None = self._entry("model", models)
         shape = {name: self.stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
-        # A size of the wrong type is reported when its layer is checked.
+        # Skip a size of the wrong type here, because it is reported when its layer is checked.
         has_sizes = all(isinstance(value, int) and value >= 0 for value in shape.values())
         return with_shape(model, shape) if model and has_sizes else model
 
@@ -244,7 +246,7 @@ class RunLoading:
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
         """Return the texts of data.blend.
 
-        Unknown names are reported here; a malformed text is reported when its layer is checked.
+        Unknown names are reported here. Malformed text is reported when its layer is checked.
         """
         origin = self.stack.chains["data.blend"][-1]
         try:

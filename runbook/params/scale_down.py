@@ -13,8 +13,10 @@ from runbook.params.schema.site import Site
 from runbook.plan_file.diagnostics import Statement
 
 CORPUS = "corpus"
-"""The dataset that is available everywhere. The corpus replaces a run's dataset that is not
-available here."""
+"""The dataset that is available everywhere.
+
+It replaces a run's dataset that is not available here.
+"""
 
 ELSEWHERE = (
     "partition",
@@ -35,10 +37,10 @@ def scale_down(
     smoke_model: Model,
     texts: Sequence[Dataset],
 ) -> Layer:
-    """Return the layer that adapts another site's run file to `site`.
+    """Return the layer that adapts a different site's run file to `site`.
 
     The layer is empty if the run file already uses this site. Only values from files are changed. A
-    value given by a person is kept, and checked by the plan's rules.
+    value that the user gives is kept, and the plan's rules check it.
     """
     layer = Layer(SCALED_DOWN)
     chain = stack.chains["site"]
@@ -95,7 +97,7 @@ class _Changes:
         value: Any,
         reason: Statement,
     ) -> None:
-        """Change a value that comes from a file. A value given by a person does not change."""
+        """Change a value that is set in a file. A value that the user gives does not change."""
         was = self.stack.value(key)
         if was == value or self.stack.chains[key][-1].layer in GIVEN:
             return

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 
 
 class TokenShape(NamedTuple):
-    """The form of one service's tokens, according to its own documentation (read 2026-11)."""
+    """The form of a service's tokens, according to the service's own documentation (read 2026-11)."""
 
     service: str
     pattern: str
@@ -71,7 +71,9 @@ _NAMES_A_SECRET = (
 )
 _HAS_DIGIT_AND_LETTER = r"(?=[^\s\"'&,;]*\d)(?=[^\s\"'&,;]*[A-Za-z])"
 _RANDOM = rf"{_HAS_DIGIT_AND_LETTER}[A-Za-z0-9+/_~.%-]{{16,}}={{0,2}}"
-"""A value that is neither a word nor a number: it is long, and has letters and digits."""
+"""A value that is probably neither a word nor a number, because it is long and has letters and
+digits.
+"""
 
 _AFTER_A_NAME = (
     # HF_TOKEN=..., "api_key": "...", --token ...; references (env:NAME) and paths are not secrets.
@@ -106,14 +108,15 @@ _TOKEN_MARKS = (
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
 """Letter sequences, at least one of which occurs in every match.
 
-If none occurs, the patterns need not be searched in a megabyte of base64, such as a picture.
+If none of them occurs, a megabyte of base64, such as a picture, need not be searched with the
+patterns.
 """
 Cut = Callable[[str], str]
 """A function that returns the replacement for a secret."""
 
 
 def is_reference(value: object) -> bool:
-    """Return whether `value` is a reference to a secret and not the secret itself.
+    """Return whether `value` is a reference to a secret, rather than the secret itself.
 
     >>> is_reference("env:HF_TOKEN"), is_reference("file:~/.token"), is_reference("hello")
     (True, True, False)
@@ -133,7 +136,7 @@ def holds_secret(text: str) -> bool:
 
 
 def mask(text: str) -> str:
-    """Return `text` with apparent tokens cut to four characters, and without passwords.
+    """Return `text` without passwords, and with apparent tokens cut to four characters.
 
     >>> mask("token hf_AbCdEfGhIjKlMnOpQrSt ends")
     'token hf_A... ends'
@@ -169,12 +172,12 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 def mask_value(value: Any) -> Any:
     """Return a JSON value with secrets masked in all its strings, including the names of keys.
 
-    Each string is masked before the value is written as JSON, because a secret of several lines is
-    a single string here, but is broken up by escapes in JSON.
+    Each string is masked before the value is written as JSON, because a secret with several lines
+    is a single string here, but contains escapes in JSON.
     """
     if isinstance(value, str):
         return mask(value)
-    # The result has the same type, because a notebook's nodes are dicts with attributes.
+    # Keep the type, because a notebook's nodes are dicts with attributes.
     if isinstance(value, dict):
         return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
     if isinstance(value, list | tuple):
@@ -185,7 +188,7 @@ def mask_value(value: Any) -> Any:
 def resolve_secret(reference: str) -> str:
     """Return the secret that `env:NAME` or `file:PATH` refers to.
 
-    An error names the reference and never shows a value.
+    Error messages name the reference, and never show a value.
     """
     match = _REFERENCE.fullmatch(reference)
     if match is None:

@@ -1,6 +1,6 @@
 """The settings of a run: its values with their origins, its site, its model and its datasets.
 
-Settings also include the values that the site still requires.
+Also finds the values that the site requires and the run does not give.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,7 +32,7 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """By dotted key, the value of each layer; the last one applies."""
+    """The value of each layer, by dotted key; the last layer's value applies."""
     project: Path
     variant: str = ""
     blend: tuple[TextShare, ...] = ()
@@ -82,9 +82,9 @@ class Settings:
         return parameters
 
     def scaled_down(self) -> dict[str, str]:
-        """Return the values of another site's run file that this site changed, and why.
+        """Return the values that were changed for this site, and why.
 
-        The result is empty if the run belongs to this site.
+        The result is empty if the run file is for this site.
         """
         wheres = {}
         for key, chain in self.origins.items():
@@ -96,7 +96,7 @@ class Settings:
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
         """Return the values at or below dotted prefixes, for a step's fingerprint.
 
-        An unknown prefix is a bug of ours.
+        An unknown prefix is a bug in our own code.
         """
         dotted = tuple(f"{prefix}." for prefix in prefixes)
         for prefix in dotted:
@@ -132,7 +132,7 @@ class Settings:
         Loading this text gives the same run.
         """
         variant = f" Variant {self.variant}." if self.variant else ""
-        # The wording must not change, because 00-plan of an older folder would then run again.
+        # The wording must not change, because 00-plan in an older folder would then run again.
         head = ParamsMessage.HEAD_OF_RUN_YAML.fill(name=self.name, variant=variant)
         return (
             f"{head}\n"
@@ -142,10 +142,10 @@ class Settings:
 
 
 def why(settings: Settings, name: str) -> str:
-    """Return everything that is known about one value.
+    """Return everything that is known about a value.
 
-    This includes the value of each layer, with the value that applies first, and the documents'
-    names for the key.
+    This includes each layer's value, starting with the one that applies, and the documents' names
+    for the key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
@@ -163,7 +163,7 @@ def why(settings: Settings, name: str) -> str:
 
 
 def origin_facts(settings: Settings, name: str) -> dict[str, object]:
-    """Return what `why` shows about one value as plain data; the layer that applies comes first."""
+    """Return what `why` shows about a value as plain data. The layer that applies comes first."""
     key = all_keys()[name]
     layers = []
     for origin in reversed(settings.origins[name]):
@@ -179,7 +179,7 @@ def origin_facts(settings: Settings, name: str) -> dict[str, object]:
 
 
 def key_meant(key: str) -> str:
-    """Return the key that a person means.
+    """Return the key that the user means.
 
     A name from the documents is accepted if it corresponds to exactly one key.
     """
@@ -213,7 +213,7 @@ STAGE = "{stage}"
 def with_shared_folder(site: Site, run: Run) -> Site:
     """Return the site with the run's shared folder, image and launcher filled in.
 
-    {stage} is kept if the run names no folder.
+    {stage} stays if the run names no folder.
     """
     stage = run.jobs.stage.rstrip("/") if run.jobs.stage else STAGE
     chosen = run.jobs.launcher
@@ -252,7 +252,7 @@ def missing_values(settings: Settings) -> Mapping[str, str]:
 
 
 def require_values(settings: Settings) -> None:
-    """Raise `ParamsError` with every required value that was not given."""
+    """Raise `ParamsError`, which lists every required value that was not given."""
     site = settings.site.site
     problems = []
     for key, meaning in missing_values(settings).items():

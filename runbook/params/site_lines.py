@@ -1,4 +1,4 @@
-"""Changes of single values in the text of a YAML file, without changing other lines."""
+"""Changes single values in the text of a YAML file, and leaves all other lines as they are."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def set_value(
     r"""Return the text with the key at `path` set to a scalar, followed by a comment.
 
     An existing key is replaced together with its comment. A new key becomes the first of its
-    section, which is added if it does not exist. Raise `ParamsError` if the place is not a block
+    section, which is added if it does not exist. Raise `ParamsError` if the section is not a block
     with one key per line.
 
     >>> set_value("hardware:\n  device: cpu\n", ("hardware", "cores_per_node"), 2, "measured")

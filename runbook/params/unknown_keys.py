@@ -1,4 +1,4 @@
-"""Explains an unknown key: a misspelling, a name of the documents, or a key of another section."""
+"""Explains an unknown key: a misspelling, a documents' name, or a key of a different section."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def explain_unknown_key(path: tuple[str, ...]) -> Statement:
 
 
 def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
-    """Return what an unknown key of `jobs` means.
+    """Return an explanation of an unknown key of `jobs`.
 
     The key may belong to each phase, belong to `jobs`, or name a phase.
     """
@@ -87,7 +87,7 @@ def _nearest_key(parent: str, word: str) -> str:
     names = [*all_keys(), *sections()]
     if "." in word and (close := nearest_names(word, names, 1)):
         return close[0]
-    # If several keys end in the same word, the first is used
+    # If several keys end with the same word, use the first
     last_words = {name.rpartition(".")[2]: name for name in reversed(names)}
     if word.lower() in last_words:
         return _joined([name for name in names if name.rpartition(".")[2] == word.lower()])
@@ -132,13 +132,13 @@ def _by_document_name() -> dict[str, list[str]]:
 
 @dataclass(frozen=True)
 class DocumentName:
-    """A name in the documents that is not simply another name for one of our keys.
+    """A name in the documents that is not just a different name for one of our keys.
 
-    The value is written differently here, or no key is needed.
+    Its value is written differently here, or no key is needed.
     """
 
     keys: tuple[str, ...]
-    """Our keys for the same thing; may be empty."""
+    """Our keys with the same meaning; may be empty."""
     meaning: str
     """What to write instead, as a sentence."""
 

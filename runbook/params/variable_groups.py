@@ -1,4 +1,4 @@
-"""Groups of a site's environment variables, and which of them a run switches on."""
+"""The groups of a site's environment variables, and which of them a run switches on."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 with the line of every value, and writes YAML that means the same in YAML 1.1."""
+"""Reads YAML 1.2 with the line of every value, and writes YAML that YAML 1.1 reads alike."""
 
 import math
 import re
@@ -106,7 +106,7 @@ def read_text(path: Path, where: str) -> str:
 def read_file(path: Path, where: str) -> YamlDocument:
     """Return the mapping in a YAML file.
 
-    Raise `ParamsError` with file, line and column of a fault.
+    Raise `ParamsError`, which names the file, line and column of a fault.
     """
     return read_mapping(read_text(path, where), where)
 
@@ -142,7 +142,7 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
 
 
 def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
-    """Compose another program's YAML, which may have aliases.
+    """Compose the YAML of a different program, which may have aliases.
 
     With an alias, a node can contain itself.
     """
@@ -156,7 +156,10 @@ def _composed(
     *,
     allow_aliases: bool,
 ) -> yaml.Node | None:
-    """Return the nodes of `text`. Raise `ParamsError` if it is not YAML, or nested too deeply."""
+    """Return the nodes of `text`.
+
+    Raise `ParamsError` if the text is not YAML or is nested too deeply.
+    """
     try:
         _refuse_depth(text, where, allow_aliases=allow_aliases)
         node: yaml.Node | None = yaml.compose(text, Loader=loader)
@@ -360,7 +363,7 @@ def write_tree(
     remark: Remark = lambda key, value: "",
     section: str = "",
 ) -> str:
-    r"""Return nested values as YAML lines; `remark` returns a value's comment by dotted key.
+    r"""Return nested values as YAML lines. `remark` returns the comment for a key and its value.
 
     >>> write_tree({"model": "tiny", "jobs": {"training": {"walltime": "00:30:00"}}})
     'model: tiny\njobs:\n  training:\n    walltime: "00:30:00"\n'
@@ -378,7 +381,7 @@ def write_tree(
 
 
 def write_scalar(value: Any) -> str:
-    """Return a value as YAML, quoted if YAML 1.1 or 1.2 would read a plain word as something else.
+    """Return a value as YAML. A string that YAML 1.1 or 1.2 would misread is quoted.
 
     >>> write_scalar(6e-05), write_scalar("no"), write_scalar("bf16"), write_scalar("12:00:00"), write_scalar(True)
     ('6.0e-5', '"no"', 'bf16', '"12:00:00"', 'true')

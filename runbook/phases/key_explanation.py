@@ -54,7 +54,7 @@ LENGTH_KEYS = (
     "micro_batch",
     "sequence_length",
 )
-"""Keys that determine the length of a training."""
+"""Keys that determine the length of a training run."""
 
 
 def _derived_text(key: str, plan: Plan) -> list[str]:

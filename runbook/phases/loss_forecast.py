@@ -54,7 +54,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return the published law's forecast for a training, or the reason why the law does not apply."""
+    """Return the published law's forecast for a training run, or why the law does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:

@@ -129,7 +129,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
 
 
 def _promises(plan: Plan, phase: str) -> dict[str, object]:
-    """Return the plan's predictions for a training, which the record shows next to the results."""
+    """Return the plan's predictions for a training run, which the record shows next to the results."""
     phase_plan = plan.phases[phase]
     promises: dict[str, object] = {
         "parameters": phase_plan.model.parameters,
@@ -152,9 +152,9 @@ _GOES_ON = (
     "training.micro_batch",
     "parallel.",
 )
-"""Keys of a training's length and layout.
+"""Keys of a training run's length and layout.
 
-`continuation.why_continued` decides whether a training continues with changed values.
+`continuation.why_continued` decides whether a training run continues with changed values.
 """
 
 

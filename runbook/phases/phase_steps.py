@@ -203,7 +203,7 @@ class StepWork:
 
 
 def train_name(training: str) -> str:
-    """Return the name of the step whose marker records that a training is done."""
+    """Return the name of the step whose marker records that a training run is done."""
     return f"{training}--train"
 
 
@@ -252,7 +252,7 @@ def phase_step(run: PlannedRun, phase: str) -> StepOfRun:
 
 
 def train_step(run: PlannedRun, training: str) -> StepOfRun:
-    """Return the step whose done marker records that a training is finished."""
+    """Return the step whose done marker records that a training run is finished."""
     work = SMOKE_TRAINING if training == SMOKE else FULL_TRAINING
     return work.of(run)
 
@@ -263,7 +263,7 @@ def begin_again(settings: Settings, phase: str) -> str:
 
 
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
-    """Raise `ChangedOutputError` if a finished training's results have changed.
+    """Raise `ChangedOutputError` if a finished training run's results have changed.
 
     Only the results that this phase reads are checked. Call this before the phase's record is
     moved, so that the record stays in place. Weights are not checked here: they may be deleted

@@ -1,4 +1,4 @@
-"""Searches for a training's best layouts, for `runbook plan --search`."""
+"""Searches for a training run's best layouts, for `runbook plan --search`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -110,7 +110,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        # If a training is to be done again, move its files aside.
+        # If a training run is to be done again, move its files aside.
         if redo and redo not in TRAINING_PHASES:
             refuse_changed_results(PlannedRun(settings, plan, folder), redo)
         if redo:

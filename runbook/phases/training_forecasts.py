@@ -1,4 +1,4 @@
-"""Seals a training's forecasts before its first step, and scores them after its last step."""
+"""Seals a training run's forecasts before its first step, and scores them after its last step."""
 
 import math
 from collections.abc import Sequence
@@ -65,8 +65,8 @@ Each start takes 20 s on two idle cores.
 def seal_forecasts(run: PlannedRun) -> None:
     """Write the forecasts of the training once, with the time and a checksum.
 
-    A training that starts again with different values gets a new seal, and the old seal moves to
-    the history. Raise `RecordError` if a sealed forecast has changed.
+    A training run that starts again with different values gets a new seal, and the old seal moves
+    to the history. Raise `RecordError` if a sealed forecast has changed.
     """
     folder = run.folder
     log = run.plan.phases[FULL].log
@@ -91,7 +91,7 @@ def seal_forecasts(run: PlannedRun) -> None:
 
 
 def has_steps(metrics: Path) -> bool:
-    """Return whether a training has completed a step."""
+    """Return whether a training run has completed a step."""
     return any("iteration" in line for line in iterate_lines(metrics))
 
 

@@ -1,4 +1,4 @@
-"""Lists the files that a training writes to the run's folder, and moves them to the history."""
+"""Lists the files that a training run writes to the run's folder, and moves them to the history."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +26,7 @@ def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
 
 
 def training_outputs(folder: Path, phase_plan: PhasePlan) -> list[Path]:
-    """Return the files whose checksums prove that a training is unchanged.
+    """Return the files whose checksums prove that a training run is unchanged.
 
     These are the metrics and the newest checkpoint.
     """

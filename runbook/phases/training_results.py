@@ -308,7 +308,7 @@ def _is_token(value: object) -> bool:
 
 
 def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, str]]:
-    """Return the main results of a training: name, value, and a number to compare with.
+    """Return the main results of a training run: name, value, and a number to compare with.
 
     Return an empty list before the first step.
     """

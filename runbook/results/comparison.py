@@ -1,4 +1,4 @@
-"""Comparison of two or more runs: parameters, results, environment, and checks for regressions."""
+"""Compares two or more runs: parameters, results and environment, with checks for regressions."""
 
 import json
 import math
@@ -44,7 +44,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """One phase of one run, read from the run's files."""
+    """A phase of a run, read from the run's files."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -77,12 +77,12 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing got worse by more than the tolerance."""
+        """Return whether no result is worse by more than the tolerance."""
         return all(check.verdict != "fail" for check in self.checks)
 
 
 def read_run(folder: Path, phase: str = FULL) -> RunFacts:
-    """Return everything that a comparison needs from a run's folder.
+    """Return all that a comparison needs from a run's folder.
 
     Raise `RecordError` if the phase was not run.
     """
@@ -105,7 +105,7 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
         ),
         history=history,
         account=account_wall_time(history, validation, events),
-        # The scores belong to the trained weights.
+        # Only the full training has scores, because these are for its weights.
         scores={} if is_smoke else _read_scores(folder),
     )
 
@@ -121,7 +121,7 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 
 
 def _recorded_environment(path: Path) -> dict[str, str]:
-    """Return versions and commit from the record of an executed notebook.
+    """Return the versions and the commit from the record of an executed notebook.
 
     If there is no record, return only the commit, marked as unknown.
     """
@@ -153,7 +153,7 @@ def _read_scores(folder: Path) -> dict[str, float]:
 
 
 def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -> Comparison:
-    """Compare each of the other runs with the first one, and return its checks."""
+    """Compare each further run with the first, and return the tables and checks."""
     if len(runs) < 2:
         raise RecordError(ResultMessage.TOO_FEW_RUNS, number_of_runs=len(runs))
     base = runs[0]
@@ -171,7 +171,7 @@ def compare_runs(runs: Sequence[RunFacts], tolerance: Tolerance | None = None) -
 
 
 def _metrics(runs: Sequence[RunFacts]) -> Table:
-    """Return one row per number, with one column per run."""
+    """Return a table with a row for each result and a column for each run."""
     rows = []
     for name, attribute in METRICS.items():
         values = [getattr(run.summary, attribute) for run in runs]
@@ -216,7 +216,7 @@ def _differences(
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
     """Return a row for each key whose values differ between the sides.
 
-    A row has the key, and one value for each name.
+    A row has the key, and a value for each name.
     """
     keys = set()
     for side in sides:
@@ -270,7 +270,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     """Compare the losses at the number of tokens that both runs reached.
 
-    The last loss of the longer run is not comparable with the other's.
+    The last losses are not comparable if one run is longer.
     """
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)
@@ -315,7 +315,10 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a number has got worse by at most a share; `sign` is -1 if more is better."""
+    """Check that a value is worse by at most the share `allowed`.
+
+    `sign` is -1 if larger is better.
+    """
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)
     change = run_value / base_value - 1

@@ -1,4 +1,4 @@
-"""The forecast of a run's last validation loss, based on its evaluations so far."""
+"""Forecasts a run's last validation loss from its evaluations so far."""
 
 import math
 from pathlib import Path
@@ -45,7 +45,7 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 
 
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
-    """Return the share of the training after which the learning rate falls.
+    """Return the share of the training after which the learning rate starts to fall.
 
     Return 1 if it never falls.
     """

@@ -43,14 +43,15 @@ class DeviceSpan:
 
 
 def device_seconds(steps: Iterable[Step]) -> float:
-    """Return the device-seconds spent in steps, without the time spent waiting for data."""
+    """Return the device-seconds spent on these steps, without the time spent waiting for data."""
     return sum((step.seconds - step.data_wait_seconds) * step.world_size for step in steps)
 
 
 def usual_devices(steps: Sequence[Step]) -> int:
     """Return the number of devices on which most of these steps ran.
 
-    Return 0 if there is no step. If two numbers are equally frequent, return the later one.
+    Return 0 if there is no step. If two numbers are equally frequent, return the one that occurs
+    later.
 
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4
@@ -61,13 +62,16 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
 
 def device_spans(history: History) -> list[DeviceSpan]:
-    """Return the spans of a training in order, or one if the number of devices never changed."""
+    """Return the spans of a training run in order.
+
+    There is one span if the number of devices never changed.
+    """
     groups = groupby(history.steps, key=lambda step: step.world_size)
     return [DeviceSpan([*steps]) for _, steps in groups]
 
 
 def spans_text(history: History) -> str:
-    """Return which steps ran on how many devices, or an empty string if the number never changed.
+    """Return which steps ran on how many devices; empty if the number never changed.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))

@@ -1,4 +1,4 @@
-"""The final loss forecast from a training's curve, and the forecast sealed before its start."""
+"""The final loss as forecast from the curve, and as sealed before the training started."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LEFT_EVENT = "forecast_left"
 
 @dataclass(frozen=True)
 class ExpectedLoss:
-    """The final loss forecast from the curve after one evaluation, in nats."""
+    """The final loss that the curve up to an evaluation forecasts, in nats."""
 
     iteration: int
     loss: float
@@ -40,7 +40,7 @@ class ExpectedLoss:
         return self.low > self.sealed.high or self.high < self.sealed.low
 
     def as_text(self) -> str:
-        """Return both forecasts, in one line."""
+        """Return both forecasts as one line."""
         text = ResultMessage.LOSS_BY_CURVE.fill(
             loss=self.loss, low=self.low, high=self.high, share=self.share
         )
@@ -78,7 +78,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 def sealed_loss(folder: Path) -> Forecast | None:
     """Return the sealed forecast of the loss.
 
-    Return None if it was not sealed, was sealed late, or has changed since.
+    Return None if no forecast was sealed, or if it was sealed late or has changed since.
     """
     try:
         sealed = read_sealed(folder)
@@ -94,14 +94,14 @@ def sealed_loss(folder: Path) -> Forecast | None:
 def _expected(
     plan: PhasePlan, evaluations: Sequence[ValidationLoss], sealed: Forecast | None
 ) -> ExpectedLoss | None:
-    # numpy and scipy are needed only here.
+    # Import here, because only this function needs numpy and scipy.
     from runbook.forecast.curve import forecast_curve
     from runbook.results.curve_forecast import curve_of
 
     try:
         forecast = forecast_curve(curve_of(plan, list(evaluations)))
     except DataError:
-        # For example, the plan was shortened and the curve is now longer than the plan.
+        # For example, the plan was shortened, so that the curve is now longer than the plan.
         return None
 
     return ExpectedLoss(

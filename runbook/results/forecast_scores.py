@@ -1,4 +1,4 @@
-"""Scores of sealed forecasts after the end of a training run, and interval widths based on them."""
+"""Scores sealed forecasts once training has ended, and derives interval widths from the scores."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -15,9 +15,10 @@ from runbook.results.forecast_seal import Forecast, SealedForecasts
 from runbook.results.messages import ResultMessage
 
 SCORES_FILE = "forecasts.jsonl"
-"""File next to the run folders with one line for each scored forecast of any run."""
+"""File next to the run folders, with a line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""Number of earlier scores from which their errors determine the width of an interval."""
+"""Number of earlier scores that are needed for their errors to determine the width of an interval.
+"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return every score of a project.
 
-    Skip lines of another version.
+    Skip lines that a different version wrote.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
@@ -169,9 +170,9 @@ def _verdict(score: ForecastScore) -> str:
 
 
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
-    """Return one sentence about how many intervals contained the outcome.
+    """Return a sentence about how many intervals contained the outcome.
 
-    Late forecasts are not counted.
+    Late forecasts do not count.
     """
     counted = [score for score in scores if not score.late]
     late = len(scores) - len(counted)

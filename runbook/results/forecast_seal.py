@@ -1,4 +1,4 @@
-"""The sealed forecasts of a training: a file with a checksum that reveals later changes."""
+"""The sealed forecasts of a training run: a file with a checksum that reveals later changes."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ FORECASTS_FILE = "forecasts.json"
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast of one number of a training, with its 80% interval."""
+    """A forecast of a quantity of a training run, with its 80% interval."""
 
     quantity: str
     """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""
@@ -28,7 +28,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class SealedForecasts:
-    """The forecasts for one training, as they were made."""
+    """The forecasts for one training run, as they were made."""
 
     run: str
     fingerprint: str
@@ -36,13 +36,16 @@ class SealedForecasts:
     sealed: str
     """Time of the forecast, in UTC."""
     late: bool
-    """Whether they were made after the first step. Such forecasts are shown but never counted."""
+    """Whether the forecasts were made after the first step.
+
+    Such forecasts are shown but never counted.
+    """
     forecasts: tuple[Forecast, ...]
     checksum: str = ""
     schema: int = 1
 
     def computed_checksum(self) -> str:
-        """Return the sha256 of everything but the checksum itself."""
+        """Return the sha256 of all fields except the checksum itself."""
         content = asdict(self)
         del content["checksum"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -56,7 +59,7 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 
 
 def read_sealed(folder: Path) -> SealedForecasts | None:
-    """Return a run's sealed forecasts, or None.
+    """Return a run's sealed forecasts, or None if it has none.
 
     Raise `RecordError` if they have changed.
     """

@@ -1,4 +1,4 @@
-"""Gates: the checks of a smoke test, of a training and of a resume."""
+"""Gates: the checks of a smoke test, a training run and a resume."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from runbook.results.metrics import find_spikes, recovery, summarize
 
 
 class Gate(StrEnum):
-    """Checks of a training, by the names shown in tables."""
+    """Checks of a training run, by the names shown in tables."""
 
     MODEL_LEARNED = "model learned"
     LOSS_ABOVE_ZERO = "loss above 0"
@@ -37,22 +37,22 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a seam that define the usual change of the loss."""
+"""Number of steps before a resume from which the usual change of the loss is taken."""
 ENOUGH_AFTER = 10
-"""Number of losses after which a spike that has not recovered is treated as divergence."""
+"""A spike from which the loss has not recovered after this many losses counts as divergence."""
 CREDIBLE_FACTOR = 3.0
 """Factor between a step time and its estimate above which one of them must be wrong."""
 TOLERANCE = 1e-4
-"""Share by which two evaluations of the same weights and samples may differ, because not every
-kernel adds in a fixed order.
+"""Relative difference allowed between two evaluations of the same weights and samples, because not
+every kernel adds in a fixed order.
 """
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
-"""Shares of the adapters' bandwidth: what a healthy all-reduce of 32 MiB reaches, and a level so
-low that only a wrong network explains it.
+"""Shares of the adapters' bandwidth: what a healthy all-reduce of 32 MiB reaches, and what is so
+low that only the wrong network explains it.
 """
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
-"""Remedy for a failed check, by the check's name."""
+"""The remedy for each failed check, by the check's name."""
 
 
 def _check(
@@ -126,12 +126,12 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 LEARNING_TOKENS = 100_000
 """Number of tokens after which a training run must have learned something.
 
-In a shorter training, it is enough that the loss falls.
+In a shorter training run, the loss only has to fall.
 """
 LEARNED_FALL = 0.30
 """Smallest fall of the loss as a share of the first loss.
 
-With GPT-2's vocabulary, a model that knows only how frequent each token is falls as far.
+With GPT-2's vocabulary, a model that has learned only the frequency of each token falls as far.
 """
 SMALL_VOCABULARY = 8_192
 """Vocabulary size below which token frequencies alone explain less of the loss.
@@ -240,11 +240,12 @@ def steps_check(metrics: History, iterations: int) -> Check:
 def resume_check(
     metrics: History, events: Sequence[Event], *, tolerance: float = 0.15
 ) -> list[Check]:
-    """Check that segments join without a repeated step or a jump of the loss.
+    """Check that training was resumed without a repeated step or a jump of the loss.
 
     Return no check if nothing was resumed. `tolerance` is the largest allowed change of the loss
-    over a seam, as a share. Steps before and after a seam use different samples, so the loss may
-    also change by as much as it did between earlier steps.
+    across a seam, which is where one segment ends and the next starts, as a share. Steps before and
+    after a seam use different samples, so the loss may also change by as much as it did between
+    earlier steps.
     """
     if not metrics.restarts:
         return []
@@ -335,8 +336,8 @@ def _usual_jump(metrics: History, first: int) -> float:
 def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
-    It is relative to the median of the five losses before. Return None if the loss on one side is
-    missing.
+    The change is relative to the median of the five losses before that step. Return None if the
+    loss on one side is missing.
     """
     before = []
     for iteration, loss in metrics.losses:
@@ -508,7 +509,7 @@ def _saved(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as text, with consecutive ones joined.
+    """Return sorted numbers as text, with consecutive numbers combined.
 
     >>> _ranges([1, 2, 3, 7, 9, 10])
     '1 to 3, 7, 9 to 10'

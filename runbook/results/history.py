@@ -1,4 +1,4 @@
-"""The files of a run as objects: metrics.jsonl, validation.jsonl and events.jsonl."""
+"""Reads the files of a run as objects: metrics.jsonl, validation.jsonl and events.jsonl."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a training, as a line of metrics.jsonl.
+    """A step of a training run, which is a line of metrics.jsonl.
 
     A field is None if the trainer had no value; a skipped step, for example, has no loss.
     """
@@ -59,7 +59,7 @@ class Step:
 class RankTimes:
     """Time of each rank in its forward and backward passes, without communication.
 
-    It is the mean over the `steps` steps that end with `iteration`.
+    The times are means over `steps` steps, of which `iteration` is the last.
     """
 
     iteration: int
@@ -82,9 +82,9 @@ class ValidationLoss:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One event of a training, as a line of events.jsonl.
+    """An event of a training run, which is a line of events.jsonl.
 
-    A field is None or empty if this kind of event does not have it.
+    A field is None or empty if events of this name do not have it.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Event:
     planned: bool = False
     """Whether the job ended with the stop requested by training.rehearse_stop."""
     at: float | None = None
-    """When the job ended, if this was noticed only later."""
+    """When the job ended, if the end was noticed only later."""
     waits: float = 0.0
     """Seconds that a job of a chain waits before it ends, so that the next job can begin."""
     failure: str = ""
@@ -151,25 +151,28 @@ class Event:
 
 @dataclass(frozen=True)
 class History:
-    """Steps of a run, with each iteration once.
+    """The steps of a run, with each iteration once.
 
-    If two segments contain the same iteration, that of the later segment is used.
+    If two segments contain the same iteration, the later segment's step is used.
     """
 
     steps: tuple[Step, ...]
     repeated: tuple[Step, ...] = ()
     """Earlier versions of the steps that were repeated after a restart."""
     unread_lines: int = 0
-    """Number of incomplete lines, such as one cut off when the writer was killed."""
+    """Number of incomplete lines, such as a line that was cut off when the writer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in order. Empty with one rank, or if the trainer did not measure them."""
+    """Times of the ranks, in order.
+
+    Empty if there is one rank, or if the trainer did not measure the times.
+    """
     alarm_settings: AlarmSettings = NO_SETTINGS
     """The settings of the alarms in the training's plan."""
 
     @property
     def num_segments(self) -> int:
-        """Return how many times training was started or resumed and made at least one step."""
+        """Return how many times training was started or resumed and completed a step."""
         return len({step.segment for step in (*self.steps, *self.repeated)})
 
     @property
@@ -251,7 +254,7 @@ _EVENT_TYPES = {name: types for name, types in _types_of(Event).items() if name 
 def parse_metrics(
     lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()
 ) -> History:
-    """Return the history in the lines of a metrics.jsonl, which are read one by one.
+    """Return the history from the lines of a metrics.jsonl, which are read one by one.
 
     >>> first = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
@@ -275,7 +278,7 @@ def parse_metrics(
             steps[step.iteration] = step
             continue
 
-        # The later segment counts.
+        # Use the step of the later segment.
         earlier, later = sorted((before, step), key=lambda step: step.segment)
         steps[step.iteration] = later
         repeated.append(earlier)
@@ -340,7 +343,7 @@ def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> His
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """Return all evaluations, or none if the file does not exist.
+    """Return all evaluations. The result is empty if the file does not exist.
 
     If an iteration was evaluated twice, the last result is used.
     """
@@ -366,7 +369,7 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
     """Return a phase's events since its last `begun`.
 
-    Earlier events belong to a training whose files were moved to the history.
+    Earlier events belong to a training run whose files were moved to the history.
     """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
     begins = [index for index, event in enumerate(events) if event.name == "begun"]
@@ -411,7 +414,7 @@ BITS_PER_BYTE = "bits per byte"
 TOKEN_PERPLEXITY = "perplexity of a token"
 RIGHT_SHARE = "right (share)"
 ALL_PAIRS = "all minimal pairs"
-"""Name of the score over all kinds of minimal pairs."""
+"""Name of the score over all types of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
 """The name of a score for one kind of minimal pair."""
 

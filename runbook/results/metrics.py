@@ -35,7 +35,7 @@ WARM_UP_RULE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """Numbers of one phase. A number is None if the run's files do not contain it."""
+    """The results of a phase. A value is None if the run's files do not contain it."""
 
     iterations: int
     first_iteration: int
@@ -79,8 +79,8 @@ class Summary:
 def measured(history: History) -> list[Step]:
     """Return the steps that are used for the medians.
 
-    These are the steps on the usual number of devices, without warm-up and skipped steps. If none
-    remain, return every timed step.
+    These are the steps on the usual number of devices, without warm-up and skipped steps. If no
+    such step remains, return every timed step.
     """
     steady_steps = []
     for segment_steps in by_segment(history.steps):
@@ -90,7 +90,7 @@ def measured(history: History) -> list[Step]:
                 steady_steps.append(step)
 
     timed_steps = steady_steps or [step for step in history.steps if step.seconds > 0]
-    # A median over steps on 16 nodes and on 8 would describe neither.
+    # A median over steps on 16 nodes and steps on 8 nodes would describe neither.
     devices = usual_devices(timed_steps)
     return [step for step in timed_steps if step.world_size == devices]
 
@@ -110,7 +110,7 @@ class _Timing:
 def summarize(
     history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
 ) -> Summary:
-    """Return all numbers that need only the history and the sequence length."""
+    """Return the results, computed from the history, the sequence length and the evaluations."""
     steps = history.steps
     measured_steps = measured(history)
     global_batch = measured_steps[-1].global_batch if measured_steps else 0
@@ -167,7 +167,8 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # `quantiles` needs two values. If both are the same, every quantile is that value.
+    # `quantiles` needs two values. If there is one value, use it twice: every quantile is then that
+    # value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -206,7 +207,7 @@ def _median_tflops(steps: Sequence[Step]) -> float | None:
 
 
 def _relative_fall(losses: Sequence[float]) -> float | None:
-    """Return the fall from the first to the last loss, as a share of the first."""
+    """Return the fall from the first loss to the last, as a share of the first."""
     if not losses or not losses[0]:
         return None
     return 1 - losses[-1] / losses[0]
@@ -240,7 +241,7 @@ def find_spikes(
 
 
 def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
-    """Return the first iteration after a spike with a loss within 2 % of the usual one.
+    """Return the first iteration after a spike whose loss is within 2 % of the usual loss.
 
     Return None if the loss did not recover.
     """
@@ -253,7 +254,7 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
 
 
 class EvaluatedLoss(Protocol):
-    """A loss on held-out text. Its iteration is None if the log does not contain it."""
+    """A loss on held-out text. The iteration is None if the log does not contain it."""
 
     @property
     def iteration(self) -> int | None:
@@ -290,8 +291,8 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 def parts_of(step: Step) -> dict[str, float]:
     """Return the seconds of a step by part. They add up to the step's time.
 
-    Time that the trainer did not measure is `other`. `communication` is measured separately by the
-    engine, or else is part of `computing`.
+    Time that the trainer did not measure is `other`. `communication` is given if the engine
+    measures it separately, or else is part of `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
     # The trainer's forward-backward time includes the wait for a batch.
@@ -309,7 +310,7 @@ def parts_of(step: Step) -> dict[str, float]:
 
 
 def step_parts_table(history: History) -> Table:
-    """Return median and maximum of each part over the measured steps, and its share."""
+    """Return a table with the median, the maximum and the share of each part of the measured steps."""
     title = "Parts of a step"
     steps = measured(history)
     if not steps:
@@ -365,7 +366,7 @@ REASON_RULE = (
 def history_frame(history: History) -> Any:
     """Return a pandas DataFrame with one row per step over all restarts, indexed by iteration.
 
-    If two jobs ran the same step, the later one is used. Missing values are NaN.
+    If two jobs ran the same step, the later result is used. Missing values are NaN.
     """
     columns = {}
     for field, column in COLUMNS.items():
@@ -386,7 +387,7 @@ class _Stall:
 
     reason: str
     seconds: float
-    """Seconds in excess of the usual step."""
+    """Seconds by which the step exceeds the usual step."""
     evidence: str
 
 
@@ -467,7 +468,7 @@ def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
 
 
 def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: float) -> Row:
-    """Return the row of one step, whose reason is its longest stall."""
+    """Return the row of a step. Its reason is its longest stall."""
     over_seconds = timed.elapsed_seconds - usual_seconds
     longest = max(stalls, key=lambda stall: (stall.seconds, stall.reason))
     explained_seconds = sum(max(stall.seconds, 0.0) for stall in stalls)
@@ -495,7 +496,7 @@ def _elapsed_seconds(step: Step, before: Step | None) -> float:
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Return the delay of the slowest rank relative to the median rank, or the other one of two."""
+    """Return the delay of the slowest rank relative to the median rank, or to the other of two."""
     return max(seconds) - statistics.median_low(seconds)
 
 
@@ -527,7 +528,7 @@ def _stalls_before(
     validation: Sequence[ValidationLoss],
     events: Sequence[Event],
 ) -> list[_Stall]:
-    """Return the events between the end of the previous step and the end of this one."""
+    """Return the stalls between the end of the previous step and the end of this one."""
     events_between = [event for event in events if before.time <= event.time <= step.time]
     if before.segment != step.segment:
         return [_restart_stall(step, before, events_between)]

@@ -1,4 +1,4 @@
-"""Copies of a training in node memory, counted from its events."""
+"""Counts a training run's copies in node memory from its events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """A training's copies in node memory: how many were written and read."""
+    """A training run's copies in node memory: how many were written and read."""
 
     iteration: int
     """Iteration of the newest reported copies, at the time of the latest save to the shared file
@@ -46,7 +46,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return the summary of a training's copies from its events, or None if it made no copies."""
+    """Return the summary of a training run's copies from its events, or None if it made no copies."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

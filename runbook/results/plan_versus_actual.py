@@ -1,4 +1,4 @@
-"""Planned numbers of a training next to the measured ones."""
+"""The planned values of a training run, next to the measured ones."""
 
 import math
 from collections.abc import Mapping
@@ -13,14 +13,13 @@ from runbook.results.metrics import Summary
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
-"""Numbers by name, with the unit in the name. A number is None if it is unknown."""
+"""Values by name, with the unit in the name. A value is None if it is unknown."""
 
 
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
-    """Return each planned number next to the measured one.
+    """Return each planned value next to the measured one.
 
-    A name that only one side has is shown with the other side empty, so that nothing is silently
-    dropped.
+    If only one side has a name, the other side is empty, so that nothing is silently dropped.
 
     >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
     {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}

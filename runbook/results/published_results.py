@@ -52,7 +52,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 def published_results() -> tuple[Published, ...]:
     """Return every row of the table of published results."""
     rows = read_table(RESULTS)
-    # Line 1 of the file has the names of the columns
+    # Line 1 of the file contains the column names
     return tuple(_published_result(row, line) for line, row in enumerate(rows, start=2))
 
 
@@ -93,7 +93,7 @@ def same_device(first_name: str, second_name: str) -> bool:
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Return the dense datasheet peak of one device, or None if it is unknown.
+    """Return a device's dense peak from the datasheet, or None if it is unknown.
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
     (989.4, 191.5)

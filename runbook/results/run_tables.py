@@ -1,4 +1,4 @@
-"""Tables about runs: numbers, published results, variants, scaling."""
+"""Tables about runs: results, published results, variants, scaling."""
 
 import math
 import statistics
@@ -26,7 +26,7 @@ from runbook.results.published_results import (
 
 @dataclass(frozen=True)
 class _Number:
-    """One row of the table of numbers."""
+    """A row of the table of results."""
 
     what: str
     value: float | None
@@ -37,7 +37,7 @@ class _Number:
 def numbers_table(
     summary: Summary, *, title: str = "Numbers of this run", history: History | None = None
 ) -> Table:
-    """Return the measured numbers, one per row, with unit, remark and source lines."""
+    """Return a table of the measured values, each with unit, remark and source lines."""
     lines = _lines(history) if history is not None and history.steps else {}
     all_lines = lines.get("all", "metrics.jsonl")
     rows = []
@@ -109,7 +109,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return the file and lines of each number: one step, or the first to the last step."""
+    """Return the file and lines of each value: one step's line, or the lines of all steps."""
     path = history.source
     steps = history.steps
     lines = {
@@ -423,8 +423,8 @@ def throughput_table(
 LUMI_CONVENTION = "megatron-deepspeed-f4"
 """FLOP formula of LUMI's log.
 
-Its script recomputes activations and the log counts the forward pass twice, so these are hardware
-FLOP/s, not model FLOP/s.
+LUMI's script recomputes activations and its log counts the forward pass twice, so these are
+hardware FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
 """Formula that the same program's log uses for a run that keeps its activations."""
@@ -432,7 +432,7 @@ KEPT_CONVENTION = "megatron-deepspeed-f3"
 
 @dataclass(frozen=True)
 class ThroughputRow:
-    """One run or variant as a row of the LUMI document's table."""
+    """A run or variant, as a row of the LUMI document's table."""
 
     model: str
     shape: ModelShape
@@ -471,7 +471,7 @@ def results_table(
     precision: str,
     source: str,
 ) -> Table:
-    """Return the LUMI document's table for any runs, from samples/s, with a verdict."""
+    """Return the LUMI document's table for any runs, computed from samples/s, with a verdict."""
     peak = peak_tflops(device, precision)
     table_rows = [_results_row(row, peak, source) for row in rows]
     conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})

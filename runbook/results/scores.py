@@ -1,4 +1,4 @@
-"""Scores of a run's weights before and after the training, and which of them got worse."""
+"""The scores of a run's weights before and after the training, and which of them got worse."""
 
 import math
 import re
@@ -19,18 +19,19 @@ CONFIDENCE = 1.96
 
 
 class Change(StrEnum):
-    """Change of a score through the training."""
+    """How training changed a score."""
 
     BETTER = "better"
     WORSE = "worse"
     SAME = "same"
     UNKNOWN = "unknown"
-    """There is no measurement before the training, or one of the two values is not a number."""
+    """There is no measurement from before the training, or one of the two values is not a number.
+    """
 
 
 @dataclass(frozen=True)
 class Score:
-    """One measure on one set of texts, with the initial weights and with the trained ones."""
+    """A measure on a set of texts, with the initial weights and with the trained weights."""
 
     what: str
     measure: str
@@ -70,7 +71,7 @@ class Score:
         return "share" in self.measure or self.measure.startswith("acc")
 
     def worse_text(self) -> str:
-        """Return one sentence about a score that the training made worse.
+        """Return a sentence about a score that the training made worse.
 
         >>> text = Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
         >>> text[:68]
@@ -104,12 +105,15 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Return the scores of a run, without the kinds of minimal pairs; none if not measured."""
+    """Return a run's scores, without those by type of minimal pair.
+
+    Empty if nothing was measured.
+    """
     return as_scores(read_scores(folder))
 
 
 def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
-    """Return rows of `evaluation/*.jsonl` as scores, without the kinds of minimal pairs."""
+    """Return rows of `evaluation/*.jsonl` as scores, without those by type of minimal pair."""
     return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
 
 

@@ -1,4 +1,7 @@
-"""Slow ranks of a finished run. `runbook.plan_file.slow_ranks` finds them during the training."""
+"""Finds the slow ranks of a finished run.
+
+`runbook.plan_file.slow_ranks` finds them during the training.
+"""
 
 import statistics
 from collections import Counter
@@ -18,11 +21,11 @@ STRAGGLER_RULE = (
 
 
 def slow_ranks_table(history: History, *, count: int = 8) -> Table:
-    """Return the ranks, slowest first.
+    """Return a table of the ranks, slowest first.
 
-    If there is nothing to compare, return no rows and a note with the reason. Only steps with the
-    most recent world size are used, because after a restart on fewer devices, the same rank number
-    is a different device.
+    If there is nothing to compare, return no rows, and a note with the reason. Only steps with the
+    most recent world size are used, because after a restart on fewer devices, a rank number stands
+    for a different device.
     """
     times = _comparable_rank_times(history)
     if not times:
@@ -76,7 +79,7 @@ def _comparable_rank_times(history: History) -> list[RankTimes]:
 
 
 def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
-    """Count, by rank, the steps in which this rank was the slowest."""
+    """Return, for each rank, the number of steps in which that rank was the slowest."""
     times_slowest = Counter[int]()
     for rank_times in times:
         slowest_rank = rank_times.seconds.index(max(rank_times.seconds))

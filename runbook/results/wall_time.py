@@ -22,7 +22,7 @@ from runbook.results.messages import ResultMessage
 from runbook.results.metrics import Summary
 
 ENDINGS = ("saved", "stopped", "failed", "finished")
-"""Events that a job may write after its last step."""
+"""Names of events that a job may write after its last step."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,14 @@ class Interruption:
     restart_seconds: float
     lost_steps: int
     went_on_from: str = ""
-    """Source of the next job's state: `shared` (a checkpoint), `near own` or `near partner`."""
+    """Where the next job loaded its state from: `shared` (a checkpoint), `near own` or `near
+    partner`.
+    """
 
 
 @dataclass(frozen=True)
 class WallTime:
-    """Breakdown of the wall time of a run over all its jobs. The parts add up to the total."""
+    """The breakdown of a run's wall time over all its jobs. The parts add up to the total."""
 
     wall_seconds: float
     parts: Mapping[str, float]
@@ -55,7 +57,7 @@ class WallTime:
     waiting_seconds: float = 0.0
     """Seconds from a job's submission to its start, included in start-up and restarts.
 
-    No device is held during that time.
+    No device is allocated during that time.
     """
     productive_device_seconds: float | None = None
     """Device-seconds of the productive steps, without their waits for data.
@@ -70,7 +72,7 @@ class WallTime:
 
     @property
     def goodput(self) -> float | None:
-        """Return productive step time / wall time, or None for a run without wall time."""
+        """Return the ratio of productive step time to wall time, or None without wall time."""
         if self.wall_seconds <= 0:
             return None
         return self.parts["productive"] / self.wall_seconds
@@ -114,9 +116,9 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the number of allocated devices of a job that trains on fewer of them.
+    """Return the number of devices that are allocated to a job that trains on only some of them.
 
-    A job that never had all its replicas has no step on all of its devices.
+    The steps alone do not show that number if the job never had all its replicas.
     """
     changes = events_named(events, REPLICAS_CHANGED)
     if not changes:
@@ -131,7 +133,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return when the event happened. Some events are noticed and written only hours later."""
+    """Return when an event happened, because some events are noticed and written only hours later."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -213,7 +215,7 @@ def _stall_row(name: str, seconds: Sequence[float], wall_seconds: float) -> Row:
 
 
 def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Interruption, ...]:
-    """Return one interruption for each gap between two jobs that trained."""
+    """Return an interruption for each gap between two jobs that trained."""
     segments = by_segment(steps)
     return tuple(
         _interruption(before[-1], after[0], events) for before, after in pairwise(segments)
@@ -279,7 +281,7 @@ def _queue_seconds(
 
 
 def _chain_waits(events: Sequence[Event]) -> list[float]:
-    """Return the seconds between the end of each job of a chain and the start of the next one.
+    """Return, for each job of a chain, the seconds from its end to the start of the next job.
 
     The jobs share a folder, and the user submitted only the first of them.
     """
@@ -290,7 +292,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
         ends = []
         for event in events_named(events, "ended"):
             if before.time <= _ended_at(event) <= after.time:
-                # A job that waits before it ends still occupies its nodes.
+                # A job that waits before it ends still holds its nodes.
                 ends.append(min(_ended_at(event) + event.waits, after.time))
 
         if ends:
@@ -300,7 +302,10 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the reason that the trainer itself gave for ending, for a job that nobody watched."""
+    """Return the reason for ending that the trainer itself gave.
+
+    It is used for a job that nobody watched.
+    """
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
         return "not noted"
@@ -317,7 +322,7 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """Costs of a device. A field is None if it is not stated."""
+    """The costs of a device. A field is None if its value is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
@@ -329,7 +334,7 @@ class Rates:
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
-    """Return device-hours, energy and money of the run so far.
+    """Return a table of the run's device-hours, energy and cost so far.
 
     They cover the wall time, without waiting for jobs to start.
     """

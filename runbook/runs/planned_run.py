@@ -36,7 +36,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """A training of a run: the smoke test or the full training."""
+    """One of the two trainings of a run: the smoke test or the full training."""
 
     run: PlannedRun
     phase: str

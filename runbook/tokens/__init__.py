@@ -1,1 +1,1 @@
-"""Text to verified token files: sources, tokenizers, `.bin` and `.idx`."""
+"""Turns text into verified token files: sources, tokenizers, `.bin` and `.idx`."""

@@ -17,7 +17,7 @@ PIECE = 256 << 10
 WINDOW = 2000
 """Characters on either side of a cut.
 
-Encoded as one text and as two, these characters must give the same ids.
+They must give the same ids whether they are encoded as one text or as two.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
@@ -113,7 +113,7 @@ def _border(
 ) -> int:
     """Return the end of the first piece that ends after `start`.
 
-    The result is 0 if the text read so far contains no such end.
+    Return 0 if the text read so far contains no such end.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()
@@ -130,8 +130,7 @@ def _border(
 def _may_cross(tokenizer: Tokenizer) -> bool:
     """Return whether anything may cross a border between two pieces.
 
-    Possible obstacles are a token of the vocabulary, or a rule that the tokenizer applies to a
-    whole text.
+    That may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
     """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):

@@ -74,7 +74,7 @@ def write_index(
 class IndexedReader:
     """Reads PREFIX.bin and PREFIX.idx without loading them.
 
-    Garbage in a file is a DataError, and never leads to a huge allocation.
+    Garbage in a file raises DataError, and never leads to a huge allocation.
 
     Opening compares the header with the sizes of both files; `verification.verify` checks every
     entry.
@@ -159,7 +159,7 @@ class IndexedReader:
 
 
 def read_header(path: Path) -> tuple[int, int, int]:
-    """Return the dtype code, and the number of sequences and of entries in the document index."""
+    """Return the dtype code, and the numbers of sequences and of document-index entries."""
     size = _size(path)
     with path.open("rb") as file:
         head = file.read(INDEX_HEADER.size)

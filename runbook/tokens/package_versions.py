@@ -16,7 +16,7 @@ def package_version(package: str) -> str:
 
     `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
     ms to every start. The parser is used only for a package that can be imported but has no folder
-    of its name.
+    named after it.
     """
     name = _normal(package)
     for folder in sys.path:

@@ -1,4 +1,4 @@
-"""Tokenizers: GPT-2 from the shipped files, any tokenizer.json, SentencePiece.
+"""Tokenizers: GPT-2's from the shipped files, those in a tokenizer.json, and SentencePiece models.
 
 Each tokenizer has a fast encoder, and a judge with which the encoder is compared.
 """
@@ -96,7 +96,8 @@ class Fastokens:
         if not all(texts):
             return None
         inputs = []
-        # One character beyond ASCII makes a whole Python text wider, and its encoding slower.
+        # A single character beyond ASCII makes a whole Python string wider, and its encoding
+        # slower.
         for _, neighbours in itertools.groupby(texts, key=str.isascii):
             inputs.append(separator.join([*neighbours, ""]))
         encoded, _ = self._tokenizer.encode_batch_flat(inputs, False, False)
@@ -125,7 +126,7 @@ class HuggingFace:
         )
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return all ids and the offsets, as `Fastokens.encode` does."""
+        """Return all ids and the offsets, as `Fastokens.encode_batch` does."""
         return _flat(
             [
                 encoding.ids
@@ -165,7 +166,7 @@ class SentencePiece:
             raise DataError(TokenMessage.NOT_SENTENCEPIECE, model=model, error=error) from None
 
     def encode_batch(self, texts: list[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-        """Return all ids and the offsets, as `Fastokens.encode` does."""
+        """Return all ids and the offsets, as `Fastokens.encode_batch` does."""
         return _flat(self.processor.encode(texts, out_type=int))
 
     def decode(self, ids: list[int]) -> str:
@@ -178,7 +179,7 @@ class SentencePiece:
 
     def token_id(self, token: str) -> int | None:
         """Return the id of a token by its name in the vocabulary."""
-        # For a missing token, this is the id of the unknown token.
+        # If the model has no such token, this is the id of the unknown token.
         number = int(self.processor.piece_to_id(token))
         return number if self.piece(number) == token else None
 
@@ -232,7 +233,7 @@ def compare(
     texts: list[str],
     where: str,
 ) -> None:
-    """Raise `DataError` unless both produce the same ids for every text."""
+    """Raise `DataError` if the two encoders give different ids for a text."""
     ids, offsets = fast.encode_batch(texts)
     expected, expected_offsets = judge.encode_batch(texts)
     for number, text in enumerate(texts):
@@ -255,7 +256,7 @@ def use_one_thread() -> None:
 
     Call this before the first encode.
 
-    The pool reads its environment variable once, at its first use. The variable is removed again
+    Each pool reads its environment variable at its first use. The variable is removed again
     immediately, because jobs that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
@@ -274,7 +275,7 @@ def use_one_thread() -> None:
 
 @dataclass
 class Tokenizer:
-    """One vocabulary: text to ids and back. `load_tokenizer` creates it."""
+    """A tokenizer, which turns text into ids and back. `load_tokenizer` creates it."""
 
     name: str
     sha256: dict[str, str]
@@ -311,8 +312,8 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of ids; incomplete UTF-8 becomes U+FFFD.
 
-        A model may sample an id between the vocabulary and its padding; such an id is shown as <id
-        50300>.
+        A model may sample an id that belongs only to the vocabulary's padding. Such an id is shown
+        as <id 50300>.
         """
         texts = []
         runs = itertools.groupby(map(int, ids), key=range(self.vocabulary).__contains__)
@@ -332,8 +333,8 @@ class Tokenizer:
     def end_of_document(self, name: str = "") -> int:
         """Return the id that is put after each document.
 
-        The id is that of the named token, or else of the first known name in the vocabulary. Raise
-        `DataError` if the vocabulary has no such token.
+        It is the id of the named token, or else of the first known name that the vocabulary has.
+        Raise `DataError` if the vocabulary has no such token.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -357,7 +358,7 @@ def _unknown(ids: Iterable[int]) -> str:
 
 
 def tokenizer_path(name: str) -> Path:
-    """Return the file for a tokenizer's name, which may also be the name of its folder."""
+    """Return the file of a tokenizer that is named by the file or by its folder."""
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -365,7 +366,7 @@ def tokenizer_path(name: str) -> Path:
 def load_tokenizer(
     name: str = "gpt2", *, special_tokens: bool = False, encoder: str = "auto"
 ) -> Tokenizer:
-    """Return the tokenizer `gpt2`, or that of a tokenizer.json or SentencePiece .model."""
+    """Return the tokenizer `gpt2`, or the tokenizer in a tokenizer.json or a SentencePiece .model."""
     if name == "gpt2":
         return _gpt2(special_tokens, encoder)
     path = tokenizer_path(name)
@@ -438,7 +439,7 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 
 
 def _content(path: Path, name: str) -> bytes:
-    # Reading a pipe would wait forever, and a device has no end.
+    # Refuse anything else: reading a pipe would wait forever, and a device has no end.
     if path.exists() and not path.is_file():
         raise DataError(TokenMessage.TOKENIZER_NOT_A_FILE, name=name, path=path)
 

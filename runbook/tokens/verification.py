@@ -1,4 +1,4 @@
-"""Verification of token files: index, checksums, counts, and decoded documents."""
+"""Verifies token files (index, checksums and counts), and decodes documents."""
 
 import hashlib
 from collections.abc import Iterator
@@ -138,8 +138,8 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
         AGAIN,
     )
     value = f"{total:,} in the index, {reader.num_tokens:,} in the .bin"
-    # A document without text has an entry but no sequence, and a document that was split into
-    # sentences has several.
+    # A document without text has an entry but no sequence. A document that was split into sentences
+    # has several sequences.
     missing = reader.num_tokens - total
     is_one_short = missing > 0 and missing in (reader.num_sequences, reader.num_documents)
     remedy = ONE_SHORT if is_one_short else AGAIN
@@ -332,10 +332,10 @@ def _eod_check(reader: IndexedReader, eod: int) -> Check:
 
 @dataclass(frozen=True)
 class DecodedDocument:
-    """One document of the output."""
+    """A decoded document of the output."""
 
     number: int
-    # Total number of its tokens, of which only the first ones are shown
+    # Total number of the document's tokens; only the first are shown
     tokens: int
     ids: list[int]
     pieces: list[str]  # The text of each id

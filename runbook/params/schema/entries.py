@@ -43,7 +43,7 @@ class FileGroup(Strict):
 
     @property
     def paths(self) -> list[str]:
-        """Return the path of every file of the group."""
+        """Return the path of every file in the group."""
         paths: list[str] = []
         for number in range(self.first, self.last + 1):
             paths.append(self.path.replace("{number}", str(number)))
@@ -52,7 +52,7 @@ class FileGroup(Strict):
 
 
 TOKENIZED = "tokenized"
-"""The kind of a dataset that consists of finished .bin/.idx pairs, which are read unchanged."""
+"""The `kind` of a dataset that consists of finished .bin/.idx pairs. These are read unchanged."""
 
 
 def names_pair(folder: str) -> bool:
@@ -91,7 +91,7 @@ class Dataset(Strict):
 
     @property
     def paths(self) -> list[str]:
-        """Return the path of every file, including all numbered ones."""
+        """Return the path of every file, including the numbered files."""
         return [file.path for file in self.files] + [
             path for group in self.groups for path in group.paths
         ]
@@ -118,7 +118,7 @@ class Dataset(Strict):
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
     def identity(self) -> dict[str, Any]:
-        """Return the part of the entry that goes into a fingerprint.
+        """Return the part of the entry that a fingerprint includes.
 
         Alternative names of files are included only if there are any, because earlier fingerprints
         did not include them.
@@ -197,7 +197,7 @@ class Model(Strict):
 def with_shape(model: Model, chosen: Mapping[str, int]) -> Model:
     """Return the model with the chosen values.
 
-    If they change its size, the model's label is no longer used.
+    If they change its size, the model loses its label.
     """
     changed = {name: value for name, value in chosen.items() if value}
     if not changed:

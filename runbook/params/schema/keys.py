@@ -21,12 +21,15 @@ EXCLUSIVE = {
         f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")
     ),
 }
-"""Groups of keys of which a layer may set only one, which clears the others in the layers below."""
+"""Groups of keys of which a layer may set only one.
+
+Setting it clears the others in the layers below.
+"""
 
 
 @dataclass(frozen=True)
 class Key:
-    """One key that a person may write."""
+    """A key that the user may set."""
 
     name: str
     """Dotted name: parallel.tensor."""
@@ -60,7 +63,7 @@ def all_keys() -> dict[str, Key]:
 
 
 def accepts(key: str, value: object) -> bool:
-    """Return whether a value by itself is valid for a key, by its type and range.
+    """Return whether a value has a valid type and range for a key, regardless of all other keys.
 
     >>> accepts("training.eval_iterations", -1), accepts("training.recompute_method", "block")
     (False, True)
@@ -98,7 +101,7 @@ def sections() -> dict[str, str]:
 
 
 def _help_text(info: FieldInfo) -> str:
-    """Return the docstring of a field as one line. In the schema it is wrapped."""
+    """Return the docstring of a field as one line, because docstrings in the schema are wrapped."""
     return " ".join((info.description or "").split())
 
 

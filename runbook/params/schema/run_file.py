@@ -1,4 +1,4 @@
-"""The keys of a run file: everything a person chooses; the plan computes the rest."""
+"""The keys of a run file: everything that the user chooses. The plan computes the rest."""
 
 from typing import Annotated
 
@@ -358,7 +358,7 @@ class Training(Strict):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The values of the optimizer, in the form that the plan has."""
+        """The optimizer's values, in the form that the plan uses."""
         return Optimizer(
             beta1=self.adam_beta1,
             beta2=self.adam_beta2,
@@ -375,7 +375,10 @@ OPTIMIZER_KEYS = (
     "training.adam_beta2",
     "training.adam_epsilon",
 )
-"""Keys of `Training.optimizer`. A framework that has no option for a key refuses its value."""
+"""The keys that make up `Training.optimizer`.
+
+A framework that has no option for a key refuses its value.
+"""
 
 
 class Data(Strict):

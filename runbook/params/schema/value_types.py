@@ -23,7 +23,7 @@ from runbook.plan_file.schema import TRACKERS
 
 
 class BrokenRuleError(ValueError):
-    """A value that breaks a rule. The error holds the rule as data."""
+    """A value breaks a rule. The error contains the rule as data."""
 
     def __init__(self, message: ParamsMessage, /, **values: object) -> None:
         self.rule = message.of(**values)
@@ -52,7 +52,7 @@ class Aliases:
 
 
 def is_name(value: object) -> bool:
-    """Return whether `value` may be the name of a run, site, model or dataset; a path may not.
+    """Return whether `value` may be the name of a run, site, model or dataset. A path may not.
 
     >>> is_name("lumi-13b"), is_name("../lumi"), is_name("")
     (True, False, False)
@@ -115,7 +115,7 @@ Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 LossFusion = Literal["auto", "native", "te"]
 """Fused kernels of megatron-core that compute the loss."""
 BadRecords = Literal["stop", "skip", "quarantine"]
-"""Reaction of the data phase to a record that it cannot read."""
+"""What the data phase does with a record that it cannot read."""
 FixText = Literal["none", "ftfy"]
 """Tool that repairs wrongly decoded characters before a text becomes tokens."""
 PartsOrder = Literal["listed", "names"]
@@ -127,7 +127,7 @@ LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
 def parse_names(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list; an empty string has no names.
 
-    Raise `ValueError` that names the wrong part.
+    Raise `ValueError`, which names the wrong part.
 
     >>> parse_names("RedPajamaBook, RedPajamaC4"), parse_names("")
     (('RedPajamaBook', 'RedPajamaC4'), ())
@@ -185,7 +185,7 @@ def tracker_names_text(text: str) -> str:
 def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
     """Return names and weights in order; an empty string has no names.
 
-    Raise `ValueError` that names the wrong part.
+    Raise `ValueError`, which names the wrong part.
 
     >>> parse_blend("corpus 0.7, articles 3e-1"), parse_blend("")
     ((('corpus', 0.7), ('articles', 0.3)), ())

@@ -18,7 +18,7 @@ from runbook.runs.step import StepOfRun
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
     """Continue the training whose outputs are in the folder, or start a new one.
 
-    Outputs of a different training are moved to the history.
+    Outputs of a different training run are moved to the history.
     """
     if step.was_started():
         # Record the inputs again below, because an older version stored only their fingerprint.
@@ -35,7 +35,7 @@ def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
                 PhaseMessage.OUTPUTS_SET_ASIDE.fill(folder=moved.relative_to(training.folder))
             )
 
-        # Everything before this event belongs to a different training.
+        # Everything before this event belongs to a different training run.
         training.append_event("begun")
 
     note_start(training, step)
@@ -48,7 +48,7 @@ def note_start(training: PlannedTraining, step: StepOfRun) -> None:
 
 
 def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
-    """Return the values that identify a training, in addition to its plan.
+    """Return the values that identify a training run, in addition to its plan.
 
     They are the version of our code for the phase, and the checksums of the token files.
     """

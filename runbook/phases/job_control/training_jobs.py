@@ -1,4 +1,4 @@
-"""Submits or finds the jobs of a training, watches them, and resumes the training."""
+"""Submits or finds the jobs of a training run, watches them, and resumes the training."""
 
 import sys
 import time

@@ -12,7 +12,7 @@ SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class SizeForecast:
-    """A training of a different model size with the same compute."""
+    """A training run of a different model size with the same compute."""
 
     parameters: float
     tokens: float

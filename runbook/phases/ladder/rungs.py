@@ -63,7 +63,7 @@ number of steps so much that the rungs' losses would zigzag.
 """
 USUAL_INIT_STD = 0.02
 FEWEST_STEPS = 300
-"""Least number of steps of a rung. The loss of a shorter training depends on its steps, not its
+"""Least number of steps of a rung. The loss of a shorter training run depends on its steps, not its
 tokens.
 
 On the shipped corpus, 95,000 tokens reach 7.60 nats in 46 steps, and 6.97 in 186 steps with a
@@ -489,5 +489,5 @@ def _micro_batch(family: Family, batch: int) -> int:
 
 
 def short_rungs(rungs: list[LadderRung]) -> list[LadderRung]:
-    """Return the rungs that have too few steps to predict a longer training."""
+    """Return the rungs that have too few steps to predict a longer training run."""
     return [rung for rung in rungs if rung.iterations < FEWEST_STEPS]

@@ -160,7 +160,7 @@ def continue_text(
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def judge(training: PlannedTraining, session: Session) -> CheckTable:
-    """Check the finished training against the rules for trainings."""
+    """Check the finished training against its rules."""
     trained = training_results.read_results(training.folder, training.run.plan, PHASE)
     session.add_results(trained.results())
     steps = gates.steps_check(trained.history, training.phase_plan.duration.iterations)

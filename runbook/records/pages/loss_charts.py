@@ -22,7 +22,7 @@ LARGEST_METRICS = 64 * 2**20
 
 
 class Chart(NamedTuple):
-    """The losses of a training, as a picture and as data for the page's script."""
+    """The losses of a training run, as a picture and as data for the page's script."""
 
     title: str
     points: list[tuple[float, float]]
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A training, with its restarts, and with losses and evaluations as (iteration, tokens, loss)."""
+    """A training run: its restarts, and its losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
     # Only curves with the same model and batch share an axis of iterations.
@@ -44,7 +44,7 @@ class Curve(NamedTuple):
 
 
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """Return a chart for each training. The main training comes first, in a chart with other runs.
+    """Return a chart for each training. The full training comes first, together with other runs.
 
     The page's script gives different models separate axes.
     """

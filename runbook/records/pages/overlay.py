@@ -37,7 +37,7 @@ Point = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class OverlayCurve:
-    """A training's curve, with the field names that the page's script uses."""
+    """A training run's curve, with the field names that the page's script uses."""
 
     name: str
     model: str

@@ -78,7 +78,9 @@ class Scripts(StrEnum):
     INSIDE = "'unsafe-inline'"
     """Scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also scripts in neighbouring files, which the page of all runs needs to follow a training."""
+    """Also scripts in neighbouring files, which the page of all runs needs to follow a training
+    run.
+    """
 
 
 def scripts_inside(is_needed: bool) -> Scripts:

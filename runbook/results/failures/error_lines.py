@@ -1,7 +1,7 @@
-"""Decides whether a line reports an error, or how the program continues without an error.
+"""Decides whether a line reports an error, or says that the program continues without an error.
 
-Programs use the words of a failure also when they announce something: an optional package that is
-not installed, a setting, or how they continue without a file. Such words count only in a line that
+Programs use words like "failed" also when they announce something: an optional package that is not
+installed, a setting, or how they continue without a file. Such words count only in a line that
 reports an error.
 """
 
@@ -9,14 +9,14 @@ import re
 
 EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*(?:[A-Za-z_]\w*(?:Error|Exception)|Exception)(?=:|$)"
-    # A class with its module, whatever the class name ends with: etcd.EtcdKeyNotFound
+    # A class with its module, with any class name: etcd.EtcdKeyNotFound
     r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
     r"|^C\+\+ exception with description "
 )
 """An exception at the start of a line, with a message or without one."""
 MARKED = re.compile(
     r"\bNCCL WARN\b"
-    # The level of a logger, or the word that compilers and launchers begin their messages with
+    # The level of a logger, or the word with which compilers and launchers start their messages
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|CRITICAL)(?=\s)"
     r"|\b[Ff]atal error\b"
@@ -26,10 +26,10 @@ MARKED = re.compile(
 """A line that its program marks as an error."""
 _RAISED = re.compile(
     r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()|(?:^|[\s(])Exception: "
-    # The message of a C++ exception, or a statement at the end of a log that was cut
+    # The message of a C++ exception, or a statement at the end of a truncated log
     r"|^\s*what\(\): |^\s*raise [\w.]+\("
 )
-"""An exception anywhere in a line. Loggers and other ranks print text before it."""
+"""An exception anywhere in a line, because loggers and other ranks print text before it."""
 _CONTINUES = re.compile(
     # How a program continues without something that it lacks
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
@@ -42,7 +42,7 @@ _CONTINUES = re.compile(
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
 """A full disk: the next write will fail too, even if the program continues without this one."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
-"""NCCL's mark of a line, which is the same for errors and for warnings after which it continues."""
+"""NCCL's mark of a line. It is the same for errors, and for warnings after which NCCL continues."""
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
     r"|\b(?:is|are) not an? (?:failure|error|problem)\b"
@@ -52,7 +52,7 @@ _DENIES = re.compile(
 
 
 def reports_error(text: str) -> bool:
-    """Return whether a line reports an error: by its mark, or by the name of an exception.
+    """Return whether a line has the mark of an error, or the name of an exception.
 
     >>> reports_error("ImportError: flash_attn is not installed")
     True
@@ -63,7 +63,7 @@ def reports_error(text: str) -> bool:
 
 
 def continues(text: str) -> bool:
-    """Return whether a line that reports no error says that its program continues.
+    """Return whether a line says that its program continues. A line that reports an error does not.
 
     >>> continues("Apex is not installed. Falling back to Torch Norm")
     True

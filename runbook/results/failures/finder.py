@@ -1,4 +1,4 @@
-"""The known failures in the lines of a log, and the one that is the cause."""
+"""Finds the known failures in the lines of a log, and the one that is the cause."""
 
 import re
 from collections import deque
@@ -39,7 +39,10 @@ MAX_EVIDENCE = 300
 MAX_TEXT = 4000
 """Longer lines are cut, because no program prints an error after this many characters."""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
-"""Times and counters. Shorter numbers are kept, because rules depend on exit codes and signals."""
+"""Times and counters.
+
+Shorter numbers do not match, because rules depend on exit codes and signals.
+"""
 _NUMBERS = re.compile(r"\d+")
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
@@ -48,7 +51,7 @@ MAX_LAST_LINES = 3
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
     r"\s{4,}(?:"
-    # The header of a block, with its body or a comment, or split after a bracket or an operator.
+    # The header of a block, with its body or a comment, or cut off after a bracket or an operator.
     r"(?:if|elif|while|for|with|def|class) .*"
     r"(?::\s*(?:#.*|(?:return|raise|continue|break|pass)\b.*)?|[(\[{\\]\s*|\b(?:and|or)\s*)$"
     r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
@@ -56,7 +59,7 @@ _CODE = re.compile(
 )
 """Source text outside a traceback. Some programs print their own source at the start of a log.
 
-An indented sentence may begin with the same words, so the pattern requires a statement's end.
+An indented sentence may begin with the same words, so the pattern requires the end of a statement.
 """
 _RAISES = re.compile(r"\s*raise\b")
 
@@ -69,15 +72,17 @@ EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
 """Failures whose symptoms may follow from another rank's failure.
 
-Ranks that wait for a rank, or lose the one with the store, report the network or the launcher.
+A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
+launcher.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
-"""A line of a thread that is not on its way back from an error (`init.cc:1491 -> 1`)."""
+"""A line that is not part of the report by which NCCL returns from an error (`init.cc:1491 -> 1`).
+"""
 _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
 )
-"""A line that shows that a process's NCCL has got past all its warnings so far."""
+"""A line that shows that a process's NCCL has started in spite of all its warnings so far."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -103,11 +108,11 @@ class Failure:
     check: str = ""
     """How to distinguish the two kinds."""
     overcome: bool = False
-    """Whether the training completed steps afterwards."""
+    """Whether the training completed steps after the failure."""
 
     @property
     def is_specific(self) -> bool:
-        """Return whether its kind means more than that the program raised an error."""
+        """Return whether this kind of failure says more than that the program raised an error."""
         return self.name != OWN_ERROR.name
 
 
@@ -120,8 +125,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
-        # A warning that is printed at each step is examined only once, because applying all rules
-        # takes 0.1 to 0.4 ms.
+        # Examine a warning that is printed at each step only once, because applying all rules takes
+        # 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
         self._in_frame = False
         self._build: Failure | None = None
@@ -156,7 +161,7 @@ class FailureFinder:
         self._context.append(line[:MAX_TEXT])
 
     def next_file(self) -> None:
-        """Record that the following lines come from another file."""
+        """Record that the following lines come from a different file."""
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
@@ -178,7 +183,7 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures, ordered by their first line.
 
-        A build is considered hung only if it is the last thing in the log.
+        A build counts as hung only if the log ends with it.
         """
         failures = [*self._found.values()]
         own_error = self._own_error()
@@ -220,7 +225,7 @@ class FailureFinder:
         return find_cause(self.found(), self._root_rank)
 
     def _own_error(self) -> Failure | None:
-        """Return the program's error that no rule recognizes.
+        """Return the program's own error, which no rule recognizes.
 
         Return None if a rule recognizes the cause.
         """
@@ -231,7 +236,8 @@ class FailureFinder:
         for failure in self._found.values():
             if failure.level is Level.CAUSE and not failure.overcome:
                 return None
-            # An error explains why another rank waited for this one, but not other ways of ending.
+            # An error explains why another rank waited for this one, but it does not explain other
+            # failures.
             is_earlier = failure.line < error.line and failure.level is Level.SYMPTOM
             if is_earlier and failure.name not in WAITING:
                 level = Level.SYMPTOM
@@ -333,7 +339,7 @@ class FailureFinder:
         """Return whether a line of a traceback shows source text.
 
         Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
-        but not what happened. A `raise` does show what happened, because some logs end there.
+        but does not say what happened. A `raise` does say it, and some logs end there.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -347,7 +353,7 @@ class FailureFinder:
         return was_in_frame and text.startswith("    ") and not _RAISES.match(text)
 
     def _drop_survived_warnings(self, line: str) -> None:
-        """Forget the warnings of a process whose NCCL started all the same.
+        """Forget the warnings of a process whose NCCL started in spite of them.
 
         NCCL tries networks and features one after the other, and warns of each that it cannot use.
         """
@@ -377,7 +383,7 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
     """Return whether a failure may be an effect of an error that no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
-    # The output of one rank may come after that of the ranks that lost it.
+    # The output of the failed rank may come after that of the ranks that lost it.
     are_ranks_known = error.rank is not None and failure.rank is not None
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
@@ -385,14 +391,14 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
-    """Return whether a log names only lost or waiting ranks, the first shortly after an error."""
+    """Return whether only lost or waiting ranks failed, the first of them soon after the error."""
     if not all(failure.name in LOST_PEERS for failure in failures):
         return False
     return any(failure.line - error.line <= LINES_TO_EFFECT for failure in failures)
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure comes after an error and is a usual effect of errors."""
+    """Return whether a failure comes after an error, and is a usual effect of errors."""
     return failure.name in EFFECTS and error.line < failure.line
 
 
@@ -403,7 +409,7 @@ def _is_survived(error: FirstError, effect: Failure) -> bool:
 
 
 def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Failure]) -> set[str]:
-    """Return the messages after which a rank continued; they do not end any other rank either."""
+    """Return the messages after which a rank continued. Such messages end no other rank either."""
     messages = set[str]()
     for error in candidates:
         if any(_is_survived(error, failure) for failure in failures):
@@ -412,15 +418,15 @@ def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Fail
 
 
 def _message(error: FirstError) -> str:
-    """Return an error's text without the numbers in which the lines of two ranks may differ."""
+    """Return an error's text without numbers, which may differ between the lines of two ranks."""
     return _NUMBERS.sub("0", error.evidence)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
     """Return the earliest failure of the strongest level, preferring `root_rank`.
 
-    Among symptoms, that of a rank itself takes precedence over those of ranks that waited for it,
-    which may be printed first. Return None if there is no failure.
+    A rank's own symptom takes precedence over the symptoms of ranks that waited for it, because
+    these may be printed first. Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:

@@ -2,9 +2,9 @@
 
 Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
 that error, its line is shown next to the remedy for a timeout. An exception replaces such a remedy.
-A line with the words of an error is also printed when nothing is wrong, so it replaces only the
-remedies for lost and waiting ranks that follow shortly. These remedies only advise looking for the
-rank that failed first.
+A line that merely contains words like "failed" is also printed when nothing is wrong. So it
+replaces only the remedies for lost and waiting ranks that follow shortly after it. Those remedies
+only advise looking for the rank that failed first.
 
 A log may contain the output of one rank after that of another, so a lost connection may come before
 the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.
@@ -42,7 +42,7 @@ _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
-"""Words of an error, which programs also print when nothing is wrong."""
+"""Words that occur in errors, but also in lines that programs print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
     # A library that reports an internal fault says more about the cause than a lost connection
     # does.
@@ -52,13 +52,13 @@ _OF_COMMUNICATION = re.compile(
 _UNTELLING = re.compile(
     r"Traceback|most recent call last|error_file|observed failure|^Failures:|\berrors?: (?:0|none|False)\b|SIGTERM|Interrupt"
 )
-"""Lines that do not themselves report an error."""
+"""Lines that do not report an error themselves."""
 MAX_EVIDENCE = 300
 
 
 @dataclass(frozen=True)
 class FirstError:
-    """An error that no rule recognizes, in a log whose known failures may all be its effects."""
+    """An error that no rule recognizes. All known failures in its log may be effects of it."""
 
     line: int
     """Counted from 1."""
@@ -66,13 +66,15 @@ class FirstError:
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is an exception, and not just a line with the words of an error."""
+    """Whether the line is an exception, not just a line with words that occur in errors."""
     followed_by: tuple[str, ...] = ()
     """Names of the failures that are usually effects of an error."""
     precedes_all: bool = True
-    """Whether its line precedes all of these failures."""
+    """Whether the error's line precedes all of these failures."""
     is_near_lost_peers: bool = False
-    """Whether only lost or waiting ranks follow, the first within `LINES_TO_EFFECT` lines."""
+    """Whether only failures of lost or waiting ranks follow, the first within `LINES_TO_EFFECT`
+    lines.
+    """
 
     @property
     def explains_effects(self) -> bool:
@@ -82,7 +84,9 @@ class FirstError:
 
 
 LINES_TO_EFFECT = 50
-"""A program that prints more lines than this after an error survived it, unless it is an exception."""
+"""A program that prints more lines than this after an error has survived it, unless the error is an
+exception.
+"""
 MAX_PROCESSES = 10_000
 """Maximum number of processes with an exception. Further lines are ignored until the next step."""
 
@@ -94,7 +98,7 @@ _Process = tuple[int | None, str]
 class FirstErrorFinder:
     """Examines lines as they arrive, and remembers each process's first errors since the last step.
 
-    All lines of a host without a rank belong to one process.
+    Lines that name a host but no rank count as lines of one process.
     """
 
     def __init__(self) -> None:
@@ -120,7 +124,7 @@ class FirstErrorFinder:
             self._hints[process] = seen
 
     def note_progress(self) -> None:
-        """Forget the errors, because the training survived them."""
+        """Forget the errors so far, because the training survived them."""
         self._exceptions.clear()
         self._errors.clear()
         self._hints.clear()

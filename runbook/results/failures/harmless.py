@@ -29,7 +29,7 @@ _HARMLESS = re.compile(
             r"Not enough SMs to use max_autotune",
             r"No preset parameters were found",
             r"stripe already set",
-            # PMIx locks its store in another way, and the ranks start.
+            # PMIx then locks its store in a different way, and the ranks start.
             r"PMIX ERROR: ERROR in file \S*gds_ds12_lock_pthread\.c",
             r"fork\(\) support|Setting RDMAV_FORK_SAFE",
             r"number of nan iterations:\s+0\b.*number of skipped|\(errors?: 0\)|\b0 errors?\b",
@@ -44,11 +44,11 @@ _HARMLESS = re.compile(
             # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
             # a log may put another rank's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
-            # NCCL's server for its own monitoring, and a question that a device need not answer
+            # NCCL's server for its own monitoring, and a query that a device need not answer
             r"\bras/\w+\.cc:\d+ NCCL WARN",
             r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
-            # MPICH queries a missing key to wait for the other ranks.
+            # MPICH waits for the other ranks by querying a key that does not exist yet.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
             # A system script, such as a scheduler's prolog. The job starts anyway. However, a full
             # disk or a lack of memory would also stop the training.
@@ -91,7 +91,7 @@ _HARMLESS = re.compile(
             # A tracker that retries does not delay the training, and it reports when it stops
             # trying.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
-            # A script queries the kernel and the system for the node's hardware, and continues.
+            # A script asks the kernel and the system about the node's hardware, and continues.
             (
                 r"^(?:cat|ls|grep|sed|find|head|tail): (?:.*[ '‘])?/(?:dev|etc|proc|run|sys)/.*"
                 r"No such file"
@@ -100,7 +100,7 @@ _HARMLESS = re.compile(
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
-            # A program that finds no tuned settings continues with its own.
+            # A program that finds no tuned settings continues with its default settings.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
             r"\bnot found\b.{0,120}\busing (?:the )?defaults?\b",
         )
@@ -109,8 +109,8 @@ _HARMLESS = re.compile(
 _INFORMATION = re.compile(
     "|".join(
         (
-            # An INFO line of NCCL gets this far only if another rank's warning is mixed into it. A
-            # hint to set NCCL_DEBUG=INFO is not the level of its line.
+            # An INFO line of NCCL is examined here only if another rank's warning is mixed into it.
+            # A hint to set NCCL_DEBUG=INFO is not the level of its line.
             r"(?<![\w=-])(?<!NCCL )INFO\b",
             r"\b(?:DEBUG|VERBOSE)\b",
             r"(?<!NCCL )\bWARNING\b",
@@ -125,13 +125,17 @@ _INFORMATION = re.compile(
 
 
 _FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
-"""The level of a line is at its start. After it, the line may quote another program's warning."""
+"""A line's own level is at its start.
+
+The rest of the line may quote a different program's warning.
+"""
 _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
             # Programs ask git for their version, even outside a checkout.
             r"not a git repository|detected dubious ownership|unsafe repository",
-            # Megatron tries the kernels of Apex and Transformer Engine, and then those of torch.
+            # Megatron tries the kernels of Apex and Transformer Engine first, and then those of
+            # torch.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
             # How a program continues without something that it lacks
             r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
@@ -156,11 +160,11 @@ _NO_FIRST_ERROR = re.compile(
                 r"|lspci|lscpu): (?:command )?not found"
             ),
             r"\bcpuinfo: ",
-            # A figure of a comparison, such as the largest error of a kernel
+            # A measured difference, such as the largest error of a kernel
             r"\berrors?\s?[:=]\s?\d+(?:\.\d|e-\d)",
-            # Open MPI without InfiniBand uses another transport.
+            # Without InfiniBand, Open MPI uses a different transport.
             r"was unable to find any relevant network interfaces",
-            # What NCCL reads of the machine when it starts
+            # What NCCL reads about the machine when it starts
             r"(?:\bgraph/xml|\bnvmlwrap)\.\w+:\d+ NCCL WARN",
             r"NCCL WARN (?:Could not find real path|NUMA auto balancing)",
             # NCCL without InfiniBand, and messages from the subnet manager
@@ -177,7 +181,7 @@ Some of them are known failures, so the rules see them too.
 
 
 def is_harmless(text: str) -> bool:
-    """Return whether a line is known to be harmless, whatever words it contains."""
+    """Return whether a line is known to be harmless in spite of the words that it contains."""
     return bool(_HARMLESS.search(text))
 
 

@@ -388,7 +388,10 @@ OWN_ERROR_EXAMPLES = (
         "libstdc++, a message of its terminate handler",
     ),
 )
-"""Examples of program errors. No rule detects them, only that no other line follows."""
+"""Examples of program errors.
+
+No rule detects them; they are detected because no other line follows.
+"""
 
 TITLE = "When it fails"
 

@@ -1,4 +1,4 @@
-"""The text of a log's lines without the launchers' prefixes, with the rank and host in them."""
+"""Splits a log line into its text and the launchers' prefixes, which name the rank and host."""
 
 import re
 from dataclasses import dataclass
@@ -69,8 +69,8 @@ def split_prefix(line: str) -> LogLine:
         host = named.get("host") or host
         text = text[match.end() :]
 
-    # Ranks that share a log may write into the same line. The host directly before a warning wrote
-    # it.
+    # Ranks that share a log may write into the same line. The host named directly before a warning
+    # wrote the warning.
     for nccl in _NCCL.finditer(text.partition("NCCL WARN")[0]):
         nccl_host = nccl["host"]
     host = host or nccl_host

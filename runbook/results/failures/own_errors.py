@@ -1,7 +1,7 @@
 """Fatal errors that no rule recognizes: exception, message, file, line and rank.
 
-A rule explains a line. Here it is only known that the process wrote nothing after it, so this
-result is used only if no rule matches.
+A rule knows what a line means. Of these errors it is only known that the process wrote nothing
+after them, so they are used only if no rule matches.
 """
 
 import re
@@ -37,7 +37,7 @@ DETERMINISTIC = frozenset(
         ARGUMENT_ERROR,
     )
 )
-"""Errors that occur again while program, arguments and data stay the same."""
+"""Errors that occur again as long as the program, the arguments and the data stay the same."""
 _REPORTS_OF_OTHERS = frozenset(
     (
         "KeyboardInterrupt",
@@ -61,9 +61,9 @@ _OF_COMMUNICATION = re.compile(
 LINES_OF_MESSAGE = 10
 """If a rule matches one of this many lines after an exception, the error is a known failure."""
 MAX_LINES_AFTER = 300
-"""A process that prints more lines than this after its traceback is still running."""
+"""A process that prints more lines than this after a traceback is still running."""
 LINES_BETWEEN = 50
-"""A process that prints this many lines between two tracebacks survived the first one."""
+"""A process that prints this many lines between two tracebacks has survived the first one."""
 MAX_MESSAGE = 200
 MAX_PROCESSES = 10_000
 
@@ -82,7 +82,7 @@ class OwnError:
 
     @property
     def evidence(self) -> str:
-        """Return the text for a reader: the exception, its message and its place."""
+        """Return the error as text for people: the exception, its message and where it was raised."""
         error = self.raised.exception
         if self.raised.message:
             message = self.raised.message[:MAX_MESSAGE]
@@ -93,7 +93,7 @@ class OwnError:
 
     @property
     def decision(self) -> NextStep:
-        """Return what to do with the job. This is known only for errors that will recur."""
+        """Return what to do with the job. Only for errors that will recur is that known."""
         name = self.raised.exception.rpartition(".")[2]
         if name in DETERMINISTIC and not self.had_steps:
             return NextStep.FIX_FIRST
@@ -101,7 +101,7 @@ class OwnError:
 
 
 class _Process:
-    """The output of one process. All lines without a rank belong to one process."""
+    """The output of a process. All lines without a rank count as lines of one process."""
 
     def __init__(self) -> None:
         self.reader = TracebackReader()
@@ -113,7 +113,7 @@ class _Process:
         self.needs_message = False
 
     def drop_error(self) -> None:
-        """Forget the error, because a rule recognizes it or another error replaces it."""
+        """Forget the error, because a rule recognizes it or a later error replaces it."""
         self.error = None
         self.needs_message = False
 
@@ -164,7 +164,7 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # The stacks of many ranks in one log have thousands of frames. Only the first frame of a
+        # A log with the stacks of many ranks has thousands of frames. Only the first frame of a
         # stack starts a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
@@ -189,8 +189,8 @@ class OwnErrorFinder:
     def next_file(self) -> None:
         """Record that the following lines come from another file.
 
-        The order of lines in two files is unknown. So steps in the next file do not cancel an error
-        in this file that a launcher reported. Steps in the file after that do.
+        The relative order of lines in two files is unknown. Steps in the next file therefore do not
+        cancel an error in this file that a launcher reported, but steps in the file after that do.
         """
         errors = self._errors_here()
         if self._has_steps_here:
@@ -264,7 +264,7 @@ class OwnErrorFinder:
                 process.drop_error()
 
     def _take(self, process: _Process, error: OwnError, text: str) -> None:
-        """Keep an error, unless it is about another process or belongs to a known failure."""
+        """Keep an error, unless it is about a different process or belongs to a known failure."""
         chain = process.reader.chain
         if _is_about_another_process(error.raised):
             process.known_chain = chain
@@ -293,7 +293,7 @@ class OwnErrorFinder:
 def _is_about_another_process(raised: RaisedError) -> bool:
     name = raised.exception.rpartition(".")[2]
     if name in DETERMINISTIC:
-        # KeyError: 'nccl_timeout' contains such a word, but a lost connection never raises a
+        # KeyError: 'nccl_timeout' contains such a word, although a lost connection never raises a
         # KeyError.
         return False
     if name in _REPORTS_OF_OTHERS:

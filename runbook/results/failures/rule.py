@@ -1,4 +1,4 @@
-"""Types of the failure table: a kind of failure, and a rule that finds it in a line."""
+"""The types of the failure table: a kind of failure, and a rule that finds it in a line."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class Level(StrEnum):
     SYMPTOM = "symptom"
     """The line shows an effect that may have several causes."""
     CONSEQUENCE = "consequence"
-    """The line follows from the end of another rank or process."""
+    """The line is an effect of the end of another rank or process."""
 
     @property
     def strength(self) -> int:
@@ -56,7 +56,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class FailureKind:
-    """One cause of failed jobs, with its remedy."""
+    """A cause of failed jobs, with its remedy."""
 
     name: str
     remedy: str
@@ -66,7 +66,7 @@ class FailureKind:
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """Lines by which logs show one kind of failure.
+    """A rule that recognizes a kind of failure in a line.
 
     The first rule that matches a line decides its meaning.
     """
@@ -75,7 +75,7 @@ class Rule:
     patterns: tuple[str, ...] = ()
     """Regular expressions.
 
-    One of them must match the line after its prefixes are removed.
+    One of them must match the line without its prefixes.
     """
     error_patterns: tuple[str, ...] = ()
     """Regular expressions that count only in a line that reports an error.
@@ -126,7 +126,7 @@ class Rule:
     )
 
     def __post_init__(self) -> None:
-        """Compile the patterns, and reject a rule that cannot be checked."""
+        """Compile the patterns, and reject a rule that cannot be tested."""
         if not self.example or not self.source:
             message = ResultMessage.RULE_NOT_CHECKABLE.fill(pattern=repr(self.first_pattern))
             raise ValueError(message)
@@ -151,7 +151,7 @@ class Rule:
 
     @property
     def first_pattern(self) -> str:
-        """Return the pattern by which messages name the rule."""
+        """Return the pattern that messages use as the rule's name."""
         return (*self.patterns, *self.error_patterns, "")[0]
 
 
@@ -170,8 +170,8 @@ def _begins_word(expression: re.Pattern[str], text: str) -> bool:
 def is_inside_word(text: str, position: int) -> bool:
     """Return whether a position is inside a word, where no pattern may begin.
 
-    Patterns match only at the beginning of a word: `link down` does not match `blink down`. A
-    capital after a small letter begins a new word in a class name.
+    Patterns match only at the beginning of a word: `link down` does not match `blink down`. In a
+    class name, a capital after a small letter starts a new word.
 
     >>> is_inside_word("bootstrap", 3)
     True

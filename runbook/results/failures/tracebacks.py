@@ -22,7 +22,10 @@ _EXCEPTION = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w*\.(?:<locals>\.)?)*[A-Za-z_]\w*)"
     r"(?:\(\w+\))?(?P<colon>: ?(?P<message>.*))?$"
 )
-"""A class that is defined inside a function has `<locals>` in its name."""
+"""The name and message of an exception.
+
+A class that is defined inside a function has `<locals>` in its name.
+"""
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
 )
@@ -46,7 +49,7 @@ _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
 """The line above each exception of a group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
-"""Largest number of lines from other processes inside a traceback without a prefix."""
+"""Most lines from other processes, without a prefix, that may occur inside a traceback."""
 
 
 def without_margin(text: str) -> str:
@@ -63,14 +66,14 @@ class Join(Enum):
 
     NOTHING = auto()
     REPLACES = auto()
-    """It was raised while the previous one was being handled."""
+    """The exception was raised while the previous one was being handled."""
     FOLLOWS = auto()
     """The previous one is its cause."""
 
 
 @dataclass(frozen=True)
 class RaisedError:
-    """The error that ended a process, or that the process caught and printed."""
+    """An error that ended a process, or that the process caught and printed."""
 
     exception: str
     message: str
@@ -82,11 +85,11 @@ class RaisedError:
 
 
 class TracebackReader:
-    """Reader for the lines of one process, without prefixes, as they arrive."""
+    """Reads the lines of a process, without their prefixes, as they arrive."""
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks so far. A chain of tracebacks counts once."""
+        """Number of tracebacks so far. A chain of tracebacks counts as one."""
         self.is_reading = False
         """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING
@@ -177,7 +180,8 @@ class TracebackReader:
 
     def _read_inside(self, text: str) -> RaisedError | None:
         """Read the lines between two frames, or the exception after the last one."""
-        # Parts of a box, and marks below a statement, which srun splits into separate lines.
+        # Skip parts of a box, and marks below a statement, because srun splits these into separate
+        # lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
         if text.startswith("│"):
@@ -215,13 +219,13 @@ class TracebackReader:
         return error
 
     def _is_statement_without_indent(self) -> bool:
-        """Return whether this is the statement of a frame that lost its indentation."""
+        """Return whether the line is the statement of a frame, but has lost its indentation."""
         return bool(self._library_place) and not self._frame_indent and not self._source
 
     def _ends_traceback(self, name: str) -> bool:
         """Return whether a line that begins with a name is the traceback's exception.
 
-        A name without the usual ending of an exception counts only directly after the last frame.
+        A name that does not end like an exception's counts only directly after the last frame.
         """
         if _ENDING_OF_NAME.search(name):
             return True

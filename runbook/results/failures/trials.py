@@ -1,8 +1,8 @@
 """The remedies that were tried on one machine.
 
-A drill or a test causes the failure, and the run continues with the remedy. For nodes, a defect is
-created, a preflight finds it, and healthy nodes pass; the node was not checked again each time a
-single defect had been removed.
+A drill or a test causes the failure, and the run continues with the remedy. For faults of nodes, a
+defect is created, and a preflight finds it and passes the healthy nodes. The node was not checked
+again after each single defect had been removed.
 """
 
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ STYLE: Any = {
 
 
 def as_svg(figure: Any) -> str:
-    """Return the figure as an SVG element; the same figure gives the same text."""
+    """Return the figure as an SVG element. The same figure always gives the same text."""
     import matplotlib as mpl
 
     out = io.StringIO()
@@ -59,7 +59,10 @@ def save(figure: Any, path: Path) -> None:
 
 @contextmanager
 def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tuple[Any, Any]]:
-    """Yield a figure in our style, with one or more axes. The caller's settings do not change."""
+    """Yield a figure in our style, with one or more axes.
+
+    The caller's own settings stay unchanged.
+    """
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
@@ -76,6 +79,6 @@ def drawing(title: str, height: float = 3.4, *, panels: int = 1) -> Iterator[tup
                 fontweight="bold",
             )
 
-        # A notebook shows the figure if it is the last expression of a cell.
+        # A notebook also shows the figure if it is the last expression of a cell.
         vars(figure)["_repr_html_"] = partial(as_svg, figure)
         yield figure, axes

@@ -1,4 +1,4 @@
-"""Formulas with a plan's numbers, in LaTeX and as plain text for terminals and logs."""
+"""Formulas with a plan's values, in LaTeX and as plain text for terminals and logs."""
 
 from runbook.core.units import show_bytes, show_count, show_duration
 from runbook.planning.make_plan import Plan
@@ -17,7 +17,7 @@ def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def parameters(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the number of parameters, from layers and embeddings."""
+    """Return the number of parameters as the sum of layers and embeddings."""
     whole = plan.parameters[phase].whole
     layers = plan.phases[phase].model.shape.layers
     others = whole.token_embedding + whole.position_embedding + whole.final_norm + whole.output
@@ -34,7 +34,7 @@ def parameters(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def batch(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the sequences per step, and the relative waiting time of pipeline stages."""
+    """Return the sequences per step, and the share of time that pipeline stages wait."""
     planned = plan.phases[phase]
     micro = planned.batch.micro
     copies = planned.parallel.data
@@ -109,7 +109,7 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
-    """Return the operations of a step divided by the device time that it took."""
+    """Return a step's operations, divided by the device time that the step took."""
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]

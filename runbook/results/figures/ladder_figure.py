@@ -1,4 +1,4 @@
-"""The figure of a ladder: the losses of the rungs over compute, and the run's forecast."""
+"""The figure of a ladder: the rungs' losses over compute, and the forecast for the run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """One training in the figure."""
+    """A training run in the figure."""
 
     flops: float
     loss: float

@@ -115,7 +115,8 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
-            # Within a bar, the number of tokens grows linearly from one power of two to the next.
+            # Within a bar, the number of tokens is taken to grow linearly from one power of two to
+            # the next.
             power = sequence_length.bit_length() - 1
             position = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
@@ -137,7 +138,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
 def source_figure(tokens: Mapping[str, int]) -> Any:
     """Draw the tokens of each source, largest first.
 
-    A line marks the value at which all sources would be equal.
+    A line marks the number that each source would have if all were equal.
     """
     ordered = sorted(tokens.items(), key=lambda source: -source[1])
     drawn = ordered[:SHOWN_SOURCES]
@@ -180,10 +181,13 @@ Forward and backward passes alternate between two colours each, so that neighbou
 distinguished.
 """
 WINDOW = 1.5
-"""Length of the beginning and end of a long step that are drawn, in passes through all stages."""
+"""How much of the beginning and of the end of a long step is drawn, in passes through all stages.
+"""
 FEWEST = 5
 MOST_SHAPES = 4000
-"""Above this number, dots are drawn, because shapes would make an SVG of megabytes."""
+"""If there are more than this, dots are drawn, because shapes would make the SVG several megabytes
+large.
+"""
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
@@ -254,7 +258,7 @@ def _draw_memory_course(axes: Any, stage: Any) -> None:
 
 
 def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
-    """Mark the start of the optimizer, in % of the allocations."""
+    """Mark the start of the optimizer on the axis, which is in % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
     position = num_before * 100 / max(1, len(timeline))
     axes.axvline(
@@ -275,7 +279,7 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 def schedule_figure(replay: Replay, source: str = "") -> Any:
     """Draw the work of each stage over time. For a long step, draw only the beginning and the end.
 
-    `source` is the source of the times, if it is not the replay.
+    `source` says where the times come from, if they are not from the replay.
     """
     stages = len(replay.stages)
     windows = _schedule_windows(replay)
@@ -322,7 +326,7 @@ def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
 
 
 def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None:
-    """Draw the events of the step that fall into a window, one bar per event."""
+    """Draw the events of the step that fall into a window, each as a bar."""
     begin, end = window
     chunks = len(replay.stages[0].forward)
     bars: defaultdict[tuple[str, int, int], list[tuple[float, float]]] = defaultdict(list)
@@ -344,7 +348,7 @@ def _draw_events(axes: Any, replay: Replay, window: tuple[float, float]) -> None
 
 
 def _kind_handles() -> list[Any]:
-    """Return the entries of the legend for the kinds of events."""
+    """Return the legend entries for the types of events."""
     from matplotlib.patches import Patch
 
     handles = [Patch(color=colours[0], label=kind) for kind, colours in _COLOURS.items()]
@@ -361,11 +365,11 @@ def _kind_handles() -> list[Any]:
 MOST_COLUMNS = 32
 MOST_STAGES = 24
 MOST_STEPS = 400
-"""Largest number of devices in a layout, or of points on a curve, that are drawn."""
+"""Most devices of a layout, or points of a curve, that are drawn."""
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
-    """Draw one cell per device, with its rank.
+    """Draw a cell for each device, with its rank.
 
     Stages are drawn below each other; tensor ranks, context ranks and replicas are side by side.
     Ranks are numbered as in Megatron: tensor first, then context, data, pipeline.
@@ -445,9 +449,10 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
 
 
 def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: float) -> Any:
-    """Draw the planned step on the schedule of all stages, assuming that they are equal.
+    """Draw the planned step on the schedule of all stages, as if all stages had equal work.
 
-    A dry run counts each stage separately. `parts` are the planned seconds of the step by part.
+    A dry run counts each stage separately. `parts` are the planned seconds of each part of the
+    step.
     """
     num_microbatches = phase.batch.num_microbatches
     chunks = phase.parallel.virtual_pipeline

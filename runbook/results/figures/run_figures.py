@@ -35,7 +35,7 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from bottom to top."""
 MOST_POINTS = 4000
-"""Largest number of points drawn for a curve. More would look the same and make the SVG huge."""
+"""Most points drawn for a curve. More would look the same, and make the SVG huge."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
@@ -220,7 +220,7 @@ def _levels(
     colour: str,
     form: str,
 ) -> None:
-    """Draw lines at the median of the measured values and at the planned value, if known."""
+    """Draw a line at the median of the measured values and, if known, at the planned value."""
     if values:
         median = statistics.median(values)
         label = f"median after warm-up: {form.format(median)}"
@@ -324,7 +324,10 @@ def waterfall(
     bars: Sequence[tuple[float, float]],
     axis: str,
 ) -> Any:
-    """Draw bars by start and length, one per row. All but the first and the last are losses."""
+    """Draw a bar in each row, given by start and length.
+
+    All but the first and the last are losses.
+    """
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (bar_start, length) in enumerate(bars):
             style = {"color": BLUE}
@@ -361,7 +364,7 @@ def timeline_figure(
     *,
     planned_seconds: float | None = None,
 ) -> Any:
-    """Draw training, waiting for data, evaluations and saves on one axis of time.
+    """Draw training, waiting for data, evaluations and saves on a common time axis.
 
     A line marks the planned end.
     """
@@ -432,7 +435,7 @@ def _some(steps: Sequence[Step]) -> list[Step]:
 
 
 def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Return the start and end of each wait for data, or the longest ones if there are too many."""
+    """Return the start and end of each wait for data, or of the longest if there are many."""
     waited = sorted(
         (step for step in steps if step.data_wait_seconds > 0),
         key=lambda step: -step.data_wait_seconds,
@@ -447,7 +450,7 @@ def _row_name(row: Row) -> str:
 
 
 def published_figure(table: Table) -> Any:
-    """Draw the tokens per second and device of the rows of `published_table`, on a log scale."""
+    """Draw the tokens per second per device for the rows of `published_table`, on a log scale."""
     column = "speed (tokens/s/device)"
     rows = [result for result in table.rows if result[column]]
     title = "Speed next to published results"
@@ -493,7 +496,7 @@ def _draw_marker(
     speed: float,
     row_number: int,
 ) -> None:
-    """Draw this run as a diamond and a published result as a circle: hollow if not comparable."""
+    """Draw this run as a diamond, and a published result as a circle (hollow: not comparable)."""
     colour = _row_colour(row)
     fill = "white" if colour == GREY else colour
     marker = "D" if _is_this_run(row) else "o"

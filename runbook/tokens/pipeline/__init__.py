@@ -1,1 +1,1 @@
-"""Text to token files in one resumable pass, with shards, workers and done markers."""
+"""Turns text into token files in one resumable pass, with shards, workers and done markers."""

@@ -1,7 +1,7 @@
 """Writes shards to the .bin in input order. Handles offsets, waiting parts, checksums and resuming.
 
 If the sizes of all earlier shards are known, a finished shard is written directly to its place, so
-that nothing is written twice. Otherwise it waits in a separate part.
+that nothing is written twice. Otherwise the shard waits in a separate file, its part.
 """
 
 import hashlib
@@ -21,7 +21,10 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Bytes of an unfinished shard's tokens that are kept in memory; larger shards go to a file."""
+"""Most bytes of an unfinished shard's tokens that are kept in memory.
+
+A larger shard goes to a file.
+"""
 
 TURN_SHARE = 0.25
 """How long a finished shard waits for its place, as a share of the shard's own processing time.
@@ -86,7 +89,7 @@ class Placement:
 class ShardSink:
     """Receives a shard's tokens.
 
-    `finish` moves them to their place and completes the done marker.
+    `finish` moves the tokens to their place, and completes the done marker.
     """
 
     def __init__(
@@ -216,8 +219,8 @@ def _crc32(file: BinaryIO, length: int) -> int:
 class Committer:
     """Commits shards to the .bin in order; each running prepare() has one committer.
 
-    The .bin contains all shards with numbers below `committed`; their checksums and done markers
-    are written.
+    The .bin contains all shards with numbers below `committed`, whose checksums and done markers
+    have been written.
     """
 
     joins = True
@@ -233,7 +236,7 @@ class Committer:
         self._parts = PartsFolder(files)
         self._shards = shards
         self.hash = hashlib.sha256()  # Checksum of the .bin so far
-        # Finished shards that are not committed yet
+        # Finished shards that are not yet committed
         self.waiting: dict[int, ShardMark] = {}
         self._copied = 0
         self.fingerprints = [shard.fingerprint(choices) for shard in shards]

@@ -54,7 +54,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
-    """Share the prefix with other jobs of an array, and lock one part of the work exclusively."""
+    """Share the prefix with other jobs of an array, and lock one share of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
         flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
@@ -126,7 +126,7 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
 
 @dataclass(kw_only=True)
 class ShardCounts(Counts):
-    """Counts of a shard, which can be added to those of other shards."""
+    """The counts of a shard, which can be added to the counts of other shards."""
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class ShardMark:
     fingerprint: str
     counts: ShardCounts
     lengths: NDArray[np.int32]
-    """Lengths of its sequences."""
+    """Lengths of the shard's sequences, in tokens."""
     empty: NDArray[np.int64]
     """Numbers of the empty documents among the shard's documents, in ascending order."""
     problems: tuple[str, ...]
@@ -187,7 +187,7 @@ class ShardMark:
 
 
 class PartsFolder:
-    """The folder of done markers and parts of one prefix."""
+    """The folder with the done markers and parts of a prefix."""
 
     def __init__(self, files: TokenFiles) -> None:
         self.folder = files.parts
@@ -253,6 +253,6 @@ class PartsFolder:
             yield mark.lengths, mark.empty
 
     def forget(self, shard: int) -> None:
-        """Remove all files of a shard."""
+        """Remove all files of a shard from the folder."""
         for ending in ("mark", "tokens", "tokens.part", "quarantine"):
             self.path(shard, ending).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Progress of tokenizing and downloading: amount, speed, and remaining time."""
+"""The progress of tokenizing and downloading: amount, speed and remaining time."""
 
 import itertools
 import time
@@ -17,7 +17,7 @@ EVERY_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class DataProgress:
-    """The state of the work at one moment."""
+    """The state of the work at a point in time."""
 
     stage: str
     """resume, tokenize, index or done; download for downloads."""
@@ -110,7 +110,7 @@ class ProgressReporter:
         *,
         force: bool = False,
     ) -> None:
-        """Call the callback, unless it was called a moment ago.
+        """Call the callback, unless it was called very recently.
 
         `in_hand` has the counts of unfinished shards.
         """
@@ -187,7 +187,7 @@ class ProgressReporter:
     def _eta(self, share: float, now: float) -> float | None:
         """Return the remaining time at the speed since the first report.
 
-        The result is None in the first second.
+        Return None in the first second.
         """
         if self._first is None:
             self._first = (now, share)

@@ -1,4 +1,4 @@
-"""Processes one shard, a worker's task between two done markers: read, parse, encode, join."""
+"""Processes a shard, which is a worker's task between two done markers: read, parse, encode, join."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 SAMPLE_CHARACTERS = 1024
 SAMPLE_EVERY = 4_000_000
-"""Bytes of text between two samples that the judge encodes as well."""
+"""Bytes of text between two samples that the judge encodes too."""
 
 Report = Callable[[ShardCounts], None]
 
@@ -157,7 +157,7 @@ class ShardMaker:
         if kind_of(Path(segment.path))[0] == ".parquet":
             line = bad.offset + 1
             at = f"row {bad.offset}"
-        # Counting lines reads the file again, so it is done only for a few records.
+        # Counting lines means reading the file again, so it is done only for a few records.
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
             at = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=bad.offset)
@@ -219,7 +219,10 @@ class ShardMaker:
 
     @functools.cached_property
     def _cut(self) -> TextCut:
-        """Return how huge documents are cut. This is determined once, at the first one."""
+        """Return how huge documents are cut.
+
+        This is determined once, at the first huge document.
+        """
         return cut_of(self._tokenizer)
 
     def _pieces(self, huge: HugeText) -> Iterator[str]:
@@ -229,7 +232,7 @@ class ShardMaker:
         return cut_text(parts, self._tokenizer.encoder, self._cut)
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
-        """Return whether a huge document has an unwanted source; if so, count it."""
+        """Return whether a huge document has an unwanted source, and count the document if so."""
         if not batch.sources or self._options.wants(batch.sources[0]):
             return False
         work.count_dropped(batch.sources[0])
@@ -278,7 +281,7 @@ class ShardMaker:
             work.add(lengths, text_bytes, batch.sources)
 
     def _check_sample(self, texts: list[str], joined: JoinedIds | None, work: _Work) -> None:
-        """Let the judge encode a part of one text, and encode the text by itself if it was joined."""
+        """Let the judge encode a part of a text, and encode the text by itself if it was joined."""
         number = work.num_batches * 7919 % len(texts)
         where = f"in {work.shard.describe()}"
         sample = texts[number][:SAMPLE_CHARACTERS]
@@ -298,8 +301,8 @@ class ShardMaker:
 def _can_join(tokenizer: Tokenizer, eod: int) -> bool:
     """Return whether texts may be joined by the end-of-document token before they are encoded.
 
-    Only GPT-2's own tokenizer is known to divide its input there and nowhere else. The built-in edge
-    texts show whether the encoder does so.
+    Only GPT-2's own tokenizer is known to divide its input exactly there. The built-in edge texts
+    show whether the encoder does so too.
     """
     encoder = tokenizer.encoder
     if tokenizer.name != "gpt2" or not isinstance(encoder, Fastokens):
@@ -340,7 +343,7 @@ def join_ids(
     """Return ids as bytes in the output's number type.
 
     The end-of-document token follows each text that has tokens. Ids and tokens are written to their
-    places in one array, because every further copy takes as long as reading the text.
+    places in a single array, because every additional copy takes as long as reading the text.
     """
     import numpy as np
 
@@ -393,7 +396,7 @@ class _Work:
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
         if not sources:
             return
-        # A file often has a single source, which needs no loop over its documents.
+        # A file often has a single source. In that case no loop over its documents is needed.
         if sources.count(sources[0]) == len(sources):
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:

@@ -1,4 +1,4 @@
-"""Converts text to .bin/.idx files: makes missing shards, indexes, verifies, and lists them."""
+"""Converts text to .bin/.idx files: makes missing shards, writes the index and verifies the files."""
 
 import contextlib
 import hashlib
@@ -79,8 +79,8 @@ def prepare(
     The result is byte for byte the same as that of Megatron's preprocess_data.py.
 
     Nothing is done twice: finished work is recognized by its manifest, and unfinished work
-    continues at the first missing shard. If it is interrupted at any moment and called again, the
-    result is the same.
+    continues at the first missing shard. If this function is interrupted at any time and called
+    again, the result is the same.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -140,7 +140,7 @@ def _disk_error(error: OSError, files: TokenFiles) -> DataError:
 
 
 def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
-    """Return the manifest if the same work was done before and its two files are complete."""
+    """Return the manifest if the same work was done before, and its two files are complete."""
     files = TokenFiles(prefix)
     try:
         manifest = read_manifest(prefix)
@@ -227,7 +227,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # Includes shards that are finished but not committed yet
+            # Includes shards that are finished but not yet committed
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
@@ -403,7 +403,7 @@ class _Job:
             eod = None
 
         wall = time.monotonic() - self._began
-        # MB of text per second, overall and by stage.
+        # In MB of text per second, overall and by stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
@@ -481,13 +481,13 @@ def _versions() -> dict[str, str]:
 
 
 def first_guess(shards: Sequence[Shard]) -> int:
-    """Return the bytes of the .bin and the .idx of these shards, estimated only from file sizes."""
+    """Return the total size of the .bin and .idx for these shards, estimated only from file sizes."""
     text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     return int(text * BIN_BYTES_PER_TEXT_BYTE)
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Return the bytes of the .bin, the .idx and the done markers of these shards.
+    """Return the total size of the .bin, the .idx and the done markers for these shards, in bytes.
 
     The sizes are estimated from the first, the middle and the last shard.
     """
@@ -501,7 +501,8 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             batch = next(read_documents(segment, parser), DocumentBatch())
             measured += expansion(segment)
         except unreadable:
-            # The work itself will report what is wrong with the file.
+            # Ignore the error here, because the work itself will report what is wrong with the
+            # file.
             continue
 
         estimated += text_estimate(segment) / (segment.end - segment.start)

@@ -27,12 +27,15 @@ class TokenizeOptions:
     text_key: str = "text"
     """Key of the text in each JSON record, or column of a Parquet file."""
     append_eod: bool = True
-    """Put the end-of-document token after each document that is not empty."""
+    """Whether to add the end-of-document token after each document that is not empty."""
     eod_token: str = ""
-    """Name of that token. If empty, it is the first known name that the tokenizer has."""
+    """Name of the end-of-document token.
+
+    If empty, use the first known name that the tokenizer has.
+    """
     special_tokens: bool = False
-    """Read a literal <|endoftext|> in a text as the token, as Megatron does with Hugging Face
-    tokenizers.
+    """Whether a literal <|endoftext|> in a text is read as the token, as by Megatron with Hugging
+    Face tokenizers.
     """
     bad_records: str = "stop"
     """How to handle a bad record: stop, skip or quarantine.
@@ -65,7 +68,7 @@ class TokenizeOptions:
     Shards are smaller if the whole input is small.
     """
     check_space: bool = True
-    """Refuse to begin if the disk is too small for the estimated output."""
+    """Whether to refuse to start if the disk is too small for the estimated output."""
 
     def __post_init__(self) -> None:
         """Raise `DataError` if a source is both kept and dropped."""
@@ -75,7 +78,7 @@ class TokenizeOptions:
 
     @property
     def chooses_sources(self) -> bool:
-        """Return whether some sources are left out."""
+        """Return whether some sources are chosen or left out."""
         return bool(self.keep_sources or self.drop_sources)
 
     def wants(self, source: str) -> bool:
@@ -141,7 +144,7 @@ class TokenFiles:
 
 @dataclass(kw_only=True)
 class Counts:
-    """Sums over the documents of a shard, or of all shards."""
+    """Counts of the documents of a shard, or of all shards."""
 
     records: int = 0
     """Number of documents read from the input, good or bad: documents + skipped_records +
@@ -160,7 +163,7 @@ class Counts:
     """Documents left out by choice, because their sources are not wanted."""
     blank_lines: int = 0
     judged: int = 0
-    """Number of documents that the judge encoded as well."""
+    """Number of documents that the judge encoded too."""
     lengths: list[int] = field(default_factory=list)
     """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
@@ -170,7 +173,7 @@ class Manifest(Counts):
     """The record of finished work in PREFIX.manifest.json."""
 
     fingerprint: str
-    """Hash of the inputs and the choices. The same hash means that the same tokens would result."""
+    """Hash of the inputs and the choices. Equal hashes mean that the same tokens would result."""
     inputs: list[dict[str, Any]]
     """path, bytes, mtime_ns and sample (`input_files.content_sample`) of each input, in order."""
     options: dict[str, Any]
@@ -213,7 +216,7 @@ class Manifest(Counts):
 
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
-    """Return the chosen or dropped sources that no record names."""
+    """Return the sources to keep or drop that occur in no record."""
     recorded = _recorded_sources(manifests)
     chosen: list[str] = []
     for key in ("keep_sources", "drop_sources"):
@@ -235,9 +238,9 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 
 
 def unknown_sources_text(*manifests: Manifest) -> str:
-    """Return a warning about chosen sources that no record names, which are probably misspelled.
+    """Return a warning about sources to keep or drop that occur in no record.
 
-    The text is empty if every chosen source is named.
+    They are probably misspelled. The text is empty if all of them occur.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

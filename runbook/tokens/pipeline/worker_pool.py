@@ -33,7 +33,7 @@ from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
 
 REPORT_SECONDS = 0.25
 ATTEMPTS = 3
-"""Number of workers that one shard may kill before it is given up."""
+"""Number of workers that a shard may kill before it is given up."""
 _PR_SET_PDEATHSIG = 1
 _FULL = {
     errno.ENOSPC: TokenMessage.DISK_FULL,
@@ -121,7 +121,7 @@ class _Worker:
 
 
 class Pool:
-    """Runs shards through worker processes and passes them to a committer."""
+    """Lets worker processes tokenize shards, and passes the results to a committer."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class Pool:
             ready[id(worker)] = worker
 
         for worker in ready.values():
-            # Checked first, because the last message of a dead worker is already in the pipe.
+            # Check this first: if the worker is dead, its last message is already in the pipe.
             alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
@@ -264,7 +264,7 @@ class Pool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Start a process without importing the caller's program, because it needs only this package.
+    """Let a process start without importing the caller's program, which it does not need.
 
     Otherwise a plain script that calls prepare() without `if __name__ == "__main__":` would start
     itself again.

@@ -1,4 +1,4 @@
-"""Files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hugging Face Hub."""
+"""The files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hugging Face Hub."""
 
 import fnmatch
 import hashlib
@@ -45,7 +45,7 @@ class RemoteFile:
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
-    """The checksum of a file in a bucket."""
+    """The MD5 checksum of a file in a bucket."""
     also: str = ""
     """An alternative path of the file below the folder."""
 
@@ -83,9 +83,9 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder has a file of a dataset's kind.
+    """Return whether a folder has any file of the type that a dataset has.
 
-    The kind is text files, or token files if the dataset is already tokenized.
+    The type is text files, or token files if the dataset is already tokenized.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -114,7 +114,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
     """Return the files with their addresses.
 
-    The Hub is asked for sizes and checksums, a thousand files per request.
+    The sizes and checksums come from the Hub, with a thousand files per request.
     """
     if not dataset.url:
         raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
@@ -196,7 +196,10 @@ def _matching_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files whose names match the dataset's pattern. Raise `DataError` if none does."""
+    """Return the files whose names match the dataset's pattern.
+
+    Raise `DataError` if there is none.
+    """
     matching = []
     for path, file in listed.items():
         if fnmatch.fnmatch(PurePosixPath(path).name, dataset.pattern):
@@ -226,7 +229,7 @@ def _hub_files(
     listed: dict[str, RemoteFile] = {}
     files = f"{endpoint}/{name}/resolve/{urllib.parse.quote(revision)}/"
     kind = "" if name.startswith("datasets/") else "models/"
-    # If no files are named, the whole repository is listed from its top folder down.
+    # If no files are named, list the whole repository from its top folder down.
     folders = sorted({file.path.rpartition("/")[0] for file in expected_files(dataset)}) or [""]
     for folder in folders:
         quoted_folder = urllib.parse.quote(f"{revision}/{folder}".rstrip("/"))
@@ -262,8 +265,7 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
     """Return the folder of a dataset.
 
-    The folder is the requested one, or else the catalogue's (inside the package for the shipped
-    corpus).
+    This is the requested folder, or else the catalogue's. The shipped corpus is inside the package.
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -281,7 +283,7 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
 def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
     """Return the files to tokenize, in order.
 
-    Files that the catalogue names are compared with it, all at once.
+    Compare all files that the catalogue names with their entries there, before reporting any fault.
 
     Raises:
         DataError: a file is missing, or its size differs from the catalogue's; each is named.
@@ -292,7 +294,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # The files that the document's conversion makes from the parts.
+        # These are the files that the document's conversion makes from the downloaded parts.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)
@@ -338,7 +340,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _token_bins(home: Path) -> list[Path]:
-    """Return the .bin files in a folder, or the only one if `home` is its prefix."""
+    """Return the .bin files in the folder `home`, or the single .bin file if `home` is its prefix."""
     pair = Path(f"{home}.bin")
     if names_pair(str(home)) and pair.is_file():
         return [pair]
@@ -368,7 +370,7 @@ def join_first(
     between: str = "\n  ",
     more: str = "\n  ... and {} more",
 ) -> str:
-    """Return the first few of many texts, and the number of further ones."""
+    """Return the first few texts as one text, with the number of those left out."""
     text = between.join(texts[:most])
     if len(texts) > most:
         text += more.format(len(texts) - most)
@@ -376,16 +378,16 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return the fault of one file of a list, with its name.
+    """Return the fault of a listed file, with the file's name.
 
-    The text is empty if the list shows no fault.
+    The text is empty if the file agrees with the list.
     """
     fault = content_fault(place_of(folder, file), file, checksums=checksums)
     return fault and TokenMessage.FILE_FAULT.fill(file=file.path, fault=fault)
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """Return the fault of a file: its size, or with `checksums` its first bytes and checksum.
+    """Return what is wrong with a file: its size or, with `checksums`, its content.
 
     The text is empty if nothing is wrong.
     """

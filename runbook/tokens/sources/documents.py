@@ -56,7 +56,7 @@ class HugeText:
 
     Python's str needs up to four bytes per character, and encoders copy their input, so a document
     of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
-    followed by a space and another letter. Such a place is never inside a character or a JSON
+    followed by a space and another letter. Such a border is never inside a character or a JSON
     escape. `tokens.huge_text` determines where tokens may be cut.
     """
 
@@ -84,7 +84,7 @@ def decode_plain(piece: bytes) -> str:
 
 @dataclass(frozen=True)
 class BadRecord:
-    """A record that cannot be read, and its place in the file."""
+    """A record that cannot be read, with its position in the file."""
 
     offset: int
     """Offset of its first byte in the file's (decompressed) text.
@@ -97,7 +97,7 @@ class BadRecord:
 
 @dataclass
 class DocumentBatch:
-    """The documents of one block, in their order."""
+    """The documents of a block, in order."""
 
     texts: list[str] = field(default_factory=list)
     sources: list[str] | None = None
@@ -162,7 +162,7 @@ class Parser:
         """
         started = time.perf_counter()
         batch = None
-        # A larger block may contain a line that is too long.
+        # Only a larger block can contain a line that is too long.
         if len(data) <= self.max_record_bytes:
             if len(data) > HUGE:
                 batch = self._huge(data, offset)
@@ -201,7 +201,10 @@ class Parser:
         return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
-        """Parse all lines in one call; return None unless each line is one complete record."""
+        """Parse all lines in one call.
+
+        Return None unless each line is exactly one complete record.
+        """
         try:
             records = self._records.decode_lines(data)
         except (ValueError, RecursionError):
@@ -249,7 +252,7 @@ class Parser:
 
         Raise `BadTextError` with the reason if the record has no text.
         """
-        # This parser is stricter than Python's json, which decides if it fails.
+        # This parser is stricter than Python's json. If it fails, json decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -304,7 +307,7 @@ def _decoder(fields: list[Any]) -> Any:
 
 
 def _loads(line: bytes) -> Any:
-    """Return a line as parsed by json, however deep the call stack is.
+    """Return a line parsed by json, however deep the call stack is.
 
     A new thread starts with an empty stack.
     """

@@ -1,10 +1,10 @@
-"""Downloads a dataset: in parallel, resumed by Range, retried with back-off, and checked.
+"""Downloads a dataset in parallel, resumes by Range, retries with back-off, and checks the files.
 
 Files are transferred by HTTP, or by s5cmd for S3.
 
-requests transfers the bytes: it handles redirects, proxies and TLS, and keeps tokens from other
-hosts. We retry ourselves, because urllib3's retries do not resume a truncated file and do not stop
-all threads when a server answers 429.
+The package requests transfers the bytes. It handles redirects, proxies and TLS, and does not send
+tokens to other hosts. Retries are our own, because urllib3's retries do not resume a truncated
+file, and do not pause all threads when a server answers 429.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 
 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
-    """Return why a file is missing, or an empty string if it exists.
+    """Return why a file counts as missing, or an empty string if it is complete.
 
     A file gets its final name only once it has been checked, so comparing its size is enough.
     """
@@ -170,7 +170,7 @@ def _part(target: Path) -> Path:
 
 
 class _Tally:
-    """Bytes received so far, and files that could not be fetched."""
+    """The bytes received so far, and the files that could not be fetched."""
 
     def __init__(
         self,
@@ -213,11 +213,11 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files, and yield repeatedly the bytes received so far."""
+    """Fetch files, and repeatedly yield the number of bytes received so far."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        # Also set on Ctrl-C, so that threads that wait or read stop at their next chunk.
+        # Set this also on Ctrl-C, so that threads that wait or read stop at their next chunk.
         stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
@@ -360,12 +360,12 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-ATTEMPTS = 8  # Attempts in a row that receive no byte
+ATTEMPTS = 8  # Attempts in a row that may receive no byte
 # Pause after the first failure; it doubles each time
 FIRST_WAIT_SECONDS = 1.0
 # Longest pause; a server's own Retry-After may be longer
 LONGEST_WAIT_SECONDS = 60.0
-# Longest total time that one file waits for 429 answers; the Hub's windows last 300
+# Longest total time that a file waits because of 429 answers; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
 # Seconds without a byte after which a connection counts as dead
 SILENCE_SECONDS = 60.0
@@ -376,7 +376,7 @@ class GivenUpError(DataError):
 
 
 class _LostError(Exception):
-    """The answer did not arrive, or is incomplete; the next attempt continues from there."""
+    """The answer did not arrive, or is incomplete. The next attempt continues where it ended."""
 
 
 class _WrongContentError(Exception):
@@ -391,20 +391,20 @@ class _BusyError(Exception):
 class Fetcher:
     """Fetches files into one folder.
 
-    Many threads use it, and all of them pause while a server answers 429 to any of them.
+    Many threads use it, and all of them pause if a server answers 429 to any of them.
     """
 
     folder: Path
     token: str = ""
     received: int = 0
-    """Bytes that arrived and could be used."""
+    """Number of bytes that arrived and could be used."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
     """Time on the monotonic clock until which no thread sends a request."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, file: RemoteFile) -> None:
-        """Fetch one file, and give it its name once it is complete and checked.
+        """Fetch a file, and give it its final name once it is complete and checked.
 
         Raise `GivenUpError` with the reason if this fails.
         """
@@ -418,7 +418,7 @@ class Fetcher:
     def get(self, url: str) -> tuple[bytes, str]:
         """Return a small answer, such as a page of a list, and the address of the next page.
 
-        Failed attempts are repeated as for a file.
+        Failed attempts are repeated, as they are for a file.
         """
 
         def body_and_next() -> tuple[bytes, str]:
@@ -471,7 +471,10 @@ class Fetcher:
         raise GivenUpError(TokenMessage.TRIES_BROUGHT_NOTHING, reason=reason, attempts=ATTEMPTS)
 
     def _wait_until_server_is_ready(self) -> None:
-        """Wait while the server answers 429 to any thread; raise `GivenUpError` once stopped."""
+        """Wait while the server answers 429 to any thread.
+
+        Raise `GivenUpError` once the download is stopped.
+        """
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
             # A random delay prevents all threads from continuing at the same moment.
             self._sleep(seconds_left + random.uniform(0, min(1.0, seconds_left)))
@@ -488,7 +491,7 @@ class Fetcher:
         self._sleep(random.uniform(longest / 2, longest))
 
     def _discard(self, part: Path | None) -> None:
-        """Remove everything that was fetched of a file."""
+        """Remove all that has been fetched of a file."""
         if part is not None:
             self._count(-_size(part))
             part.unlink(missing_ok=True)
@@ -503,7 +506,7 @@ class Fetcher:
             self.received += count
 
     def _fetch_rest(self, file: RemoteFile, part: Path) -> None:
-        """Send one request, starting where the part ends, and check the result."""
+        """Send a request for the bytes after the end of the part, and check the result."""
         size = _size(part)
         if not size or size != file.bytes:
             self._append(file, part, size)
@@ -581,7 +584,7 @@ class Fetcher:
             raise _LostError(str(error)) from error
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token; requests removes it again if a redirect leads to another host."""
+        """Add the token. requests removes it again if a redirect leads to a different host."""
         if self.token:
             request.headers["Authorization"] = f"Bearer {self.token}"
         return request
@@ -614,7 +617,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
     """Return the headers that request a file starting at its byte `size`."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
-    # Without a tag or a checksum, two pieces might be of different versions of the file.
+    # Without a tag or a checksum, two pieces might belong to different versions of the file.
     if size and (tag or file.sha256):
         headers["Range"] = f"bytes={size}-"
         if tag:
@@ -636,6 +639,6 @@ def _version_of(response: requests.Response) -> str:
 def _tag(part: Path) -> Path:
     """Return the path of the file that stores the source's name for a version.
 
-    The file prevents mixing pieces of two versions.
+    It prevents pieces of two versions from being mixed.
     """
     return part.with_name(part.name + ".tag")

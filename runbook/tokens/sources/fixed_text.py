@@ -23,7 +23,7 @@ def load_ftfy() -> ModuleType:
 
 
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """Repair a document in pieces. Joined, they equal `ftfy.fix_text` of the whole document.
+    """Repair a document in pieces. The joined pieces equal `ftfy.fix_text` of the whole document.
 
     ftfy repairs each line separately, and cuts a line after a million characters. Only one thing
     carries over from line to line: after the first `<`, HTML entities are no longer decoded.

@@ -1,6 +1,6 @@
-"""Input files: which files are read, how they are cut into shards, and their text in blocks.
+"""Finds the input files, cuts them into shards, and reads their text in blocks.
 
-Files may be plain, zstd, gzip or xz. Every kind of damage is detected.
+Files may be plain, zstd, gzip or xz. Damage of any kind is detected.
 """
 
 import functools
@@ -35,7 +35,7 @@ SMALL_SHARD = 4_000_000
 SAMPLE = 4096
 """Bytes of each of the three samples of a file."""
 MOST_SAMPLED = 1000
-"""Above this number of files, only sizes and dates are compared.
+"""If there are more files than this, only their sizes and dates are compared.
 
 Opening all files can take minutes on a network file system.
 """
@@ -61,9 +61,9 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """The `content_sample`, which detects changed text of the same size and date.
+    """The file's `content_sample`, which reveals a changed text with the same size and date.
 
-    The value is 0 if no sample was taken.
+    It is 0 if no sample was taken.
     """
 
     @property
@@ -74,7 +74,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of work, which is either finished or not."""
+    """A unit of work. It is either finished or not, never half finished."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -85,12 +85,12 @@ class Shard:
         return sum(segment.end - segment.start for segment in self.segments)
 
     def fingerprint(self, choices: str) -> str:
-        """Return a fingerprint that changes with any of its files and with the choices."""
+        """Return a fingerprint that changes with any of the shard's files and with the choices."""
         content = repr([astuple(segment) for segment in self.segments]) + choices
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self) -> str:
-        """Return a description of its files, for errors."""
+        """Return a description of the shard's files, for error messages."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
         further_files = ""
@@ -176,7 +176,7 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file's name is that of a text file.
+    """Return whether a file has the name of a text file.
 
     Names that end in .json are excluded, because manifests have such names too.
     """
@@ -209,7 +209,7 @@ def path_inside(folder: Path, name: str) -> Path:
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
     """Return each file as one segment.
 
-    An empty file is an error, unless `empty` is set; then the reader decides.
+    An empty file is an error. If `empty` is set, the reader decides instead.
     """
     files = list(files)
     segments = []
@@ -242,7 +242,7 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
 def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
     """Return shards of at most about `most_bytes` of text, in file order.
 
-    Small files are put together, and large ones are cut at newlines.
+    Small files are combined, and large ones are cut at newlines.
 
     A compressed file is never cut. The same files give the same shards with any number of workers.
     """
@@ -294,30 +294,31 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 
 
 BLOCK = 768 << 10
-"""Bytes of text parsed and encoded at a time.
+"""Bytes of text that are parsed and encoded at a time.
 
-The text and its ids then stay in the core's cache, which is a tenth faster than 4 MiB on Zen 5. On
-Zen 4, where every call of the encoder begins with a cold cache, 2 MiB are 6 % faster than 512 KiB.
+With this size, the text and its ids stay in the core's cache, which is a tenth faster than 4 MiB on
+Zen 5. On Zen 4, where every call of the encoder begins with a cold cache, 2 MiB are 6 % faster than
+512 KiB.
 """
 DECOMPRESSED = 4 << 20
 """Bytes of text decompressed at a time.
 
-zstd's window then stays in the core's cache. Alternating between this and encoding takes 3 % less
-time than decompressing a whole block.
+zstd's window then stays in the core's cache. Alternating between decompressing this much and
+encoding it takes 3 % less time than decompressing a whole block.
 """
 HUGE = 16 << 20
 """Lines or text files of at least this many bytes are read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
 """Limit for a record in bytes. A longer record is not read as a document.
 
-Compressed, a line of 3 GB needs only 91 kB on disk.
+A compressed line of 3 GB may need only 91 kB on disk.
 """
 HEAD_BYTES = 200
 """Bytes of an overlong record that are kept for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
 """Bytes read from a compressed file at a time. Network file systems prefer large reads."""
 SMALL_BUFFER = 64 << 10
-"""Size of the buffer for plain text; larger reads go directly into the block."""
+"""Size of the buffer for plain text. Larger reads go directly into the block."""
 XZ_BLOCK = 128 << 10
 
 
@@ -340,7 +341,10 @@ class _XzStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill some of the buffer; return 0 only at the end of a complete file."""
+        """Fill part of the buffer, and return the number of bytes.
+
+        Return 0 only at the end of a complete file.
+        """
         while True:
             data = b""
             if self._decoder.eof:
@@ -361,7 +365,7 @@ class _XzStream(io.RawIOBase):
 
 
 class BrokenFileError(DataError):
-    """A file cannot be read completely, or has changed: none of it may be used."""
+    """A file that cannot be read completely or has changed, so none of it may be used."""
 
     def __init__(
         self,
@@ -385,9 +389,9 @@ class BrokenFileError(DataError):
 
 @contextmanager
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
-    """Yield a segment's file with its bytes decompressed.
+    """Yield a segment's file, decompressed.
 
-    The file must be the planned one, at the beginning and at the end.
+    The file must be the planned one both at the beginning and at the end.
 
     Raises:
         BrokenFileError: the file is empty, missing, damaged, or not the planned one.
@@ -501,7 +505,7 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
     """Convert a decompressor's error to one of our errors.
 
-    The function guesses the kind of file from the first bytes.
+    The message names the type of file that the first bytes suggest.
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
@@ -579,7 +583,7 @@ def _whole_lines(
         before = position
         for stop in stops:
             if before + stop > position:
-                # Passed on without keeping a reference, so that a huge line is freed while it is
+                # Yield without keeping a reference, so that a huge line can be freed while it is
                 # encoded.
                 ready = [carried]
                 carried = _cut_off(carried, before + stop - position)
@@ -601,7 +605,7 @@ def _whole_lines(
 
 
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
-    """Append up to a block of a stream; return the number of bytes read, which is 0 at the end.
+    """Append at most a block from a stream. Return the number of bytes read, which is 0 at the end.
 
     The bytes are read without an intermediate copy, which would take a fifth of the reading time.
     """
@@ -616,7 +620,7 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 
 @functools.cache
 def _zeros(length: int) -> bytes:
-    """Return zero bytes with which a bytearray is extended.
+    """Return zero bytes by which to extend a bytearray.
 
     The result is always the same object, which stays in the core's cache.
     """
@@ -646,9 +650,9 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 
 
 def line_number(segment: Segment, offset: int) -> int:
-    """Return the number, starting at 1, of the line at an offset of a file's text.
+    """Return the number of the line at an offset in a file's text, starting at 1.
 
-    The function reads the file up to the offset, so it is used only for errors.
+    The file is read up to the offset, so use this function only for errors.
     """
     lines = 1
     with open_segment(segment) as stream:

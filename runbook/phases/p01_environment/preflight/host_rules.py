@@ -121,7 +121,7 @@ def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the process limits that would end a training after it has started.
+    """Return the process limits that would end a training run after it has started.
 
     Login nodes often have such limits, and Slurm passes the submitting shell's limits on to the
     job. Answers of earlier versions do not contain them.

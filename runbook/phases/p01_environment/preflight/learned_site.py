@@ -214,7 +214,7 @@ def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
         return
 
     counts = {node: len(devices) for node, devices in gpus.items()}
-    # A training uses the same number on every node, so the node with the fewest GPUs decides.
+    # A training run uses the same number on every node, so the node with the fewest GPUs decides.
     yield Lesson(
         (HARDWARE, "devices_per_node"),
         min(counts.values()),

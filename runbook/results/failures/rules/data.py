@@ -4,8 +4,8 @@ from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DA
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` continues, often without harm. So this has the weakest level, and an
-    # exception of the program takes precedence.
+    # A script without `set -e` continues, often without harm. So this rule has the weakest level,
+    # and an exception of the program takes precedence.
     Rule(
         kind=FILE,
         level=Level.CONSEQUENCE,
@@ -16,7 +16,7 @@ COMMAND_RULES = (
 )
 """Rules for shell commands.
 
-They precede all other rules, which would match the name of the file.
+They precede all other rules, because those could match the name of the file.
 """
 
 FILE_SYSTEM_RULES = (
@@ -30,7 +30,7 @@ FILE_SYSTEM_RULES = (
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
 )
-"""Errors of a file. They precede the rules for networks, whose words they share."""
+"""Rules for errors of a file. They precede the rules for networks, which contain the same words."""
 
 DATA_RULES = (
     Rule(
@@ -151,7 +151,7 @@ DATA_RULES = (
         example="KeyError: 'total_iters'",
         source="intelligent-machine-learning/dlrover#977",
     ),
-    # A checkpoint reader reports a missing entry only as a plain KeyError or similar.
+    # A checkpoint reader may report a missing entry only as a plain KeyError or a similar error.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Key|Assertion)Error\b",),
@@ -163,7 +163,7 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
-    # PyTorch's distributed checkpoints have no message for a folder without its metadata.
+    # PyTorch's distributed checkpoints have no message of their own for a folder without metadata.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Assertion|Key|Type|Attribute)Error\b",),
@@ -231,7 +231,7 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
-    # Slurm starts the job in another folder, where it cannot find its files.
+    # Slurm starts the job in a different folder, where the job cannot find its files.
     Rule(
         kind=STORAGE,
         patterns=(r"couldn't chdir to .*going to",),

@@ -16,7 +16,7 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
-        # A GPU's broken link also stops the work of other GPUs.
+        # A broken link of one GPU also stops the work of other GPUs.
         unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
@@ -217,7 +217,7 @@ DEVICE_RULES = (
         source="hustvl/Vim#42",
         in_warnings=True,
     ),
-    # NCCL prints the runtime's own words for a kernel that this GPU cannot load.
+    # NCCL prints the CUDA runtime's own message about a kernel that this GPU cannot load.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -228,7 +228,7 @@ DEVICE_RULES = (
         counterexample="n1:774:739 [0] enqueue.cc:66 NCCL WARN Cuda failure 'out of memory'",
         source="ROCm/rccl#876",
     ),
-    # Two ranks of a node share a GPU's memory by such a handle.
+    # Two ranks on a node share a GPU's memory through such a handle.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -241,7 +241,7 @@ DEVICE_RULES = (
         also=CONTAINER,
         check="If each rank has a container of its own, give them one IPC namespace (--ipc=host).",
     ),
-    # A library asks for another version of CUDA, or for a newer GPU.
+    # A library requires a different version of CUDA, or a newer GPU.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -303,7 +303,7 @@ DEVICE_RULES = (
             r"[Nn]o (?:\w+ ){0,4}(?:backend|kernel)s? (?:is|are) available",
             r"No available kernel",
         ),
-        # A program that has another implementation continues with it.
+        # A program that has an alternative implementation continues with it.
         unless=(
             r"(?i:\bfall(?:s|ing)? back\b|\bfallback\b"
             r"|\busing (?:the )?(?:unfused|math|torch|native|eager)\b)"
@@ -344,7 +344,7 @@ DEVICE_RULES = (
             r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)",
             r"hipErrorIllegalAddress",
             r"hipErrorLaunchFailure",
-            # Inductor prints the message without the exception for a variant that it leaves out.
+            # For a variant that it leaves out, Inductor prints the message without the exception.
             r"triton\.\S{0,40}OutOfResources: ",
             r"cudaErrorIllegalAddress",
             r"cudaErrorLaunchFailure",

@@ -1,6 +1,6 @@
 """Rules for the lines that a launcher prints when a rank has ended.
 
-Such a line is always the consequence of another failure, never the cause.
+Such a line is always a consequence of a different failure, never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
@@ -11,7 +11,7 @@ _PREPARES_FOR_SIGNALS = (
     r"|\b(?:[Rr]egister|[Ii]nstall)(?:ed|ing)\b.{0,60}\bSIG"
     r"|\bSIG\w+ handlers? .{0,20}(?:registered|installed)"
 )
-"""A program or script that prints which signals it will catch."""
+"""A line in which a program or script says which signals it will catch."""
 
 ENDING_RULES = (
     Rule(
@@ -31,8 +31,8 @@ ENDING_RULES = (
         example="  exitcode  : -9 (pid: 4112)",
         source="PyTorch, torchelastic's report of a failed rank",
     ),
-    # An invalid instruction or division fails again in the same build, so another build of the
-    # library is needed.
+    # An invalid instruction or division fails again with the same build, so a different build of
+    # the library is needed.
     Rule(
         kind=PROGRAM_ENDED,
         patterns=(
@@ -66,7 +66,8 @@ ENDING_RULES = (
         example="Fatal Python error: Segmentation fault",
         source="Python, faulthandler",
     ),
-    # A process that aborts has printed why: its own exception, or that it waited for another rank.
+    # A process that aborts has printed the reason before: its own exception, or a wait for another
+    # rank.
     Rule(
         kind=PROGRAM_ENDED,
         patterns=(

@@ -182,7 +182,7 @@ JOB_RULES = (
                 r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
                 r"|directive|No default)"
             ),
-            # Otherwise qsub prints only warnings and the progress of an interactive job.
+            # Apart from that, qsub prints only warnings and the progress of an interactive job.
             (
                 r"^(?:\S*/)?qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)"
                 r"|Maximum server|[Ww]arning)\S"
@@ -311,7 +311,7 @@ JOB_RULES = (
         example="slurmstepd: error: pyxis: seccomp filter failed: Function not implemented",
         source="NVIDIA/pyxis#42",
     ),
-    # A container that keeps restarting reports the reason elsewhere.
+    # The reason why a container keeps restarting is reported elsewhere.
     Rule(
         kind=CONTAINER,
         patterns=(r"CrashLoopBackOff", r"[Bb]ack-?off .{0,30}restarting failed container"),
@@ -358,7 +358,8 @@ JOB_RULES = (
         source="openpmix/openpmix#3320",
         level=Level.SYMPTOM,
     ),
-    # MPI rejects the arguments of a call. No connection is lost, and the launcher is not to blame.
+    # MPI has rejected the arguments of a call. No connection was lost, and the launcher is not to
+    # blame.
     Rule(
         kind=COLLECTIVES_DIFFER,
         patterns=(
@@ -467,7 +468,7 @@ JOB_RULES = (
         example="There are not enough slots available in the system to satisfy the 2 slots ",
         source="horovod/horovod#978",
     ),
-    # The head of MPI's error stack names the call. A later line often contains the reason.
+    # The first line of MPI's error stack names the call. A later line often contains the reason.
     Rule(
         kind=LAUNCHER,
         patterns=(
@@ -493,7 +494,7 @@ JOB_RULES = (
         "called MPI_Abort(MPI_COMM_WORLD, 1) - process 1",
         source="shankar1729/jdftx#336",
     ),
-    # Slurm's plug-in for a job's private folders could not create them on the node.
+    # Slurm's plug-in for private folders of a job could not create these folders on the node.
     Rule(
         kind=LAUNCHER,
         patterns=(r"slurmstepd: error: container_[pg]_\w+\b",),
@@ -587,7 +588,7 @@ JOB_RULES = (
         ),
         source="hustvl/Matte-Anything#15",
     ),
-    # A web request that fails in the network. The name of a server at the site has no domain.
+    # A web request that failed in the network. The name of a server inside the site has no domain.
     Rule(
         kind=HUB,
         patterns=(
@@ -635,7 +636,7 @@ JOB_RULES = (
         also=PEER_DIED,
         check="If another node's log ends earlier or names an error, that node ended first.",
     ),
-    # Sites add their own rules, each with its own message.
+    # Sites add their own rules for job submission, each with its own message.
     Rule(
         kind=REFUSED_JOB,
         patterns=(r"\bsbatch: error: ",),

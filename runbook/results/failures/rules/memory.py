@@ -1,4 +1,4 @@
-"""Rules for memory of device, host and /dev/shm, and for limits of the operating system."""
+"""Rules for the memory of devices, hosts and /dev/shm, and for limits of the operating system."""
 
 from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
@@ -14,7 +14,8 @@ _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[
 """Things whose memory the system limits. Programs have their own limits."""
 
 MEMORY_RULES = (
-    # /dev/shm comes first, because its lines also contain "no space left" and "memory".
+    # The rules for /dev/shm come first, because its lines also contain "no space left" and
+    # "memory".
     Rule(
         kind=SHARED_MEMORY,
         patterns=(

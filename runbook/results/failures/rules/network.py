@@ -17,7 +17,7 @@ _OF_OTHER_TRANSPORTS = (
     r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
     r"|Bytes)?\b.*failed|pypi"
 )
-"""Connections for which the store of a process group is not to blame."""
+"""Words that show that a connection is not one to the store of a process group."""
 _OF_OTHER_SERVERS = (
     r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
 )
@@ -144,8 +144,8 @@ NETWORK_RULES = (
         counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
         source="NVIDIA/apex#28",
     ),
-    # A connection failed, but the line does not say whose. Another rank, or a server outside of the
-    # job.
+    # A connection failed, but the line does not say to what. It may be another rank, or a server
+    # outside the job.
     Rule(
         kind=RENDEZVOUS,
         patterns=(

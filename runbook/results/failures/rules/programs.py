@@ -56,7 +56,7 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
-    # A process group for GPUs got a tensor in host memory, or vice versa.
+    # A process group for GPUs was given a tensor in host memory, or vice versa.
     Rule(
         kind=CONFIGURATION,
         patterns=(

@@ -45,7 +45,7 @@ SOFTWARE_RULES = (
             "an open file."
         ),
     ),
-    # Two ranks wrote the same cache file, and a third one read an incomplete file.
+    # Two ranks wrote the same cache file, and a third rank read it while it was incomplete.
     Rule(
         kind=COMPILE_CACHE,
         patterns=(
@@ -253,7 +253,7 @@ SOFTWARE_RULES = (
             r"cannot allocate memory in static TLS block",
             r"PyTorch has CUDA Version=.{0,60}torchvision has",
             r"operator torchvision::nms does not exist",
-            # Two libraries for threads in one process
+            # Two threading libraries in the same process
             r"MKL_THREADING_LAYER=\w+ is incompatible",
             r"OMP: Error #15",
         ),
