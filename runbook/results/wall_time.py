@@ -1,9 +1,10 @@
 """Wall time of a run: productive steps, interruptions, goodput, device-hours and cost.
 
-productive      steps that count, each once, without waiting for data lost work       steps that
-were repeated after a restart from an earlier checkpoint detection       from a job's last sign of
-life until its end was noticed restart         from then to the first step of the next job save
-stall      time without steps because a checkpoint was written
+- productive: steps that count, each once, without the wait for data
+- lost work: steps that were repeated after a restart from an earlier checkpoint
+- detection: from a job's last sign of life until its end was noticed
+- restart: from then to the first step of the next job
+- save stall: time without steps while a checkpoint was written
 """
 
 import math

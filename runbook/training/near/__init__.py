@@ -1,8 +1,11 @@
 """Copies of the newest state in node memory, which load faster than checkpoints on the shared disk.
 
 places       the folder on each node, its files and their names
+nodes        the node of each rank, and the partner that holds a copy of its state
+room         whether the copies fit into the node's memory
 state_file   one rank's state as a file with its checksum
-choice       which copies a start loads: pure functions
+which_copy   which copies a start loads: pure functions
 exchange     sending files between partner ranks
-copies       the life of the copies: saved, chosen, loaded, removed
+copies       how copies are saved, chosen, loaded and removed during a training
+removal      removing the copies when a training stops for good
 """
