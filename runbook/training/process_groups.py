@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -27,6 +28,18 @@ from runbook.training.ranks import Ranks, claim_gpu, on_gpu, own_gpu
 T = TypeVar("T")
 
 
+LOOPBACK = ("127.0.0.1", "localhost")
+LISTENER_SECONDS = 1.0
+"""Longest time that a rank waits for rank 0 to listen on the same machine.
+
+A rank that connects too early is refused, and torch tries again only after half a second or more.
+"""
+LISTENER_POLL_SECONDS = 0.005
+TCP_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+TCP_LISTENS = "0A"
+"""State of a listening socket in the kernel's tables."""
+
+
 def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
     """Join the other ranks over nccl (GPU) or gloo (CPU).
 
@@ -37,7 +50,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
     if cuda:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
-    elif ranks.master_address in ("127.0.0.1", "localhost"):
+    elif ranks.master_address in LOOPBACK:
         # Otherwise gloo listens on the address of the host name, which may not resolve on a laptop
         # or in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -50,6 +63,8 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
     meeting_point: dict[str, Any] = (
         {"init_method": address} if ranks.world_size > 1 else {"store": HashStore()}
     )
+    if ranks.rank > 0 and ranks.master_address in LOOPBACK:
+        wait_for_listener(ranks.master_port, LISTENER_SECONDS)
     with rendezvous(ranks, timeout_seconds):
         torch.distributed.init_process_group(
             "nccl" if cuda else "gloo",
@@ -61,6 +76,28 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 
     if cuda and ranks.world_size > 1:
         claim_gpu(distributed_c10d._get_default_store(), ranks.rank, number)
+
+
+def wait_for_listener(port: int, seconds: float) -> None:
+    """Wait until a process of this machine listens at a TCP port, but not longer than `seconds`."""
+    if not any(table.exists() for table in TCP_TABLES):
+        return  # nothing shows whether a process listens
+    end = time.monotonic() + seconds
+    while not has_listener(port) and time.monotonic() < end:
+        time.sleep(LISTENER_POLL_SECONDS)
+
+
+def has_listener(port: int) -> bool:
+    """Return whether a process of this machine listens at a TCP port."""
+    suffix = f":{port:04X}"
+    for table in TCP_TABLES:
+        if not table.exists():  # without IPv6
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            _, local_address, _, state, *_ = line.split()
+            if state == TCP_LISTENS and local_address.endswith(suffix):
+                return True
+    return False
 
 
 def make_parallel_groups(spec: PhasePlan) -> int:

@@ -144,7 +144,7 @@ collect() { # collect the exit codes of ranks that have ended
 }
 
 exec {pause}<> <(:) # nothing ever comes from here: reading it with a time limit waits without starting a process
-next_beat=0
+next_beat=0 interval=0.1
 while ((${#ranks[@]})); do
   read_clock
   collect
@@ -166,7 +166,8 @@ while ((${#ranks[@]})); do
     was_killed=${was_killed:-${!ranks[*]}}
     kill -KILL "${ranks[@]}" 2>/dev/null || true
   fi
-  if ((${#ranks[@]})); then read -r -t 0.2 -u "$pause" || true; fi
+  if ((${#codes[@]})); then interval=0.02; fi # the other ranks end soon, and nothing trains meanwhile
+  if ((${#ranks[@]})); then read -r -t "$interval" -u "$pause" || true; fi
 done
 
 # The worst exit code counts; if several are equally bad, the lowest rank's. TERM ends a rank only before the rank handles
