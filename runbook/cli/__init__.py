@@ -39,7 +39,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve the command that was typed.
+        """Find the command that the user typed.
 
         Reject an unknown command with the closest valid names.
         """

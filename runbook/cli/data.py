@@ -141,8 +141,8 @@ def tokenize(
     INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. If it was
     interrupted, run it again: it does only what is missing.
 
-    On many nodes: --share I/N in each job of an array (any N, even another one the next time), then
-    once without it.
+    On many nodes: run it with --share I/N in each job of an array (N may differ the next time),
+    then once without --share.
     """
     from runbook.display import Progress
     from runbook.tokens.pipeline.tokenize import prepare

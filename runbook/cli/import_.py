@@ -24,8 +24,8 @@ def import_(folder: Path, source: Path, phase: str) -> None:
     From Hugging Face (only .safetensors) it reads gpt2, llama, mistral and qwen2 without a sliding
     window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and mp_rank_XX
     files of any layout, without running code from them. The model's values, the vocabulary and the
-    tokenizer must be the run's; each difference is named. A Megatron-LM checkpoint has no
-    tokenizer: make sure that it is the run's.
+    tokenizer must match the run's; each difference is named. A Megatron-LM checkpoint has no
+    tokenizer: make sure that it was trained with the run's.
     """
     from runbook.phases import trained_model
 

@@ -36,10 +36,9 @@ def nodes(
 ) -> None:
     """Show the bad nodes of RUN's site, with the evidence; the next job leaves them out.
 
-    A node is added by a failed preflight, a job failure that another node would not have, a slow
-    rank, or a rank that computed wrong numbers (training.replay_interval). Each entry expires.
-    Slurm jobs get --exclude. PBS cannot exclude nodes, so they are named before the job is
-    submitted.
+    A node is added by a failed preflight, a job failure that is the node's fault, a slow rank, or a
+    rank that computed wrong numbers (training.replay_interval). Each entry expires. Slurm jobs get
+    --exclude. PBS cannot exclude nodes, so they are named before the job is submitted.
     """
     from runbook import params
     from runbook.display import Table

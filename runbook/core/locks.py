@@ -1,11 +1,11 @@
 """Lock files, which let only one process at a time work on a run, and which name the holder.
 
-A lock is held while its file exists. The file is created by a hard link (or by exclusive creation
-if the file system has no hard links). Both are atomic on local and network file systems, and
-neither needs flock, which many clusters do not support. Only the holder's own machine can tell that
-the holder is dead. So only that machine takes over a lock, if the process has ended or the machine
-was rebooted. To take over, a process creates a second link named after the dead holder's lock, then
-reads the lock again. Only one process can create that link.
+A lock is held as long as its file exists. The file is created by a hard link (or by exclusive
+creation if the file system has no hard links). Both are atomic on local and network file systems,
+and neither needs flock, which many clusters do not support. Only the holder's own machine can tell
+that the holder is dead. So only that machine takes over a lock, if the process has ended or the
+machine was rebooted. To take over, a process creates a second link named after the dead holder's
+lock, then reads the lock again. Only one process can create that link.
 """
 
 import contextlib

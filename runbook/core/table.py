@@ -244,7 +244,7 @@ def _quantity(column: str, row: Row) -> str:
 def _rounded(name: str, value: Any) -> tuple[str, str]:
     """Return a value for people, and an HTML attribute that shows all its digits as a tooltip.
 
-    Measured numbers have four digits. The attribute is empty if no digit is lost.
+    Measured values are shown with four digits. The attribute is empty if no digit is lost.
     """
     # The neighbouring cell shows the same value in a larger unit.
     if name == "unit" and value == "B":

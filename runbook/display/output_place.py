@@ -172,7 +172,7 @@ def show_text(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 def show_figure(figure: Any, caption: str) -> None:
     """Show a matplotlib figure, with its numbers as text.
 
-    A terminal and a log only get the text.
+    Terminals and logs get only the text.
     """
     if where_we_are().is_kernel:
         pictures = {"image/svg+xml": as_svg(figure), "image/png": as_png(figure)}

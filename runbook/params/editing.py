@@ -130,7 +130,7 @@ def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> 
         comma = ", " if section.value else ""
         return text[:end] + comma + _inline(tree) + text[end:]
 
-    # The scalar or flow collection that ends the section
+    # The section's last value, which is a scalar or a flow collection
     last: yaml.Node = section
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]

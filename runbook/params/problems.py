@@ -1,4 +1,4 @@
-"""Problems in a parameter file: unusable values, blanks, secrets, ambiguities of YAML 1.1."""
+"""Problems in a parameter file: unusable values, blanks, secrets, and what YAML 1.1 misreads."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -69,7 +69,7 @@ def load(
 class RunLoading:
     """Loads a run file that exists.
 
-    `problems` are those that the caller has found. They are reported together with the file's
+    `problems` are those that the caller has found. These are reported together with the file's
     problems.
     """
 

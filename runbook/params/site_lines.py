@@ -33,7 +33,7 @@ def set_value(
     >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
     'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
-    # The text comes from a node's answer and must not start a new line
+    # The text is from a node's answer, and must not start a new line
     comment = " ".join(visible(comment).split())
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)

@@ -1,4 +1,4 @@
-"""Explains an unknown key: a misspelling, a documents' name, or a key of a different section."""
+"""Explains an unknown key: a misspelling, a name from the documents, or another section's key."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

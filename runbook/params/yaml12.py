@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 with the line of every value, and writes YAML that YAML 1.1 reads alike."""
+"""Reads YAML 1.2 with the line of every value, and writes YAML that also means the same in 1.1."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from runbook.core.visible_text import visible
 from runbook.params.messages import ParamsMessage
 
 try:
-    # This loader is ten times as fast and gives the same nodes.
+    # libyaml's loader is ten times as fast, and gives the same nodes.
     from yaml import CSafeLoader as _Base
 except ImportError:
     # PyYAML built without libyaml
@@ -28,7 +28,7 @@ Remark = Callable[[str, Any], str]
 
 
 class CoreLoader(_Base):
-    """PyYAML's loader with the plain words of YAML 1.2 core.
+    """PyYAML's loader, but with the plain scalars of YAML 1.2's core schema.
 
     With it, `no` is a word and `1e-4` is a number.
     """

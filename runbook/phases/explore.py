@@ -207,7 +207,7 @@ class OpenPlan:
     def with_(self, *set_words: str, **values: object) -> "OpenPlan":
         """Return the plan with these values changed.
 
-        `with_(micro_batch=2)`, or `with_("training.smoke.micro_batch=2")`.
+        For example, call `with_(micro_batch=2)` or `with_("training.smoke.micro_batch=2")`.
 
         Raise `PlanError` if they break a rule, and `ParamsError` if there is no such key or value.
         Nothing is written.
@@ -221,7 +221,7 @@ class OpenPlan:
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
         """Return what differs between two plans in a phase.
 
-        Compared are chosen values, sizes, memory, time and verdicts.
+        The comparison covers chosen values, sizes, memory, time and verdicts.
         """
         phase = phase_name(phase)
         own_facts = self._facts(phase)

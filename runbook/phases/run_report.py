@@ -1,4 +1,4 @@
-"""The report of a run: its pages, its card and its tables."""
+"""Writes the report of a run: its pages, its summary card and its tables."""
 
 import time
 from collections.abc import Sequence

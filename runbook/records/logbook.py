@@ -47,7 +47,7 @@ class LogbookEntry(NamedTuple):
 
 
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
-    """Return an event as readable text. Show an event of another version key by key.
+    """Return an event as readable text. Show an event that a different version wrote key by key.
 
     Secrets are masked, because messages of other programs may contain them.
     """

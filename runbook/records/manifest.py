@@ -1,8 +1,8 @@
 """manifest.json: the size and sha256 of every file of a run.
 
-Earlier records are kept in records/history. A recorded entry changes only in three cases: the
-program that writes the file records it again; the phase that writes the file (`writer_of`) ends
-again; or jobs append to the file, it still begins with the recorded content, and its phase is not
+Earlier records are kept in records/history. A recorded entry changes only in three cases. The
+program that writes the file records it again. The phase that writes the file (`writer_of`) ends
+again. Or jobs append to the file, which still begins with the recorded content, before its phase is
 done (`may_grow`). No later phase or report can therefore hide an edit from `verify`.
 """
 
@@ -342,7 +342,7 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
 COPIES = "lab"
 """Folder with a user's own copies of the notebooks (`runbook lab`).
 
-They are not records and may change.
+These copies are not records, and may change.
 """
 
 

@@ -26,7 +26,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = RecordMessage.STILL_RUNNING.fill()
-"""The reason in the record as long as the notebook has not ended."""
+"""The reason that the record states as long as the notebook has not ended."""
 
 
 def _in_utc(moment: str) -> str:

@@ -41,7 +41,7 @@ STEPS_BEFORE_SEAM = 40
 ENOUGH_AFTER = 10
 """A spike from which the loss has not recovered after this many losses counts as divergence."""
 CREDIBLE_FACTOR = 3.0
-"""Factor between a step time and its estimate above which one of them must be wrong."""
+"""If a step time and its estimate differ by more than this factor, one of the two must be wrong."""
 TOLERANCE = 1e-4
 """Relative difference allowed between two evaluations of the same weights and samples, because not
 every kernel adds in a fixed order.

@@ -323,7 +323,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 
 
 def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
-    """Return the history in a metrics.jsonl, with the settings of its plan's alarms.
+    """Return the history from a metrics.jsonl, with the alarm settings of its plan.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """
@@ -416,7 +416,7 @@ RIGHT_SHARE = "right (share)"
 ALL_PAIRS = "all minimal pairs"
 """Name of the score over all types of minimal pairs."""
 PHENOMENON = "right of this kind (share)"
-"""The name of a score for one kind of minimal pair."""
+"""Name of a score for a single type of minimal pair."""
 
 
 def read_scores(folder: Path) -> list[Row]:

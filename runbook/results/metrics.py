@@ -41,7 +41,7 @@ class Summary:
     first_iteration: int
     last_iteration: int
     measured_iterations: int
-    """Number of iterations in the medians, without the warm-up."""
+    """Number of iterations that the medians cover, which excludes the warm-up."""
     segments: int
     repeated_iterations: int
     world_size: int

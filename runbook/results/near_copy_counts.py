@@ -46,7 +46,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return the summary of a training run's copies from its events, or None if it made no copies."""
+    """Return the counts of a training run's copies from its events, or None if it made no copies."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

@@ -61,7 +61,7 @@ class WallTime:
     No device is allocated during that time.
     """
     productive_device_seconds: float | None = None
-    """Device-seconds of the productive steps, without their waits for data.
+    """Device-seconds of the productive steps, without the time spent waiting for data.
 
     If None, every device of the job counts for the whole productive time.
     """

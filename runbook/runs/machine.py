@@ -203,7 +203,7 @@ def keep_calibration(
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
     """Return the measurements of all runs' smoke tests in a folder.
 
-    Skip unreadable files. A test with a warning is used only for its own run.
+    Skip unreadable files. A smoke test with a warning is used only for its own run.
     """
     usable = list[Calibration]()
     for path in sorted(runs.glob(f"*/{CALIBRATION_FILE}")):

@@ -150,7 +150,7 @@ class IndexedReader:
         return np.concatenate(sequences) if sequences else self.tokens[:0]
 
     def steps(self, count: int) -> Iterator[slice]:
-        """Yield slices of a million entries that cover `count`.
+        """Yield slices of a million entries that together cover `count` entries.
 
         Checking one slice at a time needs little memory.
         """

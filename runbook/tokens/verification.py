@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The subject of a check of token files, as recorded."""
+    """The names of the checks of token files, as they are recorded."""
 
     HEADER = "header"
     LENGTHS = "lengths"

@@ -50,7 +50,7 @@ ANSWER_LINE = {
 }
 """Layout of the line that shows an action's result.
 
-Otherwise a note of 10,000 characters would squeeze the buttons.
+Without it, a note of 10,000 characters would squeeze the buttons.
 """
 WIDGET = "application/vnd.jupyter.widget-view+json"
 

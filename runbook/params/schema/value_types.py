@@ -31,7 +31,7 @@ class BrokenRuleError(ValueError):
 
 
 class Strict(BaseModel):
-    """Base of the sections: frozen, and an unknown key is an error.
+    """Base class of the sections. They are frozen, and an unknown key is an error.
 
     The docstring of a field is its help text.
     """

@@ -44,7 +44,9 @@ class JobStep:
     The text is empty if the job starts from the beginning.
     """
     prepare_folder: Callable[[], None]
-    """Keeps the outputs from which the job continues, or moves those of another step aside."""
+    """Keeps the outputs from which the job continues, or moves the outputs of a different step
+    aside.
+    """
     render: Callable[[], RenderedJob]
     """Return the job's files. The job avoids the nodes that are known to be bad."""
     record_event: Callable[..., None]

@@ -138,7 +138,7 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
     """Return the dry run that the run's folder has for exactly this layout.
 
-    Its memory limit is that of the current devices.
+    Its memory limit is taken from the current devices.
     """
     try:
         content = json.loads(_kept_path(training).read_text(encoding="utf-8"))

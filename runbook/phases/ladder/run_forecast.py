@@ -35,7 +35,7 @@ al., arXiv:2305.16264).
 MOST_EPOCHS = 16.0
 """Epochs beyond which repeated tokens are worth almost nothing (the same source).
 
-A law for new tokens does not apply there.
+Beyond that, a law for new tokens does not apply.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
@@ -246,7 +246,7 @@ def _forecast_ratios(
 ) -> tuple[SizeForecast, ...]:
     """Return forecasts for these multiples of the run's size.
 
-    Their numbers of tokens keep the compute the same.
+    Their numbers of tokens are chosen so that the compute stays the same.
     """
     sizes = [(family.parameters * ratio, family.tokens / ratio, family.flops) for ratio in ratios]
     forecasts = forecast_from_ladder(runs, _targets(sizes))

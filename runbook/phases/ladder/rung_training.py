@@ -1,10 +1,10 @@
 """Trains a rung as a recorded run, in the process of the ladder and without notebooks.
 
-The steps are those of the notebooks 02-data and 04-training, and leave the same files: run.yaml,
-plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON records.
-The executed notebooks are missing, and so are the results that only notebooks make: the record of
-00, sealed forecasts and sample text. Executing the notebooks took three kernels and most of a small
-rung's time. `runbook run RUN --as RUNG` still makes them, without training again.
+The steps are the same as in the notebooks 02-data and 04-training, and leave the same files:
+run.yaml, plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON
+records. The executed notebooks are missing, and so are the results that only notebooks make: the
+record of 00, sealed forecasts and sample text. Executing the notebooks took three kernels and most
+of a small rung's time. `runbook run RUN --as RUNG` still makes them, without training again.
 """
 
 import contextlib

@@ -479,7 +479,7 @@ def _with_batch(family: Family, rung: LadderRung, batch: int) -> LadderRung:
 
 
 def _micro_batch(family: Family, batch: int) -> int:
-    """Return the largest micro-batch by which a device's share of the batch is divisible.
+    """Return the largest micro-batch that divides a device's share of the batch evenly.
 
     It is at most the run's own.
     """

@@ -51,7 +51,7 @@ FIGURE_FILE = "ladder.svg"
 
 @dataclass(frozen=True)
 class LadderRequest:
-    """The options that the user set."""
+    """The options that the user has set."""
 
     run: str
     set_words: tuple[str, ...] = ()

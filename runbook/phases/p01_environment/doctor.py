@@ -242,7 +242,7 @@ def _measured_by(result: PreflightResult) -> str:
 def software_checks() -> list[Check]:
     """Check which packages this Python can import, and which GPUs its torch sees.
 
-    A probe in a single process answers.
+    A probe in a separate process finds this out.
     """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
@@ -348,7 +348,10 @@ def site_checks(settings: Settings) -> list[Check]:
 
 
 def secret_checks(settings: Settings) -> list[Check]:
-    """Check the secrets that the set-up and the text's source need. No value is shown."""
+    """Check the secrets that the set-up and the text's source need.
+
+    The secrets' values are never shown.
+    """
     return [_secret_check(reference, use) for reference, use in _secret_uses(settings).items()]
 
 

@@ -200,7 +200,7 @@ def set_up(settings: Settings, folder: Path) -> list[Row]:
 
 
 def pack_for_nodes(settings: Settings) -> list[Row]:
-    """Pack the jobs' environment if the nodes use a local copy, and return a row about that."""
+    """Pack the jobs' environment if the nodes use a local copy. Return a row about the archive."""
     if not uses_copy(settings):
         return []
     started = time.monotonic()

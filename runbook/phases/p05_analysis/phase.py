@@ -63,7 +63,7 @@ def show_numbers(run: PlannedRun) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def show_plan_versus_actual(run: PlannedRun, session: Session) -> View:
-    """Show each number of the plan next to its result, with the reason for any difference.
+    """Show each planned value next to its result, with the reason for any difference.
 
     The table is stored in the record.
     """

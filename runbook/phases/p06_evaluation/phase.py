@@ -69,7 +69,7 @@ class Text:
 
 
 def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
-    """Yield a phenomenon, a correct sentence and an incorrect one; the same pairs every time."""
+    """Yield a phenomenon, a correct and an incorrect sentence. The pairs are always the same."""
     content = json.loads(Path(__file__).with_name("minimal_pairs.json").read_text(encoding="utf-8"))
     for name, templates in content["phenomena"].items():
         draw = random.Random(f"{SEED}/{name}")

@@ -291,7 +291,7 @@ def execute_phase(
 
 
 def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
-    """Raise `ParamsError` if the parameters cell of a master is not at its defaults.
+    """Raise `ParamsError` if the parameters cell of a master was changed from its defaults.
 
     See `params.notebook`.
     """

@@ -1,4 +1,4 @@
-"""Rows of the front page's section that compares the plan with the actual values."""
+"""The rows of a section of the front page, which compares the plan with the actual values."""
 
 import math
 from collections.abc import Sequence

@@ -76,7 +76,8 @@ A rank that waits for a failed rank, or loses the rank with the store, blames th
 launcher.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
-"""A line that is not part of the report by which NCCL returns from an error (`init.cc:1491 -> 1`).
+"""A line that shows that an NCCL thread continues. Lines such as `init.cc:1491 -> 1`, which a
+thread prints while it returns from an error, do not match.
 """
 _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
@@ -161,7 +162,7 @@ class FailureFinder:
         self._context.append(line[:MAX_TEXT])
 
     def next_file(self) -> None:
-        """Record that the following lines come from a different file."""
+        """Record that the following lines are from a different file."""
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
@@ -339,7 +340,7 @@ class FailureFinder:
         """Return whether a line of a traceback shows source text.
 
         Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
-        but does not say what happened. A `raise` does say it, and some logs end there.
+        but does not say what happened. A `raise` statement does, and some logs end with it.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -403,7 +404,10 @@ def _follows(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_survived(error: FirstError, effect: Failure) -> bool:
-    """Return whether the rank with the error continued, because it waited for other ranks later."""
+    """Return whether the rank with the error continued.
+
+    It did if it waited for other ranks later.
+    """
     is_same_rank = error.rank is not None and error.rank == effect.rank
     return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
 

@@ -93,7 +93,7 @@ class OwnError:
 
     @property
     def decision(self) -> NextStep:
-        """Return what to do with the job. Only for errors that will recur is that known."""
+        """Return what to do with the job, which is known only for errors that will recur."""
         name = self.raised.exception.rpartition(".")[2]
         if name in DETERMINISTIC and not self.had_steps:
             return NextStep.FIX_FIRST
@@ -187,7 +187,7 @@ class OwnErrorFinder:
         return self._processes.get(key)
 
     def next_file(self) -> None:
-        """Record that the following lines come from another file.
+        """Record that the following lines are from a different file.
 
         The relative order of lines in two files is unknown. Steps in the next file therefore do not
         cancel an error in this file that a launcher reported, but steps in the file after that do.

@@ -1,4 +1,4 @@
-"""Figures of the plan, a dry run and the data phase: memory, step time, schedule, layout, data."""
+"""Figures for the plan, a dry run and the data phase: memory, step time, schedule, layout, data."""
 
 import itertools
 from collections import defaultdict

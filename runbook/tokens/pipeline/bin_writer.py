@@ -34,7 +34,7 @@ After that, its tokens go to a part.
 
 
 class Placement:
-    """The places of the shards' tokens in the .bin.
+    """The positions of the shards' tokens in the .bin.
 
     A shard follows all earlier shards, so their sizes must be known.
     """
@@ -103,7 +103,7 @@ class ShardSink:
     ) -> None:
         """Create a sink. If `leaves_mark` is set, the sink itself writes the done marker.
 
-        In that case the next shard begins before this one is committed. `checksum` covers the .bin
+        In that case the next shard starts before this one is committed. `checksum` covers the .bin
         up to this shard, and is updated with everything that is written.
         """
         self.length = 0
@@ -416,7 +416,7 @@ class PartCommitter(Committer):
     joins = False
 
     def missing(self, index: int, count: int) -> list[Shard]:
-        """Return this job's shards, without those that any job finished earlier."""
+        """Return this job's shards, except those that any job has already finished."""
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:

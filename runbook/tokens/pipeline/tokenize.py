@@ -157,7 +157,7 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
 
 
 class _Job:
-    """The work of one call of prepare()."""
+    """The work of a single call to prepare()."""
 
     def __init__(
         self,
@@ -263,8 +263,7 @@ class _Job:
 
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
                 pool.start(reporter.workers)
-                # This process only inspects the tokenizer, and this encoder loads faster than a
-                # fast one.
+                # This process only inspects the tokenizer, so use the encoder that loads fastest.
                 tokenizer = self._load_tokenizer("tokenizers")
                 pool.run(shards, lambda: reporter.report("tokenize", pool.in_hand, pool.deaths))
 
@@ -302,7 +301,7 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # A tokenizer without this token is reported before the work, not after it.
+            # Look the token up now, so that a tokenizer without it is reported before the work.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer

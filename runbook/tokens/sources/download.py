@@ -460,7 +460,7 @@ class Fetcher:
                 num_wrong += 1
                 reason = str(error)
                 self._discard(part)
-                # Wrong content twice means that the file at the source is wrong, not the transfer.
+                # If the content is wrong twice, the file at the source is wrong, not the transfer.
                 if num_wrong == 2:
                     raise GivenUpError(TokenMessage.WRONG_TWICE, reason=reason) from None
             except _LostError as error:

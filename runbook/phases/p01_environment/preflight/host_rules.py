@@ -917,7 +917,7 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
     """Check that each node's name resolves to an address that the node really has.
 
-    Every other node resolves the name.
+    The name is resolved on every other node.
     """
     rule = PlacedRule(
         PreflightCheck.NODE_ADDRESSES,

@@ -224,7 +224,7 @@ def _climb_here(
 ) -> PreflightResult:
     """Run this machine's stages in one process, and the last stage with the local scheduler.
 
-    The last stage is started like the trainer.
+    The last stage is started in the same way as the trainer.
     """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"

@@ -21,9 +21,9 @@ FALLBACK_RULES = (
         level=Level.CONSEQUENCE,
         decision=NextStep.FIX_FIRST,
     ),
-    # A shell or a command lacks its file. A missing library is a different failure. A container
-    # that is being cleaned up, and a folder that cannot be entered, do not concern files of the
-    # job.
+    # A shell or a command did not find a file. A missing library is a different failure. Lines
+    # about a container that is being cleaned up, or a folder that cannot be entered, are not about
+    # files of the job.
     Rule(
         kind=FILE,
         patterns=(r": No such file or directory$",),

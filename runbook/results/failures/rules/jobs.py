@@ -244,7 +244,8 @@ JOB_RULES = (
         source="mlr-org/batchtools#199",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # Messages of pyxis itself. The indented lines below them contain the reason, from enroot's log.
+    # pyxis's own messages. The indented lines below them contain the reason, taken from enroot's
+    # log.
     Rule(
         kind=CONTAINER,
         patterns=(
