@@ -28,6 +28,7 @@ from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs, stated_causes
 from runbook.tools.speed.suspects import LISTED_CAUSES, suspects
+from runbook.tools.speed.usual_causes import usual_causes
 
 _OTHER_FLOPS = 0.07
 """If two figures for the same speed differ by more than this, they count different operations."""
@@ -174,10 +175,16 @@ def explain(
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
     is_far_from_plan = reached > _FAR_FROM_PLAN * planned
-    if "n_accel" in facts and is_far_from_plan and not (measured or unpriced):
+    # The time of a step with an unknown batch cannot be compared with a plan.
+    is_comparable = "global_batch" in facts or bool(set(reached_by_unit) - {"seconds"})
+    is_suspect = "n_accel" in facts and is_far_from_plan and is_comparable
+    if is_suspect and not (measured or unpriced):
         unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
+    is_named = any(part.is_printed for part in parts)
     parts += suspects(text, facts, _causes(parts))
+    if not is_named:
+        parts += usual_causes(text, facts, _causes(parts))
     return Explanation(
         expected,
         reached,
@@ -216,6 +223,8 @@ def _without_model(
     named += [part for part in stated_causes(facts) if part.name not in causes]
     parts = fill(reached - (stated or steady), measured, named)
     parts += suspects(text, facts, _causes(parts))
+    if not causes:
+        parts += usual_causes(text, facts, _causes(parts))
     return Explanation(
         expected=stated or None,
         reached=reached or None,

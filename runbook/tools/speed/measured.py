@@ -21,7 +21,7 @@ _REMEDIES = {
     "slow steps": "look for what these steps had in common: a slow rank, other users, a cold cache",
     "stragglers": "look at the node of the slowest rank",
     "communication": "overlap the reduction of gradients with the backward pass; measure an all-reduce",
-    "data wait": "move the tokens to a faster disk; use more workers",
+    "data wait": "move the tokens to a faster disk; use as many workers as each rank has cores",
 }
 """Remedies for the time that steps lose, by cause."""
 _SLOW = 1.3
@@ -46,7 +46,7 @@ _LEAST_PRINTED = 5
 _PRINTED_TIME = re.compile(
     r"(?im)^(?:"
     r".*?(?<!forward[ _-])(?<!backward[ _-])(?<!optimizer[ _-])(?<!data[ _-])"
-    r"\b(step|iteration|iter|batch)[ _-]?(?:duration|time)"
+    r"\b(step|iteration|iter|batch)[ _-]?(?:duration|time|took)"
     r"|[ \t]*time"
     r"|[^a-z\n]*(?:step|iteration|iter|batch)[ :=#\[]*\d.*?(?<![a-z][ _-])\btime"
     r"|.*?(?<![a-z][ _-])\btime(?=[ :=]+[\d.]+ \([\d.]+\))"

@@ -13,6 +13,7 @@ from runbook.tools.speed.facts import Facts, doubled_peak
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
 from runbook.tools.speed.scaling import poor_scaling
+from runbook.tools.speed.set_up_sign_rows import SET_UP_SIGNS
 from runbook.tools.speed.sign_rows import GROWING, SIGNS
 
 _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
@@ -39,7 +40,10 @@ _ANY_DEVICE = (
     r"|titan ?\w*|[1-5]0[6-9]0(?: ?ti)?)\b"
 )
 """Names of devices."""
-_MFU = r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
+_MFU = (
+    r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
+    r"|\bmfu[:=] ?(\d{3}\.\d+)\b"
+)
 """Matches shares of the peak of 100 % or more."""
 
 
@@ -92,7 +96,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     sentences = distinct_lines(plain)
     named = set[str]()
-    for sign in SIGNS:
+    for sign in (*SIGNS, *SET_UP_SIGNS):
         match = first_stated(sign.pattern, sentences, sign.unless)
         if match is None or sign.cause in named:
             continue
@@ -194,7 +198,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
             is_printed=True,
         )
 
-    shares = [float(before or after) for before, after in re.findall(_MFU, text)]
+    shares = [float(match[match.lastindex or 0]) for match in re.finditer(_MFU, text)]
     above_peak = [share for share in shares if share > 100]
     if above_peak:
         yield GapPart(

@@ -47,6 +47,11 @@ _LOW_LOAD = (
     r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"
 )
 """Words about a device whose load stays low, as with small matrices."""
+_NO_GAIN = (
+    r"\b(?:no|not|n't|without) (?:any )?(?:\w+ )?(?:faster|speed\w*|accelerat\w+|gain|scal\w+|improv\w+)"
+    r"|\bsame (?:speed|time)\b|\b(?:slower|longer) (?:with|on) (?:more|two|\d+|multiple) (?:gpus|devices)\b"
+)
+"""Words about more devices that do not help."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
@@ -63,12 +68,6 @@ class _Suspect:
 
 _SUSPECTS = (
     _Suspect(
-        "precision",
-        (OLD_DEVICES,),
-        "devices without tensor cores",
-        "compare with the 32-bit peak of this device",
-    ),
-    _Suspect(
         "network",
         (_SEVERAL_NODES,),
         "it runs on several nodes",
@@ -78,7 +77,7 @@ _SUSPECTS = (
         "data wait",
         (_IDLE_DEVICE,),
         "devices are idle or their load goes up and down",
-        "time a run on random tokens, without the loader; use more workers",
+        "time a run on random tokens, without the loader; as many workers as cores per rank",
     ),
     _Suspect(
         "token dispatch",
@@ -99,6 +98,12 @@ _SUSPECTS = (
         "shard within a node only, or keep weights whole (ZeRO 1)",
     ),
     _Suspect(
+        "unequal work",
+        (_NO_GAIN, r"\b(?:gpus|devices|multi[- ]?gpus?)\b", r"\bbatch"),
+        "the batch may be per device: with more devices, a step has more samples",
+        "compare samples/s or tokens/s of all devices, not the time of a step",
+    ),
+    _Suspect(
         "micro-batch",
         (_LOW_LOAD,),
         "the load of the devices is low",
@@ -109,6 +114,12 @@ _SUSPECTS = (
         (_IDLE_DEVICE,),
         "devices are idle or their load goes up and down",
         "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+    ),
+    _Suspect(
+        "precision",
+        (OLD_DEVICES,),
+        "devices without tensor cores",
+        "compare with the 32-bit peak of this device",
     ),
 )
 """Suspects, starting with the one that threads most often accept in such a set-up."""
@@ -157,12 +168,12 @@ def _part_of_topic(topic: TopicOfComplaint) -> GapPart:
 
 def _fits(suspect: _Suspect, plain: str, facts: Facts) -> bool:
     """Return whether a text or its facts describe the set-up of a suspect."""
-    if suspect.cause == "network" and _spans_nodes(facts):
+    if suspect.cause == "network" and spans_nodes(facts):
         return True
     return all(is_stated(pattern, plain) for pattern in suspect.patterns)
 
 
-def _spans_nodes(facts: Facts) -> bool:
+def spans_nodes(facts: Facts) -> bool:
     """Return whether the known devices do not fit into one node."""
     device = find_accelerator(facts.get("accelerator", ""))
     if device is None:

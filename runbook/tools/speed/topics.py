@@ -26,12 +26,14 @@ COMPLAINT = (
     r"|(?:is (?:it|that|this)) (?:normal|expected)"
     r"|gpu\b[^.;]{0,40}\b[1-5]?\d ?% (?:usage|utili[sz]\w+|load)|gpu utili[sz]ation\b[^.;]{0,20}\b[1-5]?\d(?= ?[-%])"
     r"|unexpected (?:results?|slow\w*)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
-    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|faster|efficient|utili[sz]ed)"
+    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|accelerations?|faster|efficient|utili[sz]ed)"
     r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
     r"|(?:gets?|getting|is|got) stuck|(?<!we )(?<!i )paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
     r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
     r"|costs? (?:about |around )?\d+|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
-    r"|(?:large|high|big|huge|significant) (?:perf\w* )?(?:impact|gap)|trouble|useless comput\w+))\b"
+    r"|(?:large|high|big|huge|significant|massive) (?:perf\w* )?(?:impact|gap|difference|discrepancy)"
+    r"|trouble|useless comput\w+"
+    r"|(?:so|too) much time|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
 """Words with which people describe a slow training.
 
@@ -78,7 +80,8 @@ _TOPICS = (
     ),
     _Topic(
         "evaluation",
-        r"\beval(?:s|uat\w+|_\w+)?\b|\bvalidation\b|\bevery \d{2,} (?:steps|iterations)\b",
+        r"\beval(?:s|uat\w+|_\w+)?\b|\bvalidation\b|\bevery \d{2,} (?:steps|iterations)\b"
+        r"|\bgenerat\w+ (?:\w+ )?(?:samples?|images?)\b",
         "evaluate less often, or on fewer batches; see which steps are slow",
     ),
     _Topic(
@@ -118,14 +121,18 @@ _TOPICS = (
     ),
     _Topic(
         "network",
-        r"\bnetwork\b|\bethernet\b|\binfiniband\b|\brdma\b|\broce\b|\befa\b|\binter-?node\b|\binterconnect\b"
+        r"(?<!neural )(?<!deep )(?<!whole )(?<!the )(?<!my )(?<!our )\bnetwork\b"
+        r"(?! (?:runn\w+|train\w*|inference|architecture))"
+        r"|\b(?:node|cluster|shared|compute|storage) network\b"
+        r"|\bethernet\b|\binfiniband\b|\brdma\b|\broce\b|\befa\b|\binter-?node\b|\binterconnect\b"
         r"|\bmulti-?node\b|\bnumber of (?:nodes|machines)\b|\bsockets?\b",
         "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
     ),
     _Topic(
         "communication",
         r"\bcommunicat\w+|\bnccl\b|\ball[- _]?(?:reduce|gather)\w*|\breduce[- _]?scatter\w*|\bnvlink\b|\bpcie?\d*\b"
-        r"|\bp2p\b|\bcollectives?\b|\bsynchroni[sz]\w* (?:of )?gradients?|\bhybrid shard\w*",
+        r"|\bp2p\b|\bcollectives?\b|\bsynchroni[sz]\w* (?:of )?gradients?|\bhybrid shard\w*"
+        r"|\bno_sync\b|\bbucket_cap\w*|\bsync(?:hroni[sz]ed)?[-_ ]?(?:bn|batch[-_ ]?norm\w*)\b|\bmulti-?gpus?\b",
         "see in a profile which collectives are waited for; nvidia-smi topo -m for the links",
     ),
     _Topic(
@@ -145,13 +152,16 @@ _TOPICS = (
         r"|\bshuffl\w+|\baugment\w*|\btokeni[sz]\w+|\bpre-?process\w*|\bnum_workers\b|\b(?<!\d )workers?\b|\bshards\b"
         r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
         r"|\bbetween (?:\w+ )?epochs\b|\bevery \d{2,} (?:steps|iterations)\b",
-        "time a run on random tokens, without the loader; use more workers",
+        "time a run on random tokens, without the loader; as many workers as cores per rank",
     ),
     _Topic(
         "host",
         r"\bcpu[- ](?:overhead|bound|bottleneck\w*|side|cores?|time|usage)\b|\bcpu cores?\b|\bcores?\b|\bthreads?\b"
         r"|\bkernel launch\w*|\blaunch overhead\b|\bpython\b|\bsynchroni[sz]\w+|\.item\b|\blogg(?:ing|er)\b|\bwandb\b"
-        r"|\btensorboard\b|\bcpu-(?:intensive|bottlenecked)\b",
+        r"|\btensorboard\b|\bcpu-(?:intensive|bottlenecked)\b"
+        r"|\bcpu[-_ ](?:quota|limits?|shares|affinity|load|utili[sz]ation)\b"
+        r"|\bcgroups?\b|\bnuma\b|\bdocker\b|\bkubernetes\b|\bk8s\b|\bpods?\b|\bpin(?:ned)?_memory\b|\bnon_blocking\b"
+        r"|\bhost[- ]to[- ]device\b|\bmemcpy\w*|\.to\(device\)",
         "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
     ),
     _Topic(
@@ -173,7 +183,8 @@ _TOPICS = (
     _Topic(
         "slow steps",
         r"\b(?:some|certain|random\w*|occasional\w*|sporadic\w*) (?:of the )?(?:steps?|iterations?|epochs?|batches)\b"
-        r"|\b(?:other|another|extra) (?:\w+ )?process\w*|\bfrom (?:slow to fast|fast to slow)\b|\bsometimes\b",
+        r"|\b(?:other|another|extra) (?:\w+ )?(?:process\w*|programs?|jobs?|tasks?|users?)\b"
+        r"|\bfrom (?:slow to fast|fast to slow)\b|\bsometimes\b",
         "look for what these steps had in common: a slow rank, other users, a cold cache",
     ),
     _Topic(
@@ -185,7 +196,9 @@ _TOPICS = (
     ),
     _Topic(
         "software version",
-        r"\b(?:upgrad|updat|downgrad)\w+|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
+        r"\b(?:upgrad|updat|downgrad)\w+"
+        r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b"
+        r"|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
         "time the same step with the version before, and report the difference",
     ),
     _Topic(

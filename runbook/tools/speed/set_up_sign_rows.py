@@ -1,0 +1,106 @@
+"""Words that name how a training was set up, where the set-up itself makes steps slow.
+
+These causes are options and habits of measurement. `sign_rows` has the causes that people and
+programs describe.
+"""
+
+from runbook.tools.speed.sign_rows import CausePattern
+
+_RATE = r"(?:throughput|speed|(?:samples|tokens|tok|images) ?/ ?s\w*|tflops?)"
+_OFF = r"(?![\"'()]*[ \t]*[=:,(]?[ \t]*[\"']?(?:0|false|no|off|none|warn\w*|version|info)\b)"
+"""Text after an option that is not switched off."""
+_LONGER = r"(slow\w*|longer|more time|decrease in speed|increase in time)"
+_REPLACED = (
+    r"\b(?:instead of|rather than|not|no longer|replac\w+|switch\w* from|moved? from)\b"
+    r"[^.;]{0,30}\bdata_?parallel"
+)
+"""Words of a sentence about a training that does not use DataParallel."""
+_OTHERS = r"\b(?:other|another|more|somebody else's|other people's) (?:\w+ )?"
+_OTHER_WORK = r"(?:programs?|jobs?|tasks?|trainings?|users?)\b"
+
+SET_UP_SIGNS = (
+    CausePattern(
+        "DataParallel",
+        r"(?<!distributed)(?<!distributed )(?<!distributed_)(?<!sharded )(?<!sharded)"
+        r"\b(?:torch\.)?(?:nn\.)?dataparallel\b"
+        r"|\b(?:strategy|distributed_backend|accelerator)[\"']?\W{1,4}dp\b",
+        0.6,
+        "start one process per device: torchrun and DistributedDataParallel",
+        "PyTorch's documentation of DataParallel, simpletod issue 15",
+        unless=_REPLACED,
+    ),
+    CausePattern(
+        "debug option",
+        rf"\b(?:set_)?detect_anomaly\b{_OFF}"
+        r"|\banomaly detection\b(?! (?:is |was )?(?:off|disabled))"
+        rf"|\btorch_distributed_debug[=: ]+detail\b|\bnccl_debug[=: ]+trace\b"
+        r"|\b(?:with|enabl\w+|in|turn\w+ on)\b[^.;]{0,40}\bdebug(?: mode| build| option)?\b"
+        r"(?=[ \w]{0,20}\b(?:makes?|slow\w*|mode|build)\b)"
+        r"|\bprofiler (?:is|was|stays|left) (?:on|enabled|running|active)\b"
+        rf"|\buse_deterministic_algorithms\b{_OFF}|\bcudnn\.deterministic[ =]+true\b",
+        0.6,
+        "switch it off once the fault is found: checks, traces and deterministic kernels cost time",
+        "Lightning issues 12344 and 17359, PyTorch issue 163923",
+    ),
+    CausePattern(
+        "unequal work",
+        rf"\b(?:increas\w+|larger|bigger|doubl\w+) (?:the |my |our )?(?:\w+ )?batch(?:[- _]?sizes?)?\b"
+        rf"[^.;]{{0,60}}\b{_LONGER}\b"
+        r"|\b(?:source|src|input) tok\w*(?: ?/ ?s\w*)?\b[^.]{0,80}\b(?:target|tgt|output) tok\w*"
+        r"|\b(?:target|tgt|output) tok\w*(?: ?/ ?s\w*)?\b[^.]{0,80}\b(?:source|src|input) tok\w*"
+        r"|\bmis-?leading\b[^.;]{0,30}\b(?:benchmark\w*|compar\w+)",
+        0.8,
+        "compare tokens/s of a device: one step may have more or longer samples than the other",
+        "OpenNMT-py issues 877 and 1391, pytorch/examples issue 75",
+    ),
+    CausePattern(
+        "warm-up",
+        rf"\b{_RATE}\b[^.;]{{0,40}}\b(?:continu\w+|keeps?|gradually|steadily|slowly)(?: to)? "
+        r"(?:increas\w+|ris\w+|improv\w+)"
+        r"|\bfirst (?:few |\d+ )?(?:steps?|iterations?|batch(?:es)?)\b[^.;]{0,30}"
+        r"\b(slow\w*|long|longer)\b(?! than expected)",
+        0.3,
+        "leave the first steps out of the measurement: they compile and fill caches",
+        "alpa issue 823",
+        unless=r"\bcompil",
+    ),
+    CausePattern(
+        "communication",
+        r"\b(?:ddp|distributed|multi-?gpu|data[- ]parallel\w*)\b[^.;]{0,80}"
+        r"\b(slow\w*) than\b[^.;]{0,30}\b(?:single|one|1)[- ](?:gpu|device|card)",
+        0.5,
+        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "4D-Humans issue 139",
+    ),
+    CausePattern(
+        "communication",
+        r"\bfind_unused_param\w*[\"'`]?(?: is| was)?(?: explicitly)?(?: set)?(?: to)?[ =:\"'`]+true\b",
+        0.2,
+        "find_unused_parameters=False, where every parameter has a gradient in every step",
+        "PyTorch's own warning of an extra traversal of the autograd graph",
+    ),
+    CausePattern(
+        "host",
+        r"\bsuggested max number of worker|\bmore (?:loader )?workers than (?:cpu )?(?:cores|cpus)\b",
+        0.5,
+        "as many loader workers as each rank has cores",
+        "PyTorch's own warning of a DataLoader with too many workers",
+    ),
+    CausePattern(
+        "no device",
+        r"\bcpu is (?:being )?used\b|\b(?:uses?|using) (?:only )?(?:the )?cpu (?:instead of|rather than|and not)\b"
+        r"|\b(?:gpu|cuda)(?: is| are)? (?:not|never) (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b"
+        r"|\b(?:gpu|cuda) isn't (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b",
+        0.9,
+        "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
+        "HKU-DASC7606-A1 issue 9",
+    ),
+    CausePattern(
+        "slow steps",
+        rf"{_OTHERS}{_OTHER_WORK}[^.;]{{0,20}}\b(?:(?:is|are) running|running|runs?|us(?:es?|ing)|shar\w+|train\w*)\b"
+        r"[^.;]{0,20}\b(?:on|this|the|that|same) (?:\w+ )?(?:gpus?|cards?|nodes?|devices?|machines?)\b",
+        0.3,
+        "look at nvidia-smi for processes of others; ask for devices of your own",
+        "EmbedKGQA issue 50",
+    ),
+)
