@@ -4,10 +4,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from runbook.core.units import clock_seconds, show_duration
+from runbook.core.units import show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 from runbook.jobs.messages import JobMessage
+from runbook.jobs.queue_requests import REQUESTS, RequestKind, walltime_seconds
 from runbook.jobs.script_directives import directives_of
 
 
@@ -78,27 +79,38 @@ class QueueLimits:
 
 
 def parse_job_request(script: str) -> JobRequest:
-    r"""Return the requests in the #SBATCH and #PBS lines of a script.
+    r"""Return the requests in the directives of a script.
 
     >>> parse_job_request("#!/bin/bash\n#SBATCH --time=01:00:00\n").seconds
     3600
     >>> parse_job_request("#PBS -q prod\n#PBS -l select=8:system=polaris\n").nodes
     8
+    >>> parse_job_request("#BSUB -q batch\n#BSUB -nnodes 4\n#BSUB -W 2:00\n").seconds
+    7200
     """
     # A queue reads only the directives above the first command.
     head = itertools.takewhile(lambda line: line[:1] in ("", "#"), script.splitlines())
-    directives = {entry.name: entry.value for entry in directives_of("\n".join(head))}
+    texts: dict[tuple[str, RequestKind], str] = {}
+    for entry in directives_of("\n".join(head)):
+        request = REQUESTS[entry.queue].get(entry.name)
+        if request is not None:
+            texts[entry.queue, request] = entry.value
 
-    def value(slurm_name: str, pbs_name: str) -> str:
-        return directives.get(slurm_name) or directives.get(pbs_name, "")
+    def first(request: RequestKind) -> tuple[str, str]:
+        """Return the first queue of the table that has this request, and the request's text."""
+        for queue in REQUESTS:
+            if text := texts.get((queue, request)):
+                return queue, text
+        return "", ""
 
-    num_nodes = directives.get("nodes") or directives.get("select", "").partition(":")[0]
+    _, nodes_text = first(RequestKind.NODES)
+    num_nodes = nodes_text.partition(":")[0]
     return JobRequest(
-        partition=value("partition", "q"),
-        account=value("account", "A"),
+        partition=first(RequestKind.PARTITION)[1],
+        account=first(RequestKind.ACCOUNT)[1],
         nodes=int(num_nodes) if num_nodes.isdigit() else 0,
-        seconds=clock_seconds(value("time", "walltime")),
-        array=value("array", "J"),
+        seconds=walltime_seconds(*first(RequestKind.WALLTIME)),
+        array=first(RequestKind.ARRAY)[1],
     )
 
 

@@ -70,10 +70,10 @@ class JobMessage(Message):
         "{name}: {text!r} is not allowed in a queue directive, which cannot be quoted: use only "
         "letters, digits and _ . , : / @ % + = * [ ] -."
     )
-    NOT_A_PBS_SIZE = (
-        "jobs.<phase>.memory: {text!r} is not a size for PBS. Use a number with K, M, G or T, such "
-        "as 480G, or leave it empty for the queue's default (PBS cannot request all of a node's "
-        "memory)."
+    NOT_A_SIZE_OF_QUEUE = (
+        "jobs.<phase>.memory: {text!r} is not a size for {queue}. Use a number with K, M, G or T, "
+        "such as 480G, or leave it empty for the queue's default ({queue} cannot request all of a "
+        "node's memory)."
     )
     NOT_A_VARIABLE_NAME = (
         "{name!r} in the site's environment is not the name of a variable: letters, digits and "
@@ -119,14 +119,6 @@ class JobMessage(Message):
         "jobs.<phase>.reservation={reservation}: in PBS a reservation is a queue (pbs_rstat "
         "shows its name). Leave this empty, and set jobs.<phase>.partition to that queue."
     )
-    PBS_WITHOUT_QOS = (
-        "jobs.<phase>.qos={qos}: PBS has no quality of service. Leave it empty, and name the "
-        "queue in jobs.<phase>.partition."
-    )
-    PBS_WITHOUT_SRUN = (
-        "site {site}: launcher {launcher} needs srun on every node, which PBS does not have. Set "
-        "the site's launcher to mpiexec."
-    )
     PERHAPS_QUEUED_AGAIN = "{reason}; the queue says {job}, so it may be queued again"
     PREPARATION_SECRET = (
         "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
@@ -152,6 +144,14 @@ class JobMessage(Message):
     QUEUES_UNKNOWN = "{speaker} does not list its {queue_word}s, so nothing was submitted."
     QUEUE_SAYS = "{problem} (the queue says: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
+    QUEUE_WITHOUT_QOS = (
+        "jobs.<phase>.qos={qos}: {queue} has no quality of service. Leave it empty, and name the "
+        "queue in jobs.<phase>.partition."
+    )
+    QUEUE_WITHOUT_SRUN = (
+        "site {site}: launcher {launcher} needs srun on every node, which {queue} does not have. Set "
+        "the site's launcher to mpiexec."
+    )
     RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
     RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."

@@ -65,14 +65,14 @@ def test_cores_memory_and_devices_stand_in_the_chunk(words, site, chunk):
     [
         (
             "jobs.training.qos=high",
-            JobMessage.PBS_WITHOUT_QOS.of(qos="high"),
+            JobMessage.QUEUE_WITHOUT_QOS.of(queue="PBS", qos="high"),
         ),
         ("jobs.training.reservation=R12", JobMessage.PBS_RESERVATION.of(reservation="R12")),
         (
             "jobs.training.memory=0",
-            JobMessage.NOT_A_PBS_SIZE.of(text="0"),
+            JobMessage.NOT_A_SIZE_OF_QUEUE.of(queue="PBS", text="0"),
         ),
-        ("jobs.training.memory=much", JobMessage.NOT_A_PBS_SIZE.of(text="much")),
+        ("jobs.training.memory=much", JobMessage.NOT_A_SIZE_OF_QUEUE.of(queue="PBS", text="much")),
     ],
 )
 def test_what_pbs_does_not_have_is_refused_by_name(word, message):

@@ -20,6 +20,7 @@ from runbook.params import Job, Settings
 from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.params.schema.site import Site
 
+NAME = "PBS"
 TOLERANCE = "tolerate_node_failures"
 """Attribute of a job that PBS keeps when it loses one of its nodes, except for the first.
 
@@ -114,7 +115,9 @@ class PbsScripts(QueueScripts):
     ) -> list[str]:
         """Raise `JobError`: PBS has no starter of its own, so the site must use mpiexec."""
         site = settings.site
-        raise JobError(JobMessage.PBS_WITHOUT_SRUN, site=site.site, launcher=site.launcher)
+        raise JobError(
+            JobMessage.QUEUE_WITHOUT_SRUN, queue=NAME, site=site.site, launcher=site.launcher
+        )
 
     def task_starter(self, job: Job) -> list[str]:
         """Return mpiexec over the job's own list of hosts."""
@@ -124,7 +127,7 @@ class PbsScripts(QueueScripts):
 
 def _refuse_what_pbs_lacks(job: Job) -> None:
     if job.qos:
-        raise ParamsError(JobMessage.PBS_WITHOUT_QOS, qos=job.qos)
+        raise ParamsError(JobMessage.QUEUE_WITHOUT_QOS, queue=NAME, qos=job.qos)
 
     if job.reservation:
         raise ParamsError(JobMessage.PBS_RESERVATION, reservation=job.reservation)
@@ -226,6 +229,6 @@ def _pbs_memory(text: str) -> str:
     """
     match = re.fullmatch(r"([1-9]\d*)([KMGT]?)B?", text.upper())
     if match is None:
-        raise ParamsError(JobMessage.NOT_A_PBS_SIZE, text=text)
+        raise ParamsError(JobMessage.NOT_A_SIZE_OF_QUEUE, queue=NAME, text=text)
 
     return f"{match[1]}{match[2].lower() or 'm'}b"

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from runbook.core.units import clock_seconds, show_clock
+from runbook.core.units import show_clock
 from runbook.frameworks.options import whole
+from runbook.jobs.queue_requests import REQUESTS, RequestKind, walltime_seconds
 from runbook.jobs.script_directives import Directive
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage
@@ -17,18 +18,23 @@ from runbook.tools.adopt.script import Word
 JOB = "jobs.training"
 
 
-def clock(text: str) -> str:
-    """Return a Slurm time limit in the run file's format.
+def _walltime_of(queue: str) -> Callable[[str], str]:
+    """Return a function that writes a queue's time limit in the run file's format.
 
-    A plain number means minutes. Raise `ValueError` if the text is not a time limit.
+    The function raises `ValueError` if its text is not a time limit.
 
+    >>> clock = _walltime_of("slurm")
     >>> clock("30"), clock("1-00:00:00"), clock("01:00:00"), clock('"45:00"')
     ('00:30:00', '24:00:00', '01:00:00', '00:45:00')
     """
-    seconds = clock_seconds(text.strip('"'))
-    if not seconds:
-        raise ValueError(text)
-    return show_clock(seconds)
+
+    def clock(text: str) -> str:
+        seconds = walltime_seconds(queue, text.strip('"'))
+        if not seconds:
+            raise ValueError(text)
+        return show_clock(seconds)
+
+    return clock
 
 
 def _devices(text: str) -> int:
@@ -42,16 +48,6 @@ def _devices(text: str) -> int:
     return int(numbers[-1])
 
 
-def lsf_clock(text: str) -> str:
-    """Return an LSF time limit, [hours:]minutes, in the run file's format.
-
-    >>> lsf_clock("2:00"), lsf_clock("90")
-    ('02:00:00', '01:30:00')
-    """
-    hours, _, minutes = text.rpartition(":")
-    return show_clock((int(hours or 0) * 60 + int(minutes)) * 60)
-
-
 def _devices_of_lsf(text: str) -> int:
     """Return the devices of `-gpu "num=4:mode=shared"`.
 
@@ -63,152 +59,49 @@ def _devices_of_lsf(text: str) -> int:
     return int(match[1])
 
 
-def grid_clock(text: str) -> str:
-    """Return a time limit of Grid Engine or Fujitsu's queue in the run file's format.
-
-    The time limit is [[days:]hours:]minutes:seconds, or only seconds.
-
-    >>> grid_clock("10:00:00:00"), grid_clock("75:40:00"), grid_clock("3600")
-    ('240:00:00', '75:40:00', '01:00:00')
-    """
-    seconds = 0
-    for part, unit in zip(reversed(text.split(":")), _SECONDS_OF, strict=False):
-        seconds += int(part) * unit
-    if not seconds:
-        raise ValueError(text)
-    return show_clock(seconds)
-
-
-_SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds in each part of a time limit, beginning with the last part: seconds, minutes, hours,
-days."""
-
-
 def _nodes_of_shape(text: str) -> int:
     """Return the number of nodes in Fujitsu's `node=4x4x3`, or in a plain number."""
     return math.prod(int(edge) for edge in text.partition(":")[0].split("x"))
 
 
-def oar_clock(text: str) -> str:
-    """Return an OAR time limit, hours[:minutes[:seconds]], in the run file's format.
-
-    >>> oar_clock("2"), oar_clock("1:30"), oar_clock("0:45:00")
-    ('02:00:00', '01:30:00', '00:45:00')
-    """
-    parts = [int(part) for part in text.strip('"').split(":")]
-    hours, minutes, seconds = (*parts, 0, 0)[:3]
-    return show_clock((hours * 60 + minutes) * 60 + seconds)
-
-
-def flux_clock(text: str) -> str:
-    """Return a Flux time limit in the run file's format.
-
-    The time limit is a number with a unit, or else a number of minutes.
-
-    >>> flux_clock("2h"), flux_clock("90m"), flux_clock("30")
-    ('02:00:00', '01:30:00', '00:30:00')
-    """
-    match = re.fullmatch(r"(\d+)([smhd]?)", text)
-    if match is None:
-        raise ValueError(text)
-    return show_clock(int(match[1]) * _SECONDS_OF_UNIT[match[2]])
-
-
-_SECONDS_OF_UNIT = {"s": 1, "": 60, "m": 60, "h": 3600, "d": 86_400}
-
-
 OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
 """For each option of a queue, our key and the function that reads the option's value."""
 
-_SLURM: OptionTable = {
-    "nodes": (f"{JOB}.nodes", whole),
-    "partition": (f"{JOB}.partition", str),
-    "qos": (f"{JOB}.qos", str),
-    "reservation": (f"{JOB}.reservation", str),
-    "time": (f"{JOB}.walltime", clock),
-    "account": ("jobs.account", str),
-    "gpus-per-node": (f"{JOB}.devices_per_node", _devices),
-    "gres": (f"{JOB}.devices_per_node", _devices),
-    "ntasks-per-node": (f"{JOB}.tasks_per_node", whole),
-    "cpus-per-task": (f"{JOB}.cpus_per_task", whole),
-    "mem": (f"{JOB}.memory", str),
+_KEYS = {
+    RequestKind.NODES: f"{JOB}.nodes",
+    RequestKind.PARTITION: f"{JOB}.partition",
+    RequestKind.ACCOUNT: "jobs.account",
+    RequestKind.WALLTIME: f"{JOB}.walltime",
 }
-_PBS: OptionTable = {
-    "q": (f"{JOB}.partition", str),
-    "A": ("jobs.account", str),
-    "walltime": (f"{JOB}.walltime", clock),
+"""Our key for each request that all queues have."""
+_FURTHER_OPTIONS: dict[str, OptionTable] = {
+    "slurm": {
+        "qos": (f"{JOB}.qos", str),
+        "reservation": (f"{JOB}.reservation", str),
+        "gpus-per-node": (f"{JOB}.devices_per_node", _devices),
+        "gres": (f"{JOB}.devices_per_node", _devices),
+        "ntasks-per-node": (f"{JOB}.tasks_per_node", whole),
+        "cpus-per-task": (f"{JOB}.cpus_per_task", whole),
+        "mem": (f"{JOB}.memory", str),
+    },
+    "lsf": {"gpu": (f"{JOB}.devices_per_node", _devices_of_lsf)},
+    "oar": {"gpu": (f"{JOB}.devices_per_node", whole)},
 }
-_LSF: OptionTable = {
-    "nnodes": (f"{JOB}.nodes", whole),
-    "W": (f"{JOB}.walltime", lsf_clock),
-    "q": (f"{JOB}.partition", str),
-    "P": ("jobs.account", str),
-    "gpu": (f"{JOB}.devices_per_node", _devices_of_lsf),
-}
-_SGE: OptionTable = {
-    "nodes": (f"{JOB}.nodes", whole),
-    "h_rt": (f"{JOB}.walltime", grid_clock),
-    "q": (f"{JOB}.partition", str),
-    "P": ("jobs.account", str),
-    "g": ("jobs.account", str),
-}
-_PJM: OptionTable = {
-    "nodes": (f"{JOB}.nodes", _nodes_of_shape),
-    "elapse": (f"{JOB}.walltime", grid_clock),
-    "rscgrp": (f"{JOB}.partition", str),
-    "g": ("jobs.account", str),
-}
-_OAR: OptionTable = {
-    "nodes": (f"{JOB}.nodes", whole),
-    "host": (f"{JOB}.nodes", whole),
-    "gpu": (f"{JOB}.devices_per_node", whole),
-    "walltime": (f"{JOB}.walltime", oar_clock),
-    "q": (f"{JOB}.partition", str),
-    "project": ("jobs.account", str),
-}
-_COBALT: OptionTable = {
-    "n": (f"{JOB}.nodes", whole),
-    "nodecount": (f"{JOB}.nodes", whole),
-    "t": (f"{JOB}.walltime", clock),
-    "time": (f"{JOB}.walltime", clock),
-    "q": (f"{JOB}.partition", str),
-    "A": ("jobs.account", str),
-}
-_MSUB: OptionTable = {
-    "N": (f"{JOB}.nodes", whole),
-    "walltime": (f"{JOB}.walltime", grid_clock),
-    "T": (f"{JOB}.walltime", grid_clock),
-    "q": (f"{JOB}.partition", str),
-    "A": ("jobs.account", str),
-}
-"""Options of Moab (-N is the job's name) and of CEA's Bridge (-N counts nodes, -T seconds)."""
-_FLUX: OptionTable = {
-    "N": (f"{JOB}.nodes", whole),
-    "nodes": (f"{JOB}.nodes", whole),
-    "t": (f"{JOB}.walltime", flux_clock),
-    "time-limit": (f"{JOB}.walltime", flux_clock),
-    "q": (f"{JOB}.partition", str),
-    "queue": (f"{JOB}.partition", str),
-    "B": ("jobs.account", str),
-    "bank": ("jobs.account", str),
-}
-_DSUB: OptionTable = {
-    "N": (f"{JOB}.nodes", whole),
-    "q": (f"{JOB}.partition", str),
-    "A": ("jobs.account", str),
-}
-_TABLES = {
-    "slurm": _SLURM,
-    "pbs": _PBS,
-    "lsf": _LSF,
-    "sge": _SGE,
-    "pjm": _PJM,
-    "oar": _OAR,
-    "cobalt": _COBALT,
-    "msub": _MSUB,
-    "flux": _FLUX,
-    "dsub": _DSUB,
-}
+"""Options that only some queues have."""
+
+
+def _options_of(queue: str) -> OptionTable:
+    """Return the options of a queue for which a run file has a key."""
+    nodes_reader = _nodes_of_shape if queue == "pjm" else whole
+    readers = {RequestKind.NODES: nodes_reader, RequestKind.WALLTIME: _walltime_of(queue)}
+    options = dict(_FURTHER_OPTIONS.get(queue, {}))
+    for name, request in REQUESTS[queue].items():
+        if request in _KEYS:
+            options[name] = (_KEYS[request], readers.get(request, str))
+    return options
+
+
+_TABLES = {queue: _options_of(queue) for queue in REQUESTS}
 _SIGNS = {
     "slurm": "#SBATCH --",
     "pbs": "#PBS ",
