@@ -184,7 +184,7 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
 
-    This exceeds its accuracy, and makes it equal in every form of the record.
+    Seven digits exceed the accuracy, and make the number equal in every form of the record.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')

@@ -133,7 +133,7 @@ def fit_rungs_left(
 
 
 def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
-    """Return whether untrained rungs have planned times, and grow in compute one after another."""
+    """Return whether untrained rungs have planned times, and each has more compute than the last."""
     if not untrained:
         return False
     has_times = all(planned.seconds is not None for planned in untrained)

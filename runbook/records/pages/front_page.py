@@ -173,7 +173,7 @@ def _written_at() -> str:
 
 
 def _answer(run: RunState) -> str:
-    """Return one sentence about whether the run succeeded, and what failed."""
+    """Return a sentence that says whether the run succeeded, or what failed."""
     num_done = sum(phase.state == "done" for phase in run.phases)
     progress = RecordMessage.PHASES_DONE.fill(done=num_done, phases=len(run.phases))
     num_checks = 0

@@ -39,7 +39,9 @@ _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
 )
-"""Code, which is kept, or a LaTeX formula, in the form in which Jupyter's markdown leaves it."""
+"""Matches code, which is kept, and LaTeX formulas in the form in which Jupyter's Markdown leaves
+them.
+"""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 

@@ -43,7 +43,7 @@ _FULL = {
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
-    """Convert a failed write to one of our errors; finished work is kept."""
+    """Return one of our own errors for a failed write. Finished work is kept."""
     folder = files.base.parent
     message = _FULL.get(error.errno or 0)
     if message:

@@ -326,7 +326,7 @@ class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after another; zero bytes between them are padding.
 
     Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the file.
-    LZMAFile reports no error, so the rest of the text would be lost.
+    It reports no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

@@ -45,7 +45,7 @@ class JobAnswers:
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return the reason why each missing answer is missing.
+        """Return, for each node whose answer is missing, the reason.
 
         The node did not answer, or a check hung, or there was an error.
         """
