@@ -43,14 +43,19 @@ def _first_causes(text: str, models) -> list[str]:
         ("model = nn.DataParallel(model)", "DataParallel"),
         ("we wrap the model in DataParallel", "DataParallel"),
         ("Trainer(strategy='dp')", "DataParallel"),
+        ("the example uses only DP", "DataParallel"),
+        ("load with device_map='auto'", "layout"),
+        ("only one GPU works at a given time", "layout"),
         ("detect_anomaly=True", "debug option"),
         ("torch.autograd.set_detect_anomaly(True)", "debug option"),
         ("we train with anomaly detection", "debug option"),
+        ("NaN detection is turned on", "debug option"),
         ("TORCH_DISTRIBUTED_DEBUG=DETAIL", "debug option"),
         ("enabling checkpoint debug makes it crawl", "debug option"),
         ("the profiler is on", "debug option"),
         ("torch.use_deterministic_algorithms(True)", "debug option"),
         ("a larger batch size makes a step slower", "unequal work"),
+        ("training is slower when I set batch size to 4 compared with 1", "unequal work"),
         ("it prints source tokens/s, the paper has target tokens/s", "unequal work"),
         ("throughput keeps increasing in the first hour", "warm-up"),
         ("the first 5 steps are slow", "warm-up"),
@@ -62,6 +67,11 @@ def _first_causes(text: str, models) -> list[str]:
         ("another job is running on the same GPU", "slow steps"),
         ("other users train on this node", "slow steps"),
         ("mfu: 337.59", "FLOPs convention"),
+        ("a wrong MFU", "FLOPs convention"),
+        ("every micro-step runs the full gradient reduction", "communication"),
+        ("it is using shared GPU memory", "memory"),
+        ("the time of an update is continuously growing", "growing steps"),
+        ("a slowdown from 1.6 to 1.7.1", "software version"),
     ],
 )
 def test_the_words_of_a_set_up_name_its_cause(text, cause):
@@ -76,9 +86,14 @@ def test_the_words_of_a_set_up_name_its_cause(text, cause):
         "FullyShardedDataParallel wraps each block",
         "we use DDP instead of DataParallel",
         "Trainer(strategy='ddp')",
+        "tensor, DP and pipeline",
+        "device_map={'': rank}",
+        "every GPU works at all times",
+        "training is slower with dropout, batch size 4",
         "detect_anomaly=False",
         "set_detect_anomaly(False)",
         "anomaly detection is off",
+        "there is no NaN detection",
         "TORCH_DISTRIBUTED_DEBUG=INFO",
         "NCCL_DEBUG=WARN",
         "the profiler is off",
@@ -94,6 +109,12 @@ def test_the_words_of_a_set_up_name_its_cause(text, cause):
         "no other jobs are running on this node",
         "mfu: 41.2",
         "mfu 512 GPUs",
+        "no wrong MFU",
+        "the last micro-step runs the gradient reduction",
+        "kernels use shared memory",
+        "the time of an update is steady",
+        "the slower steps fall from 5.1 to 3.2 s",
+        "an upgrade from 1.6 to 1.7.1",
     ],
 )
 def test_the_words_of_a_healthy_set_up_name_no_cause(text):
@@ -109,17 +130,31 @@ def test_the_words_of_a_healthy_set_up_name_no_cause(text):
         ("slow with DDP", ["communication", "data wait", "no device"]),
         ("slow on multiple nodes", ["network", "data wait", "no device"]),
         ("slow compared to the paper", ["unequal work", "data wait", "no device"]),
-        ("the H100 is slower than the A100", ["software version", "stragglers", "unequal work"]),
+        ("the MFU is low", ["FLOPs convention", "data wait", "host"]),
+        ("slow on a 3080ti GPU", ["data wait", "no device", "host"]),
     ],
 )
 def test_a_complaint_has_the_causes_that_are_usual_for_its_kind_of_training(text, causes):
     assert _usual(text) == causes
 
 
+def test_a_newer_device_that_is_slower_may_be_faulty_or_lack_its_software():
+    text = "the H100 is slower than the A800, 8 GPUs"
+    assert [part.name for part in suspects(text, {}, [])] == ["software version", "stragglers"]
+    healthy = "the H100 is faster than the A800, 8 GPUs"
+    assert [*suspects(healthy, {}, [])] == []
+
+
 def test_usual_causes_fill_an_answer_and_no_more():
     assert _usual("training is slow", "saves", "host") == ["data wait"]
     assert len(_usual("slow with more GPUs on multiple nodes")) == LISTED_CAUSES
     assert _usual("training is slow", "saves", "host", "network") == []
+
+
+def test_a_question_about_speed_has_usual_causes():
+    assert _usual("why is one T4 faster?") == ["data wait", "no device", "host"]
+    assert _usual("one T4 is faster.") == []
+    assert _usual("where is the log?") == []
 
 
 def test_usual_causes_take_no_time_and_are_suspected():
@@ -141,6 +176,7 @@ def test_no_usual_cause_stands_beside_a_cause_that_the_text_names(models):
         "Throughput on 8 GPUs is 7.9 times that of one GPU.",
         "We train a 7B model on 256 A100 with ZeRO 1; a step takes 8.1 s, as planned.",
         "GPU utilization is 98 % and the loader has 8 workers per rank.",
+        "The memory does not increase. There is no difference between the losses of FSDP and DDP.",
     ],
 )
 def test_figures_without_a_complaint_have_no_cause(text, models):

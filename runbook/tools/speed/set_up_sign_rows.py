@@ -4,7 +4,7 @@ These causes are options and habits of measurement. `sign_rows` has the causes t
 programs describe.
 """
 
-from runbook.tools.speed.sign_rows import CausePattern
+from runbook.tools.speed.sign_rows import GROWING, CausePattern
 
 _RATE = r"(?:throughput|speed|(?:samples|tokens|tok|images) ?/ ?s\w*|tflops?)"
 _OFF = r"(?![\"'()]*[ \t]*[=:,(]?[ \t]*[\"']?(?:0|false|no|off|none|warn\w*|version|info)\b)"
@@ -18,21 +18,37 @@ _REPLACED = (
 _OTHERS = r"\b(?:other|another|more|somebody else's|other people's) (?:\w+ )?"
 _OTHER_WORK = r"(?:programs?|jobs?|tasks?|trainings?|users?)\b"
 
+_NO_UNIT = (
+    r"(?! ?(?:%|s\b|ms|sec\w*|min\w*|h\b|hours?|it\b|x\b|k?tok\w*|tflop\w*|samples|steps|img))"
+)
+"""Text after the number of a version, which has no unit."""
+
 SET_UP_SIGNS = (
     CausePattern(
         "DataParallel",
         r"(?<!distributed)(?<!distributed )(?<!distributed_)(?<!sharded )(?<!sharded)"
         r"\b(?:torch\.)?(?:nn\.)?dataparallel\b"
-        r"|\b(?:strategy|distributed_backend|accelerator)[\"']?\W{1,4}dp\b",
+        r"|\b(?:strategy|distributed_backend|accelerator)[\"']?\W{1,4}dp\b"
+        r"|\b(?:only|just|plain) dp\b",
         0.6,
         "start one process per device: torchrun and DistributedDataParallel",
         "PyTorch's documentation of DataParallel, simpletod issue 15",
         unless=_REPLACED,
     ),
     CausePattern(
+        "layout",
+        r"\bdevice_map\W{1,4}(?:auto|balanced|sequential)\b|\bnaive (?:model|pipeline|layer)[- ]?(?:parallel\w*|split\w*)"
+        r"|\bonly one (?:gpu|card|device) (?:works|will be in use|is (?:active|busy|in use)|at a time)\b"
+        r"|\bon a single (?:gpu|card|device) only\b",
+        0.7,
+        "the layers are split and one device works at a time: if the model fits on one, start a "
+        "process per device with a whole copy (torchrun)",
+        "qlora issues 12, 96 and 177; accelerate's documentation of device_map",
+    ),
+    CausePattern(
         "debug option",
         rf"\b(?:set_)?detect_anomaly\b{_OFF}"
-        r"|\banomaly detection\b(?! (?:is |was )?(?:off|disabled))"
+        r"|\b(?:anomaly|nan) (?:detection|checks?)\b(?! (?:is |was )?(?:off|disabled))"
         rf"|\btorch_distributed_debug[=: ]+detail\b|\bnccl_debug[=: ]+trace\b"
         r"|\b(?:with|enabl\w+|in|turn\w+ on)\b[^.;]{0,40}\bdebug(?: mode| build| option)?\b"
         r"(?=[ \w]{0,20}\b(?:makes?|slow\w*|mode|build)\b)"
@@ -46,6 +62,8 @@ SET_UP_SIGNS = (
         "unequal work",
         rf"\b(?:increas\w+|larger|bigger|doubl\w+) (?:the |my |our )?(?:\w+ )?batch(?:[- _]?sizes?)?\b"
         rf"[^.;]{{0,60}}\b{_LONGER}\b"
+        r"|\b(?:training |speed )?is (slow\w*) (?:when|if|with)\b[^.;]{0,20}\bbatch[- _]?size\b[^.;]{0,12}\b\d+ "
+        r"(?:compared|than|instead)"
         r"|\b(?:source|src|input) tok\w*(?: ?/ ?s\w*)?\b[^.]{0,80}\b(?:target|tgt|output) tok\w*"
         r"|\b(?:target|tgt|output) tok\w*(?: ?/ ?s\w*)?\b[^.]{0,80}\b(?:source|src|input) tok\w*"
         r"|\bmis-?leading\b[^.;]{0,30}\b(?:benchmark\w*|compar\w+)",
@@ -78,6 +96,44 @@ SET_UP_SIGNS = (
         0.2,
         "find_unused_parameters=False, where every parameter has a gradient in every step",
         "PyTorch's own warning of an extra traversal of the autograd graph",
+    ),
+    CausePattern(
+        "communication",
+        r"\b(?:each|every) micro-?(?:step|batch)\b[^.;]{0,30}\b(?:runs?|does|triggers?)\b[^.;]{0,20}"
+        r"\b(?:reduction|all-?reduce|synchroni[sz]ation)",
+        0.5,
+        "sum gradients once a step: no_sync() around all micro-batches but the last",
+        "cosmos-framework issue 161",
+    ),
+    CausePattern(
+        "memory",
+        r"\b(?:us(?:es?|ed|ing)|spill\w*|overflow\w*|falls? back)\b[^.;]{0,30}\bshared (?:gpu|video) memory\b",
+        0.8,
+        "a smaller micro-batch: the driver moves memory to the host where the device's is full",
+        "kohya_ss issue 961",
+    ),
+    CausePattern(
+        GROWING,
+        r"\btimes?\b[^.;]{0,40}\b(?:is|are|keeps?) (?:steadily|continuously|constantly|gradually) "
+        r"(?:increasing|growing|rising)\b",
+        0.3,
+        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "verl issue 2504",
+    ),
+    CausePattern(
+        "FLOPs convention",
+        r"\b(?:wrong|incorrect|impossible|negative) mfu\b",
+        0.5,
+        "see which device's peak the program divides by",
+        "llm.c issue 796",
+    ),
+    CausePattern(
+        "software version",
+        r"\b(?:slow\w*|regress\w*|longer)\b[^;\n]{0,60}\b(?:from|between) (?:\w+ )?v?\d+\.\d+(?:\.\d+)* (?:to|and) "
+        rf"(?:\w+ )?v?\d+\.\d+(?:\.\d+)*\b{_NO_UNIT}",
+        0.5,
+        "time the same step with the version before, and report the difference",
+        "PyTorch issue 50636",
     ),
     CausePattern(
         "host",

@@ -52,6 +52,12 @@ _NO_GAIN = (
     r"|\bsame (?:speed|time)\b|\b(?:slower|longer) (?:with|on) (?:more|two|\d+|multiple) (?:gpus|devices)\b"
 )
 """Words about more devices that do not help."""
+_ANOTHER_DEVICE = (
+    r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[2-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|mi\d{3}x?)\b"
+    r"[^.;]{0,60}\b(?:slow\w*|not (?:any )?faster|no faster|same speed)\b[^.;]{0,20}"
+    r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[1-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|p100|mi\d{3}x?)\b"
+)
+"""Words of a comparison between two kinds of devices."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
@@ -67,6 +73,18 @@ class _Suspect:
 
 
 _SUSPECTS = (
+    _Suspect(
+        "software version",
+        (_ANOTHER_DEVICE,),
+        "a newer device is no faster",
+        "see whether PyTorch, CUDA and the driver were built for this device",
+    ),
+    _Suspect(
+        "stragglers",
+        (_ANOTHER_DEVICE, r"\b(?:gpus|cards|devices|node)\b|\b\d+ ?x? ?[abhv]\d{2,3}"),
+        "a newer device is no faster, and there are several",
+        "time each device alone: one that is faulty slows all others",
+    ),
     _Suspect(
         "network",
         (_SEVERAL_NODES,),

@@ -19,7 +19,8 @@ COMPLAINT = (
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
     r"|bottleneck\w*|bad (?:scal\w+|speed|throughput|perf\w*|mfu|utili\w+)|(?:so|too|very|really|is) bad(?! at)|poor(?:ly)?"
     r"|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
-    r"|long(?:er)? than|(?:too|so|very|really|quite) (?:a )?long|(?<!not )forever|only (?:about |around |get |reach |~)*\d"
+    r"|long(?:er)? than|(?:too|so|very|really|quite) (?:a )?long|(?<!not )forever"
+    r"|only (?:about |around |get |reach |~)*\d[\d.]*"
     r"|less than expected|(?:much|far) (?:less than|below|from) \d\w*|\d+ ?% only"
     r"|increas\w+ (?:the |our |my )?(?:training |step |iteration |epoch )?time|(?:training |step )time increas\w+"
     r"|costs? (?:to|of|in) (?:the )?(?:training )?speed|(?:is|was) (?:expected|reasonable)"
@@ -32,8 +33,12 @@ COMPLAINT = (
     r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
     r"|costs? (?:about |around )?\d+|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
     r"|(?:large|high|big|huge|significant|massive) (?:perf\w* )?(?:impact|gap|difference|discrepancy)"
-    r"|trouble|useless comput\w+"
-    r"|(?:so|too) much time|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
+    r"|trouble|useless comput\w+|dominat(?:e|es|ed)|times? went from"
+    r"|(?:increase|improve|optimi[sz]e) (?:the |my |our )?(?:\w+ )?(?:speed|throughput|efficiency|utili[sz]ation)"
+    r"|loo?s(?:e|es|ing) (?:a )?(?:lots? of )?time|(?:so|too) much time"
+    r"|(?:speed|throughput|performance)\b[^.;]{0,20}(?:not|n't) increase"
+    r"|no (?:big |significant |real )?difference (?:between|in) (?:the )?(?:times?|speed|throughput)"
+    r"|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
 """Words with which people describe a slow training.
 
@@ -61,6 +66,11 @@ _SPEED = (
 """Words of a sentence about the speed, although it may also have words about another subject."""
 
 
+_QUESTION = re.compile(r"[?\N{FULLWIDTH QUESTION MARK}]\W*$")
+_ASKED = r"\b(?:slow\w*|fast\w*|speeds?|throughput|utili[sz]\w*|mfu|tflops?|accelerat\w+|multi[- ]?gpus?|optimal)\b"
+"""Words of a question about the speed."""
+
+
 @dataclass(frozen=True)
 class _Topic:
     """A cause, and words about the part of a training run where it arises."""
@@ -75,7 +85,7 @@ _TOPICS = (
     _Topic(
         "saves",
         r"(?<!gradient )(?<!activation )(?<!model )\bcheckpoints?\b|\b(?:sav(?:e|es|ing|er)|saved)\b(?! (?:memory|time))"
-        r"|\bevery \d{2,} (?:steps|iterations)\b",
+        r"|\bevery \d{2,} (?:steps|iterations)\b|\bckpts?\b|\b(?:a?synchronous|distributed|model) checkpointing\b",
         "save less often, or in the background; see which steps are slow",
     ),
     _Topic(
@@ -137,7 +147,8 @@ _TOPICS = (
     ),
     _Topic(
         "memory",
-        r"\bmalloc\b|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
+        r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bpage cache\b"
+        r"|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
     ),
     _Topic(
@@ -151,6 +162,7 @@ _TOPICS = (
         r"\bdata[- _]?(?:load\w*|pipeline|set\w*|reading)\b|\bloaders?\b|\b(?:nfs|lustre|gpfs|hdfs|s3|lmdb|hdd|efs)\b"
         r"|\bshuffl\w+|\baugment\w*|\btokeni[sz]\w+|\bpre-?process\w*|\bnum_workers\b|\b(?<!\d )workers?\b|\bshards\b"
         r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
+        r"|\bi/o\b|\bstreaming\b|\bwebdataset\b|\bhdf5\b|\bh5py\b|\bparquet\b|\bmem(?:ory)?[-_ ]?map\w*|\bmmap\b|\bssds?\b"
         r"|\bbetween (?:\w+ )?epochs\b|\bevery \d{2,} (?:steps|iterations)\b",
         "time a run on random tokens, without the loader; as many workers as cores per rank",
     ),
@@ -161,23 +173,23 @@ _TOPICS = (
         r"|\btensorboard\b|\bcpu-(?:intensive|bottlenecked)\b"
         r"|\bcpu[-_ ](?:quota|limits?|shares|affinity|load|utili[sz]ation)\b"
         r"|\bcgroups?\b|\bnuma\b|\bdocker\b|\bkubernetes\b|\bk8s\b|\bpods?\b|\bpin(?:ned)?_memory\b|\bnon_blocking\b"
-        r"|\bhost[- ]to[- ]device\b|\bmemcpy\w*|\.to\(device\)",
+        r"|\bhost[- ]to[- ]device\b|\bhooks?\b|\bgil\b|\bmemcpy\w*|\.to\(device\)",
         "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
     ),
     _Topic(
         "precision",
-        r"\bfp32\b|\bfloat32\b|\btf32\b|\bmixed[- ]precision\b|\bautocast\b|\b32[- ]bit\b",
+        r"\bfp32\b|\bfloat32\b|\btf32\b|\bmixed[- ]precision\b|\bautocast\b|\b(?:cuda\.)?amp\b|\b32[- ]bit\b",
         "16-bit products are fast on devices with tensor cores",
     ),
     _Topic(
         "kernels",
-        r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b",
+        r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b|\bcudnn\b",
         "see in a profile which kernels run; fused kernels (Apex, Transformer Engine, flash-attn)",
     ),
     _Topic(
         "stragglers",
         r"\bthrottl\w+|\bclocks?\b|\btemperatures?\b|\bpower (?:draw|cap|limit|consumption)\b|\boverheat\w*"
-        r"|(?<!than )(?<!on )(?<!with )(?<!using )\b(?:one|some) (?:of the )?(?:gpus?|nodes?|ranks?|cards?)\b",
+        r"|(?<!than )(?<!on )(?<!with )(?<!using )(?<!only )\b(?:one|some) (?:of the )?(?:gpus?|nodes?|ranks?|cards?)\b",
         "look at clocks, temperatures and errors of each device",
     ),
     _Topic(
@@ -197,7 +209,8 @@ _TOPICS = (
     _Topic(
         "software version",
         r"\b(?:upgrad|updat|downgrad)\w+"
-        r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b"
+        r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b|\bnightly\b"
+        r"|\bcompute capability\b|\bsm_\d\d\b"
         r"|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
         "time the same step with the version before, and report the difference",
     ),
@@ -205,6 +218,11 @@ _TOPICS = (
         "FLOPs convention",
         r"\b(?:mfu|hfu|flops)\b[^.;]{0,40}\b(?:calculat\w+|comput(?:ed|ation)|formula|peak|hard-?coded|mislead\w+|wrong)\b",
         "divide by the dense 16-bit peak of this device",
+    ),
+    _Topic(
+        "timing",
+        r"\btime\.time\b|\bperf_counter\b|\btimeit\b|\bcuda\.event\b|\basynchronous(?:ly)? (?:launch|execut|kernel)\w*",
+        "a clock on the host sees launches only: synchronize the device before reading it",
     ),
     _Topic(
         "no device",
@@ -238,6 +256,16 @@ def complains(text: str) -> bool:
     (True, False)
     """
     return any(_is_complaint(sentence) for sentence in sentences_of(text))
+
+
+def asks_about_speed(text: str) -> bool:
+    """Return whether a sentence of a text in lower case asks a question about speed or devices.
+
+    >>> asks_about_speed("why is one t4 faster?"), asks_about_speed("it is faster. ok?")
+    (True, False)
+    """
+    questions = [sentence for sentence in sentences_of(text) if _QUESTION.search(sentence)]
+    return any(re.search(_ASKED, sentence) for sentence in questions)
 
 
 def _is_complaint(sentence: str) -> bool:

@@ -12,7 +12,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import is_stated
 from runbook.tools.speed.signs import distinct_lines
 from runbook.tools.speed.suspects import LISTED_CAUSES, spans_nodes
-from runbook.tools.speed.topics import complains
+from runbook.tools.speed.topics import asks_about_speed, complains
 
 _NODES = (
     r"\b(?:multi(?:ple)?|more|several|many|different)[- ]?(?:nodes?|machines?|hosts?|servers?)\b"
@@ -21,7 +21,8 @@ _NODES = (
 )
 _DEVICES = (
     r"\b(?:multi(?:ple)?|more|several|many|all|both)[- ]?(?:the )?(?:gpus?|cards?|devices)\b"
-    r"|(?<![\w.-])(?:[2-9]|\d{2,3}|two|four|eight) ?(?:x |[x×*])? ?(?:\w+ )?(?:gpus?|cards?|[abhv]\d{2,3}s?)\b"
+    r"|(?<![\w.:：-])(?:[2-9]|\d{2,3}|two|four|eight)(?:\b|(?=x)) ?(?:x |[x×*])? ?"
+    r"(?:\w+ )?(?:gpus?|cards?|[abhv]\d{2,3}s?)\b(?! ?[:：])"
     r"|\b(?:ddp|fsdp|horovod|torchrun|nccl)\b|\bn_?gpus?\b|\bnproc\w*[ =]+[2-9]"
     r"|\bdistributed(?:data)?[ -]?(?:parallel\w*|training)\b"
 )
@@ -30,12 +31,6 @@ _ONE_PROCESS_EACH = (
     r"|distributed\w*|nproc\w*|world[_ ]size)\b"
 )
 """Words for programs that start one process per device."""
-_ANOTHER_DEVICE = (
-    r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[2-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|mi\d{3}x?)\b"
-    r"[^.;]{0,60}\b(?:slow\w*|not (?:any )?faster|no faster|same speed)\b[^.;]{0,20}"
-    r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[1-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|p100|mi\d{3}x?)\b"
-)
-"""Words of a comparison between two kinds of devices."""
 _COMPARED = (
     r"\b(?:compared (?:to|with)|in contrast to|whereas|reported|paper|readme|table|benchmark"
     r"|than (?:the|with|in|my|our|a|single))\b"
@@ -63,18 +58,11 @@ class _UsualCause:
 
 _USUAL_CAUSES = (
     _UsualCause(
-        "software version",
-        _ANOTHER_DEVICE,
+        "FLOPs convention",
+        r"\bmfu\b|\bflops utili[sz]ation",
         "",
-        "a newer device that is no faster",
-        "see whether PyTorch, CUDA and the driver were built for this device",
-    ),
-    _UsualCause(
-        "stragglers",
-        _ANOTHER_DEVICE,
-        "",
-        "a newer device that is no faster",
-        "time each device alone: one that is faulty slows all others",
+        "a low MFU",
+        "see which device's peak the program divides by",
     ),
     _UsualCause(
         "network",
@@ -137,7 +125,7 @@ _USUAL_CAUSES = (
 
 
 def usual_causes(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
-    """Yield usual causes of a text's kind of training, until there are enough with those `named`.
+    """Yield usual causes of the training that a text asks about, until there are enough with those `named`.
 
     >>> [part.name for part in usual_causes("training is slow", {}, ["saves"])]
     ['data wait', 'no device']
@@ -145,7 +133,7 @@ def usual_causes(text: str, facts: Facts, named: Collection[str]) -> Iterator[Ga
     []
     """
     plain = distinct_lines(text.lower())
-    if not complains(plain):
+    if not (complains(plain) or asks_about_speed(plain)):
         return
     causes = set(named)
     for usual in _USUAL_CAUSES:
