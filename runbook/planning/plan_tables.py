@@ -60,7 +60,7 @@ _MEMORY_PARTS = {
     "logits": "logits",
     "passing": "gradients in transit through a layer",
     "attention_scores": "attention scores, if they are stored",
-    "buffers": "buffers of the engine, if they are known",
+    "buffers": "buffers of the engine and workspaces of matrix products, if they are known",
     "optimizer_moment": "the optimizer's step, after activations are freed",
     "host": "in main memory, per device",
 }
@@ -305,8 +305,8 @@ def memory_table(plan: Plan) -> Table:
         }
 
     note = (
-        "Parts are those of one rank of the fullest stage. On accelerators, library buffers are "
-        "not counted."
+        "Parts are those of one rank of the fullest stage. On accelerators, contexts and buffers "
+        "of communication are not counted."
     )
     return by_phase(rows, "Memory", note)
 

@@ -19,12 +19,19 @@ in public READMEs and notes of users, and NVIDIA's page of Llama 3.1 recipes. `n
 and the plan does not know. Attention by plain PyTorch on Intel's devices was counted afterwards, in sight of its two rows,
 and so were the 16-bit gradients and the loss of Megatron Bridge's recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge
 067f987df03b: `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl` te).
+
+gpu_peaks_megatron_tests.csv: 23 tests of Megatron-core on eight H100s (NVIDIA/Megatron-LM d98e8a64ddf3,
+tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_dev_dgx_h100.json, `mem-max-allocated-bytes` of the last
+rank): all dense ones that state only options that the plan knows, one of each setting. They were planned on 2026-11-28
+before anything was changed for them: median 5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix
+products, whose sizes are those of PyTorch's and Transformer Engine's sources, were counted afterwards.
 """
 
 from __future__ import annotations
 
 import csv
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +152,9 @@ MODELS_LEFT_OUT: dict[str, dict[str, Any]] = {
         "activation": "swiglu",
     },
 }
+MODELS_LEFT_OUT["gpt-swiglu"] = {"activation": "swiglu"}
+MODELS_LEFT_OUT["gpt-no-biases"] = {"biases": False}
+MODELS_LEFT_OUT["gpt-rope"] = {"position_embedding": "rope"}
 MODELS_LEFT_OUT["llama-untied"] = MODELS_LEFT_OUT["llama"] | {"tied_embeddings": False}
 MODEL_COLUMNS = (
     *("layers", "hidden", "heads", "kv_heads", "ffn_hidden", "sequence_length", "vocabulary"),
@@ -162,14 +172,17 @@ def left_out_stage(row: dict[str, str]) -> StageMemory:
         **MODELS_LEFT_OUT[row["model"]],
     )
     tensor = int(row["tensor"])
-    devices = tensor * int(row["pipeline"]) * int(row["data"])
+    context = int(row.get("context", 1))
+    devices = tensor * int(row["pipeline"]) * context * int(row["data"])
     training = {name: int(row[name]) for name in ("micro_batch", "global_batch", "sequence_length")}
     training |= {name: row[name] for name in ("framework", "precision", "recompute")}
     training["reduce_in_bf16"] = row.get("reduce_in_bf16") == "yes"
     training["loss_fusion"] = row.get("loss_fusion") or "auto"
     parallel = {name: int(row[name]) for name in ("tensor", "pipeline", "zero_stage")}
     parallel["virtual_pipeline"] = int(row.get("virtual_pipeline", 1))
-    has_sequence = tensor > 1 and row["model"] != "gpt" and row.get("sequence") != "no"
+    parallel["context"] = context
+    by_model = "no" if row["model"] == "gpt" else "yes"
+    has_sequence = tensor > 1 and row.get("sequence", by_model) == "yes"
     per_node = math.gcd(8, devices)
     sections = {
         "training": training | {"dropout": float(row.get("dropout", 0.0))},
@@ -213,10 +226,50 @@ def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
         kind[row["log"]] = error
     assert (len(errors), len(unknown)) == (10, 2)
     assert max(map(abs, errors.values())) < 0.07, errors
-    assert sorted(map(abs, errors.values()))[4] < 0.02, errors
+    assert sorted(map(abs, errors.values()))[4] < 0.018, errors
     every = sorted(map(abs, (*errors.values(), *unknown.values())))
-    assert (every[5] + every[6]) / 2 < 0.03, "the median of all twelve"
+    assert (every[5] + every[6]) / 2 < 0.0205, "the median of all twelve"
     assert every[-1] < 0.08, unknown
+
+
+def test_tests_of_megatron_core_are_planned_within_four_percent_thanks_to_workspaces() -> None:
+    """docs/plan.md states these errors: without the workspaces the worst is four times as large."""
+    lines = (HERE / "gpu_peaks_megatron_tests.csv").read_text(encoding="utf-8").splitlines()
+    errors = []
+    errors_without = []
+    for row in csv.DictReader(lines):
+        stage = left_out_stage(row)
+        planned_bytes = stage.most if row["keeps_scores"] == "yes" else stage.least
+        logged_bytes = float(row["max_allocated_mib"]) * 2**20
+        errors.append(abs(planned_bytes / logged_bytes - 1))
+        errors_without.append(abs((planned_bytes - stage.buffers) / logged_bytes - 1))
+    assert len(errors) == 23
+    assert statistics.median(errors) < 0.01
+    assert max(errors) < 0.04
+    assert statistics.median(errors_without) == pytest.approx(0.0532, abs=5e-4)
+    assert max(errors_without) == pytest.approx(0.154, abs=5e-4)
+
+
+@pytest.mark.parametrize(
+    ("framework", "device", "workspaces"),
+    [
+        ("megatron-lm", "H100-SXM", 3),
+        ("megatron-lm", "B200-SXM", 3),
+        ("megatron-lm", "GB300", 3),
+        ("megatron-lm", "H100-PCIe", 3),
+        ("nemo", "H100-SXM", 3),
+        ("megatron-deepspeed", "H100-SXM", 2),
+        ("runbook", "H100-SXM", 0),
+        ("megatron-lm", "A100-80GB", 0),
+        ("megatron-lm", "MI355X", 0),
+    ],
+)
+def test_workspaces_of_matrix_products_depend_on_the_framework_and_the_device(
+    framework: str, device: str, workspaces: int
+) -> None:
+    lines = (HERE / "gpu_peaks_megatron_tests.csv").read_text(encoding="utf-8").splitlines()
+    row = next(csv.DictReader(lines)) | {"framework": framework, "device": device}
+    assert left_out_stage(row | {"zero_stage": "0"}).buffers == workspaces * 32 * 2**20
 
 
 def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridge_saved() -> None:
@@ -243,7 +296,7 @@ def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridg
 def test_pytorchs_own_softmax_takes_more_than_a_fused_one_in_its_backward_pass() -> None:
     """Megatron-DeepSpeed on Intel's devices: 8 bytes for a score of the layer in work, elsewhere 5."""
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
-    intel = next(row for row in csv.DictReader(lines) if row["device"])
+    intel = next(row for row in csv.DictReader(lines) if row["device"].startswith("PVC"))
     scores = left_out_stage(intel).attention_scores
     assert scores == 8 * 4 * 32 * 4096**2
     fused = left_out_stage(intel | {"device": ""})

@@ -1,8 +1,9 @@
 """Memory of a training: bytes by part on each rank, and whether they fit.
 
 States (weights, gradients, optimizer) are exact for the supported optimizers; activations follow
-Korthikanti et al. (arXiv 2205.05198). The libraries' own memory (contexts, communication and
-allocator buffers) is not counted on an accelerator. On a CPU, the module `cpu` adds it.
+Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory on an accelerator, only the
+workspaces of matrix products are counted; contexts, communication and the allocator's unused
+blocks are not. On a CPU, the module `cpu` adds it.
 """
 
 from dataclasses import dataclass, replace
@@ -54,7 +55,8 @@ class StageMemory:
     buffers: int = 0
     """Buffers of the engine in addition to its states.
 
-    They are DeepSpeed's buckets, and weights that ZeRO 3 has gathered.
+    They are DeepSpeed's buckets, weights that ZeRO 3 has gathered, and the workspaces of matrix
+    products.
     """
     host: int = 0
     """Bytes per device in the node's main memory, for the optimizer's states if they are offloaded."""
@@ -162,6 +164,22 @@ They were counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without 
 """
 
 
+_WORKSPACE_BYTES = 32 * 2**20
+"""Bytes of one workspace of cuBLAS on Hopper and later GPUs, which PyTorch's allocator provides.
+
+Sources: parseChosenWorkspaceSize in PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, and
+get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Earlier GPUs
+have 8 and 4 MiB, and AMD's another library; neither is counted.
+"""
+_LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
+_WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
+"""Number of workspaces by framework.
+
+PyTorch has one for the main thread and one for the thread of the backward pass. Transformer Engine,
+which Megatron-core uses, has its own. The plan of our own trainer was measured without this part.
+"""
+
+
 LIVE_PARAMETERS = 10**9
 """Number of weights that DeepSpeed's ZeRO 3 keeps gathered at once by default."""
 
@@ -228,7 +246,7 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
         stored,
         logits=round(logits),
         passing=round(max(0.0, _passing_gradients(choice) - logits)),
-        buffers=_engine_buffers(choice, parameters),
+        buffers=_engine_buffers(choice, parameters) + _workspaces(choice),
         optimizer_moment=_optimizer_moment(choice, parameters),
     )
 
@@ -397,6 +415,14 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
         return 0
 
     return 0
+
+
+def _workspaces(choice: Choice) -> int:
+    """Return the bytes of all workspaces of matrix products on a GPU."""
+    device = device_of(choice.site)
+    if device is None or device.family not in _LARGE_WORKSPACE_FAMILIES:
+        return 0
+    return _WORKSPACES.get(choice.training.framework, 0) * _WORKSPACE_BYTES
 
 
 def _main_gradients(choice: Choice) -> float:

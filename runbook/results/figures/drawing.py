@@ -16,6 +16,7 @@ GREEN = "#009E73"
 VERMILION = "#D55E00"
 SKY = "#56B4E9"
 GREY = "#666666"
+PURPLE = "#CC79A7"
 SERIES = ((BLUE, "-"), (VERMILION, "--"), (GREEN, "-."), (ORANGE, ":"), (SKY, "-"), (GREY, "--"))
 STYLE: Any = {
     "font.size": 9,

@@ -15,6 +15,7 @@ from runbook.results.figures.drawing import (
     GREEN,
     GREY,
     ORANGE,
+    PURPLE,
     SERIES,
     SKY,
     VERMILION,
@@ -29,6 +30,7 @@ MEMORY_PARTS = (
     ("activations", "activations", ORANGE, "\\\\"),
     ("logits", "logits", VERMILION, "xx"),
     ("passing", "gradients in transit", GREY, "oo"),
+    ("buffers", "buffers", PURPLE, "--"),
 )
 """Key, label, colour and hatching. The hatching distinguishes the parts without colour."""
 
