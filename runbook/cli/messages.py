@@ -1,4 +1,4 @@
-"""Messages about the command line: one row each, with `{name}` for a value."""
+"""Messages about the command line, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of the displays: one row each, with `{name}` for a value."""
+"""Messages of the displays, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about forecasts of a loss: one row each, with `{name}` for a value."""
+"""Messages about forecasts of a loss, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

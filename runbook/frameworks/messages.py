@@ -1,4 +1,4 @@
-"""Messages about options that a framework lacks: one row each, with `{name}` for a value."""
+"""Messages about options that a framework lacks, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about logs that cannot be read: one row each, with `{name}` for a value."""
+"""Messages about logs that cannot be read, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

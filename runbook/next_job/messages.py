@@ -1,4 +1,4 @@
-"""Messages about the decision after a job: one row each, with `{name}` for a value."""
+"""Messages about the decision after a job, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about parameters and their files: one row each, with `{name}` for a value."""
+"""Messages about parameters and their files, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

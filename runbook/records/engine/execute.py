@@ -274,7 +274,7 @@ def execute_phase(
     except (NotebookStopped, NotebookInterrupted) as stopped:
         code = 128 + stopped.number
     except (PapermillException, CellControlSignal, RuntimeError, NoSuchKernel) as raised:
-        # A kernel that died is a RuntimeError; the engine has noted it in the record
+        # RuntimeError: the kernel died, and the engine has noted that in the record
         error = raised
 
     record = find_phase_record(run_folder, phase)

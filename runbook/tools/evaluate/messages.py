@@ -1,4 +1,4 @@
-"""Messages about evaluations: one row each, with `{name}` for a value."""
+"""Messages about evaluations, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about a published site: one row each, with `{name}` for a value."""
+"""Messages about a published site, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

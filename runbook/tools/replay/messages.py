@@ -1,4 +1,4 @@
-"""Messages about replays of a step: one row each, with `{name}` for a value."""
+"""Messages about replays of a step, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

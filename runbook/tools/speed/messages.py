@@ -1,4 +1,4 @@
-"""Messages about predicted step times: one row each, with `{name}` for a value."""
+"""Messages about predicted step times, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about starting upstream's programs: one row each, with `{name}` for a value."""
+"""Messages about starting upstream's programs, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
