@@ -190,6 +190,12 @@ def test_more_devices_without_gain_may_have_a_larger_batch():
     assert "unequal work" not in [part.name for part in suspects(healthy, {}, [])]
 
 
+@pytest.mark.parametrize("figure", ["53k", "53K", "53,000"])
+def test_thousands_of_tokens_are_read_however_they_are_written(figure):
+    facts = read_facts(f"{figure} tok/s on 8 H100", {})
+    assert float(facts["reached.tokens_per_second"]) == 53000
+
+
 def test_the_times_that_iterations_took_are_step_times():
     lines = [f"2024-01-01 05:5{n}: Iteration took {30 + n}.5 s." for n in range(6)]
     steady, _ = measured_parts("\n".join(lines), parse_lines([]), {})

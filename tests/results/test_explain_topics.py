@@ -89,6 +89,7 @@ def _first_causes(text: str, models) -> list[str]:
         ("times went from 2 to 16 hours with a nightly build", "software version"),
         ("can we improve the speed of the data loader?", "data wait"),
         ("by time.time() the backward is slow", "timing"),
+        ("gradient_accumulation_steps makes it slow", "gradient accumulation"),
         ("sync batch norm is slow", "communication"),
         ("slow when other jobs are there", "slow steps"),
         ("generating sample images is so slow", "evaluation"),

@@ -501,10 +501,10 @@ def _is_among(figure: float, peaks: Sequence[float]) -> bool:
 def _plain_figure(figure: str) -> str:
     """Return a figure without separators between thousands.
 
-    >>> _plain_figure("3.7k"), _plain_figure("14,451."), _plain_figure("420.5")
-    ('3700', '14451', '420.5')
+    >>> _plain_figure("3.7k"), _plain_figure("53K"), _plain_figure("14,451."), _plain_figure("420.5")
+    ('3700', '53000', '14451', '420.5')
     """
-    plain = figure.strip(".").replace(",", "")
+    plain = figure.strip(".").replace(",", "").lower()
     if not plain.endswith("k"):
         return plain
     return f"{1000 * float(plain[:-1]):g}"

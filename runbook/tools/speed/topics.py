@@ -220,6 +220,11 @@ _TOPICS = (
         "divide by the dense 16-bit peak of this device",
     ),
     _Topic(
+        "gradient accumulation",
+        r"\bgrad(?:ient)?[-_ ]?accum\w*",
+        "a step has as many micro-batches: compare tokens/s of a device",
+    ),
+    _Topic(
         "timing",
         r"\btime\.time\b|\bperf_counter\b|\btimeit\b|\bcuda\.event\b|\basynchronous(?:ly)? (?:launch|execut|kernel)\w*",
         "a clock on the host sees launches only: synchronize the device before reading it",
