@@ -127,14 +127,14 @@ def standing(identity: Identity) -> Standing:
     return Standing.ALIVE if is_same else Standing.DEAD
 
 
-def process_tree(token: str) -> list[psutil.Process]:
-    """Return every running process of a job except this one.
+def process_tree(*tokens: str) -> list[psutil.Process]:
+    """Return every running process of these jobs except this one.
 
     These are the marked processes and all their descendants.
     """
     tree: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
-        if _environment(process).get(JOB_VARIABLE) == token:
+        if _environment(process).get(JOB_VARIABLE) in tokens:
             tree[process.pid] = process
             with contextlib.suppress(psutil.NoSuchProcess):
                 tree.update({child.pid: child for child in process.children(recursive=True)})

@@ -112,9 +112,9 @@ class LocalScheduler(Scheduler):
         after: Sequence[JobFolder],
     ) -> str:
         assert not after, "only the jobs of a queue wait for each other"
-        for status in earlier:
-            if status.state is JobState.LOST:
-                _kill(status.job_id)  # Processes that the job left running
+        lost_jobs = [status.job_id for status in earlier if status.state is JobState.LOST]
+        if lost_jobs:
+            _kill(*lost_jobs)  # Processes that the jobs left running
 
         job_id = f"local-{secrets.token_hex(4)}"
         # The record is written first, so that the job's processes can be found whatever happens
@@ -239,13 +239,23 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
     return [process for process in processes.process_tree(job_id) if process.pid != pid]
 
 
-def _kill(job_id: str, spare: int = 0) -> None:
-    """Kill all processes of a job, the script last, so that it can record how its ranks ended."""
-    if spare:
-        processes.kill_until_none(lambda: _all_but(spare, job_id), seconds=5)
-        processes.wait_until(lambda: not processes.process_tree(job_id), 3)
+def _kill(*job_ids: str, spare: int = 0) -> None:
+    """Kill all processes of jobs.
 
-    survivors = processes.kill_until_none(lambda: processes.process_tree(job_id))
+    `spare` is the process id of the job's script, which is killed last, so that it can record how
+    its ranks ended.
+    """
+
+    def running() -> list[psutil.Process]:
+        return processes.process_tree(*job_ids)
+
+    if spare:
+        processes.kill_until_none(
+            lambda: [process for process in running() if process.pid != spare], seconds=5
+        )
+        processes.wait_until(lambda: not running(), 3)
+
+    survivors = processes.kill_until_none(running)
     if survivors:
         pids = ", ".join(str(process.pid) for process in survivors)
-        raise JobError(JobMessage.PROCESSES_NOT_KILLED, job_id=job_id, pids=pids)
+        raise JobError(JobMessage.PROCESSES_NOT_KILLED, job_id=", ".join(job_ids), pids=pids)
