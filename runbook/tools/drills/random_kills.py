@@ -324,7 +324,9 @@ class KillsAfterSteps:
         if step > self._furthest:
             killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
         trained = max(0.0, killed_at - training_from)
-        self._furthest = max(self._furthest, first_step + int(trained / self._parts.pace))
+        # Without copies in node memory, each attempt begins at a save.
+        made = self._parts.made_in(trained, behind_save=0)
+        self._furthest = max(self._furthest, first_step + made.steps)
         return killed_at, SOFTWARE
 
     def quiet_until(self, held_seconds: float) -> float:

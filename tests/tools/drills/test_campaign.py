@@ -101,3 +101,15 @@ def test_kills_of_the_drill_wait_for_their_steps():
     second, _ = kills.after(30.0, 20, 32.0)
     assert second == 32 + 6 + delays[1]
     assert kills.after(50.0, 20, 52.0)[0] == float("inf")
+
+
+def test_kills_of_the_drill_do_not_count_saves_as_steps():
+    parts = CampaignParts(
+        step=1, steps_between_saves=10, save_stall=5, save_lag=5, start=2, resume=0, nodes=1
+    )
+    kills = KillsAfterSteps(parts, [25, 30], [0.5, 0.5])
+    first, _ = kills.after(0.0, 0, 2.0)
+    assert first == 2 + 25 + 2 * 5 + 0.5
+    # Without the saves, 35 steps would have been made in that time, and 30 would not be awaited.
+    second, _ = kills.after(40.0, 20, 42.0)
+    assert second == 42 + 10 + 0.5
