@@ -54,7 +54,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
         *_changed_keys_tables(settings),
         *commands_table(settings),
         *plan_tables.tables(plan),
-        *plan_tables.site_tables(settings.site, plan, settings.run.training.precision),
+        *plan_tables.site_tables(settings.site, plan, settings.run.training),
         _other_layouts_table(settings),
     ]
     texts = [table.as_text() for table in tables]

@@ -1,14 +1,28 @@
-"""The number of checkpoints on the disk at the same time.
+"""The number of checkpoints on the disk at the same time, and the size of one.
 
 They are the newest checkpoints, those that are kept permanently, and the one being written.
 """
 
 import math
+from collections.abc import Sequence
 
-from runbook.plan_file.schema import Checkpoint
+from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Precision
 
 NEAR_COPIES = 2
 """Copies of a rank's state in node memory: the newest complete one, and the one being written."""
+
+
+def bytes_per_parameter(precision: Precision, moments: Sequence[str] = ADAM_MOMENTS) -> int:
+    """Return the checkpoint's bytes per parameter.
+
+    They include the weights in the training format, fp32 master weights unless that format is fp32,
+    and the optimizer's moments.
+
+    >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
+    (14, 12)
+    """
+    weights = 4 if precision == "fp32" else 2 + 4
+    return weights + 4 * len(moments)
 
 
 def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:

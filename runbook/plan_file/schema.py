@@ -228,6 +228,10 @@ class Duration:
     tokens: int
 
 
+ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
+"""Float32 tensors that Adam keeps for each weight, by the names in torch's state of it."""
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """Adam with decoupled weight decay."""
@@ -237,6 +241,14 @@ class Optimizer:
     epsilon: float = field(metadata=within(POSITIVE))
     weight_decay: float = field(metadata=within(NOT_NEGATIVE))
     clip_gradient: float = field(metadata=within(NOT_NEGATIVE))
+
+    @property
+    def moments(self) -> tuple[str, ...]:
+        """Names of the float32 tensors that the optimizer keeps for each weight.
+
+        The trainer saves them; memory, checkpoints and the step's time follow from their number.
+        """
+        return ADAM_MOMENTS
 
 
 @dataclass(frozen=True)

@@ -353,16 +353,7 @@ def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
         evaluation=schema.Evaluation(training.eval_interval, training.eval_iterations),
         checkpoint=_checkpoint(settings, choice),
         log=_log(settings, choice),
-        limits=schema.Limits(
-            exit_duration_seconds=0 if choice.smoke else training.exit_duration,
-            process_group_timeout_seconds=training.process_group_timeout,
-            exit_interval=0 if choice.smoke else training.exit_interval,
-            nan_policy=training.nan_policy,
-            nan_limit=training.nan_limit,
-            spike_policy=training.spike_policy,
-            replay_interval=training.replay_interval,
-            fewer_replicas=FewerNodes(settings, choice).replicas,
-        ),
+        limits=_limits(settings, choice),
         sampling=schema.Sampling(
             prompt="" if choice.smoke else training.sample_prompt,
             prompt_ids=(),
@@ -412,6 +403,16 @@ def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedD
         split=data.split,
         cache=cache,
     )
+
+
+def _limits(settings: Settings, choice: Choice) -> schema.Limits:
+    """Return the limits of a phase. A smoke test does not end by time or step."""
+    limits = dataclasses.replace(
+        choice.training.limits, fewer_replicas=FewerNodes(settings, choice).replicas
+    )
+    if choice.smoke:
+        return dataclasses.replace(limits, exit_duration_seconds=0, exit_interval=0)
+    return limits
 
 
 def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:

@@ -12,10 +12,11 @@ from runbook.core import quantities
 from runbook.core.checks import Check, counted
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import show_bytes, show_count, show_device_hours, show_duration
+from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site, Timing
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.phase_names import FULL, SMOKE
-from runbook.plan_file.schema import PhasePlan, Precision
+from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.flops import CONVENTIONS
 from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
@@ -541,10 +542,15 @@ def checks_table(plan: Plan) -> Table:
     return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 
-def site_tables(site: Site, content: Plan, precision: Precision) -> tuple[Table, ...]:
+def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, ...]:
     """Return the site's part of a plan: checkpoint times by tier, and its document's numbers."""
     all_tables = (
-        tier_table(site, content.model.parameters, precision),
+        tier_table(
+            site,
+            content.model.parameters,
+            training.precision,
+            training.optimizer.moments,
+        ),
         documents_table(site, content),
     )
     return tuple(table for table in all_tables if table.rows)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from runbook.core.checks import Check, check_of
 from runbook.params.schema.keys import EXCLUSIVE
 from runbook.params.schema.run_file import Training
+from runbook.params.schema.value_types import OnlyOwnTrainer
 from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.learning_rate import LearningRate
@@ -16,14 +17,6 @@ from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
-_OWN_KEYS = (
-    *("nan_policy", "nan_limit", "spike_policy"),
-    *("alarms_after", "alarm_webhook", "alarm_command"),
-    *("trackers", "tracker_project"),
-    *("keep_every", "async_save", "resume_changed", "replay_interval"),
-    *("near_interval", "near_folder"),
-)
-"""Keys below `training` that only our own trainer supports."""
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
 """The name of each group in `EXCLUSIVE`, and how many of its keys may be set."""
 
@@ -106,10 +99,10 @@ def check_schedule(choice: Choice) -> list[Check]:
 def _ignored_keys(choice: Choice) -> Iterator[Check]:
     """Yield a warning if a key of our own trainer is set but another framework trains."""
     training = choice.training
-    defaults = Training.model_fields
     ignored = []
-    for key in _OWN_KEYS:
-        if getattr(training, key) != defaults[key].default:
+    for key, info in Training.model_fields.items():
+        is_own = any(isinstance(mark, OnlyOwnTrainer) for mark in info.metadata)
+        if is_own and getattr(training, key) != info.default:
             ignored.append(f"training.{key}")
 
     if ignored and not choice.smoke and not choice.own_trainer:

@@ -1,6 +1,6 @@
 """Comparison of the site's limits (queues, disk and shared storage) with the needs of the run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 
@@ -11,7 +11,7 @@ from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
-from runbook.plan_file.schema import Precision
+from runbook.plan_file.schema import ADAM_MOMENTS, Precision
 from runbook.planning.cost.checkpoint_size import checkpoint_bytes
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
@@ -120,13 +120,18 @@ STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
 """The model sizes for which a document states its times."""
 
 
-def tier_table(site: Site, parameters: int, precision: Precision) -> Table:
+def tier_table(
+    site: Site,
+    parameters: int,
+    precision: Precision,
+    moments: Sequence[str] = ADAM_MOMENTS,
+) -> Table:
     """Return each of the site's tiers with the minimum time for a checkpoint of this model.
 
     The document's own time is shown only for the size to which it applies. A site without tiers has
     no rows.
     """
-    checkpoint = checkpoint_bytes(parameters, precision)
+    checkpoint = checkpoint_bytes(parameters, precision, moments)
     tiers = _tiers(site)
     rows = []
     for name, gigabytes_per_second in site.write_bandwidth.items():

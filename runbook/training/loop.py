@@ -40,7 +40,7 @@ from runbook.training.engines.engine import (
     TrainingEngine,
 )
 from runbook.training.engines.gpt_model import DTYPES
-from runbook.training.health import injected_faults
+from runbook.training.health import bad_steps, injected_faults
 from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
@@ -349,7 +349,7 @@ class TrainingLoop:
 
     def _pass_over_again(self) -> None:
         """Skip again the steps that an earlier segment skipped but did not save."""
-        if "rollback" in (self.spec.limits.nan_policy, self.spec.limits.spike_policy):
+        if bad_steps.may_roll_back(self.spec.limits):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
             consumed_samples = self.progress.consumed_samples
@@ -432,7 +432,7 @@ class TrainingLoop:
         self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """Return the steps of a confirmed spike, if the plan's policy for spikes is a rollback."""
+        """Return the steps of a confirmed spike, if the plan's policy answers it."""
         last = record.consumed_samples - 1
         fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
@@ -451,7 +451,7 @@ class TrainingLoop:
             if alarm.kind == "spike" and alarm.metric == "loss":
                 spikes.append(alarm)
 
-        if not spikes or self.spec.limits.spike_policy != "rollback":
+        if not spikes or not bad_steps.answers_spikes(self.spec.limits):
             return []
         first_iteration = spikes[0].since
         return [step for step in self.newest if step.iteration >= first_iteration]
@@ -465,7 +465,7 @@ class TrainingLoop:
         bad = steps[-1]
         has_checkpoint = self.pending is not None
         policy = self.bad_steps.policy(bad)
-        if policy == "rollback" and not has_checkpoint:
+        if self.bad_steps.needs_checkpoint(bad) and not has_checkpoint:
             has_checkpoint = run_on_first_rank(lambda: bool(folders.candidates(root)[0]))
         action = self.bad_steps.action(bad, has_checkpoint=has_checkpoint)
         for step in steps:
@@ -816,7 +816,7 @@ class Stepper:
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
             jumped = (
-                spec.limits.spike_policy == "skip"
+                bad_steps.withholds_jumps(spec.limits)
                 and is_finite
                 and self.watch.loss.excess(loss) > 1
             )

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from suite.messages import check_about, says
 
 from runbook.plan_file.diagnostics import Statement
-from runbook.plan_file.kept_checkpoints import most_at_once
+from runbook.plan_file.kept_checkpoints import bytes_per_parameter, most_at_once
 from runbook.plan_file.schema import Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.checkpoint_size import (
     Storage,
-    bytes_per_parameter,
     checkpoint_bytes,
     storage,
 )

@@ -18,6 +18,7 @@ from runbook.params.schema.value_types import (
     LossFusion,
     Name,
     NonNegative,
+    OnlyOwnTrainer,
     Positive,
     Seconds,
     SecretReference,
@@ -36,6 +37,7 @@ from runbook.plan_file.schema import (
     Engine,
     Fp8,
     Kernels,
+    Limits,
     NanPolicy,
     Optimizer,
     Precision,
@@ -267,38 +269,38 @@ class Training(Strict):
     above."""
     min_loss_scale: Positive = 1.0
     """fp16 only: lower limit of the dynamic scale; nan_policy handles an overflow at the limit."""
-    nan_policy: NanPolicy = "stop"
+    nan_policy: Annotated[NanPolicy, OnlyOwnTrainer()] = "stop"
     """On a NaN or infinite loss or gradient: stop, skip the step, or rollback to the last save and
     then skip it.
     """
-    nan_limit: Whole = 3
+    nan_limit: Annotated[Whole, OnlyOwnTrainer()] = 3
     """This many such steps in a row (or rollbacks in one job) stop the training under any policy."""
-    spike_policy: SpikePolicy = "note"
+    spike_policy: Annotated[SpikePolicy, OnlyOwnTrainer()] = "note"
     """On a finite loss that jumps: note it, skip each such batch, or rollback to the last save if
     the jump lasts.
     """
-    replay_interval: WholeOrZero = 0
+    replay_interval: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
     """Steps between two checks of the hardware, in which the first micro-batch is computed twice
     and all numbers are compared (own trainer); 0: never.
     """
-    alarms_after: WholeOrZero = 0
+    alarms_after: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
     """First iterations without alarms about loss and gradient norm, such as a noisy warm-up; a NaN
     or a loss of 0 is always reported. spike_policy does not act in them either.
     """
-    alarm_webhook: SecretReference = ""
+    alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
     """Reference (env:NAME or file:PATH) to an address to which alarms are posted as JSON; empty:
     none.
     """
-    alarm_command: str = ""
+    alarm_command: Annotated[str, OnlyOwnTrainer()] = ""
     """A command that gets each alarm on standard input (mail -s alarm ada@example.org).
 
     The command starts only if you allowed it (docs/security.md).
     """
-    trackers: Annotated[str, AfterValidator(tracker_names_text)] = ""
+    trackers: Annotated[str, AfterValidator(tracker_names_text), OnlyOwnTrainer()] = ""
     """Trackers that receive the numbers while 04-training runs: wandb, mlflow, trackio,
     separated by commas (docs/trackers.md).
     """
-    tracker_project: str = ""
+    tracker_project: Annotated[str, OnlyOwnTrainer()] = ""
     """Project (MLflow: experiment) at the trackers; empty: their own environment variable, else
     gpt3-runbook.
     """
@@ -308,19 +310,19 @@ class Training(Strict):
     """Steps between checkpoints; 0: only at the end (with a document's own framework: none at all)."""
     keep_checkpoints: Whole = 2
     """Number of newest checkpoints to keep. Megatron-LM and Megatron-DeepSpeed delete none."""
-    keep_every: WholeOrZero = 0
+    keep_every: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
     """Also keep every checkpoint at a multiple of this many steps; 0: only the newest."""
-    async_save: StrictBool = False
+    async_save: Annotated[StrictBool, OnlyOwnTrainer()] = False
     """Write checkpoints in the background: training continues once the state is copied, which
     needs memory for the copy.
     """
-    near_interval: WholeOrZero = 0
+    near_interval: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
     """Steps between copies of the state in the memory of the node and of a partner node (own
     trainer, docs/unattended.md); 0: none.
     """
-    near_folder: str = NEAR_FOLDER
+    near_folder: Annotated[str, OnlyOwnTrainer()] = NEAR_FOLDER
     """Folder in node memory for these copies; $NAME is a variable of the node's environment."""
-    resume_changed: StrictBool = False
+    resume_changed: Annotated[StrictBool, OnlyOwnTrainer()] = False
     """Continue from a checkpoint that was trained with other values (rate, data, seed, batch);
     otherwise such a checkpoint is refused.
     """
@@ -365,6 +367,19 @@ class Training(Strict):
             epsilon=self.adam_epsilon,
             weight_decay=self.weight_decay,
             clip_gradient=self.clip_gradient,
+        )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits on waiting and working, and the reactions to bad steps, as in the plan."""
+        return Limits(
+            exit_duration_seconds=self.exit_duration,
+            process_group_timeout_seconds=self.process_group_timeout,
+            exit_interval=self.exit_interval,
+            nan_policy=self.nan_policy,
+            nan_limit=self.nan_limit,
+            spike_policy=self.spike_policy,
+            replay_interval=self.replay_interval,
         )
 
 

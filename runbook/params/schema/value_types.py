@@ -51,6 +51,10 @@ class Aliases:
         self.names = names
 
 
+class OnlyOwnTrainer:
+    """Marks a key that only our own trainer supports. The plan warns if a framework ignores it."""
+
+
 def is_name(value: object) -> bool:
     """Return whether `value` may be the name of a run, site, model or dataset. A path may not.
 

@@ -159,7 +159,7 @@ def show_storage(run: PlannedRun) -> View:
     """
     plan = run.plan
     settings = run.settings
-    site_tables = plan_tables.site_tables(settings.site, plan, settings.run.training.precision)
+    site_tables = plan_tables.site_tables(settings.site, plan, settings.run.training)
     return View(
         [
             plan_tables.storage_table(plan),

@@ -1,30 +1,21 @@
 """Size of a checkpoint, and the disk space that a training's checkpoints need."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from runbook.plan_file.kept_checkpoints import all_saves, most_at_once
-from runbook.plan_file.schema import PhasePlan, Precision
+from runbook.plan_file.kept_checkpoints import all_saves, bytes_per_parameter, most_at_once
+from runbook.plan_file.schema import ADAM_MOMENTS, PhasePlan, Precision
 
 
-def bytes_per_parameter(precision: Precision) -> int:
-    """Return the checkpoint's bytes per parameter.
-
-    They include the weights in the training format, fp32 master weights unless that format is fp32,
-    and Adam's two moments.
-
-    >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
-    (14, 12)
-    """
-    return 4 + 8 if precision == "fp32" else 2 + 12
-
-
-def checkpoint_bytes(parameters: int, precision: Precision) -> int:
+def checkpoint_bytes(
+    parameters: int, precision: Precision, moments: Sequence[str] = ADAM_MOMENTS
+) -> int:
     """Return the bytes of one complete checkpoint.
 
     >>> checkpoint_bytes(174_615_846_912, "bf16")
     2444621856768
     """
-    return parameters * bytes_per_parameter(precision)
+    return parameters * bytes_per_parameter(precision, moments)
 
 
 @dataclass(frozen=True)
@@ -53,11 +44,12 @@ def storage(phase: PhasePlan, program: str) -> Storage:
 
     `program` is the engine or framework that writes them.
     """
-    size = checkpoint_bytes(phase.model.parameters, phase.precision.format)
+    moments = phase.optimizer.moments
+    size = checkpoint_bytes(phase.model.parameters, phase.precision.format, moments)
     count_most = all_saves if program in KEEPS_ALL else most_at_once
     num_checkpoints = count_most(phase.checkpoint, phase.duration.iterations)
     return Storage(
-        bytes_per_parameter=bytes_per_parameter(phase.precision.format),
+        bytes_per_parameter=bytes_per_parameter(phase.precision.format, moments),
         checkpoint_bytes=size,
         num_checkpoints=num_checkpoints,
         disk_bytes=size * num_checkpoints,

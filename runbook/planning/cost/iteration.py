@@ -13,7 +13,7 @@ from functools import cached_property
 from types import MappingProxyType
 
 from runbook.plan_file.deepspeed import LARGEST_BUCKET
-from runbook.plan_file.schema import Layout, ModelShape
+from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape
 from runbook.planning import sizes
 from runbook.planning.cost import own_kernels
 from runbook.planning.cost.accelerators import Accelerator
@@ -163,13 +163,14 @@ They were counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8. The 
 cast (6), a maximum (4), subtraction, exponential and division in place (8 each) and a sum (4); the
 backward pass has a product (8) and a cast (6).
 """
-_OPTIMIZER_BYTES = 56.0
-"""Bytes per parameter of the optimizer's step.
+_OPTIMIZER_BYTES = 40.0
+"""Bytes per parameter of the optimizer's step, without its moments.
 
-It reads and writes fp32 weights and two moments (24). It casts the gradient to fp32, unscales it,
-takes its norm, clips and reads it (26). It writes weights in 16 bits and sets gradients to zero
-(6).
+It reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, takes its norm,
+clips and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
 """
+_MOMENT_BYTES = 8.0
+"""Bytes per parameter for reading and writing one moment in fp32."""
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
@@ -305,6 +306,8 @@ class StepSetup:
     """
     deepspeed: bool = False
     """Whether our own trainer uses DeepSpeed as its engine."""
+    num_moments: int = len(ADAM_MOMENTS)
+    """Number of float32 tensors that the optimizer keeps for each weight."""
     cuda_graphs: bool = False
     """Whether the host launches a layer as one graph."""
     half_sums: bool = False
@@ -899,7 +902,7 @@ class StepModel:
         setup = self.setup
         layout = setup.layout
         shards = layout.data * layout.context if layout.zero_stage else 1
-        optimizer_bytes = _OPTIMIZER_BYTES
+        optimizer_bytes = _OPTIMIZER_BYTES + _MOMENT_BYTES * setup.num_moments
         if self._own and setup.deepspeed:
             optimizer_bytes += own_kernels.DEEPSPEED_STEP_BYTES
         moved = optimizer_bytes * self._parameters / shards

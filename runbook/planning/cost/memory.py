@@ -6,6 +6,7 @@ workspaces of matrix products are counted; contexts, communication and the alloc
 blocks are not. On a CPU, the module `cpu` adds it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from runbook.core.checks import Check, check_of
 from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.diagnostics import RuleResult
-from runbook.plan_file.schema import Layout, ModelShape, Precision
+from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape, Precision
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import device_of, memory_of
 from runbook.planning.layout import Choice, Machine
@@ -95,6 +96,7 @@ def state_bytes(
     data: int,
     own_trainer: bool = False,
     half_sums: bool = False,
+    moments: Sequence[str] = ADAM_MOMENTS,
 ) -> States:
     """Return the bytes per parameter, with ZeRO's shards divided over the data-parallel replicas.
 
@@ -107,17 +109,22 @@ def state_bytes(
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
     """
+    moment_bytes = 4 * len(moments)
     if precision == "fp32":
         weights = 4
         gradients = 4
-        optimizer = 12 if deepspeed and zero_stage in (1, 2) else 8
+        second_copy = 4 if deepspeed and zero_stage in (1, 2) else 0
+        optimizer = second_copy + moment_bytes
     elif deepspeed:
         weights = 2
         gradients = 2
-        optimizer = 12
+        optimizer = 4 + moment_bytes
     else:
         has_wide_sums = own_trainer or (precision == "bf16" and not half_sums)
-        weights, gradients, optimizer = (2, 4, 12) if has_wide_sums else (2, 2, 16)
+        weights = 2
+        gradients = 4 if has_wide_sums else 2
+        gradient_copy = 0 if has_wide_sums else 4
+        optimizer = 4 + moment_bytes + gradient_copy
 
     return States(
         weights=weights / data if zero_stage >= 3 else weights,
@@ -278,14 +285,16 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
         data=replicas,
         own_trainer=choice.own_trainer,
         half_sums=choice.has_half_sums,
+        moments=choice.training.optimizer.moments,
     )
     offloads = choice.training.offload and choice.deepspeed and layout.zero_stage > 0
     if not offloads:
         return states, 0.0
     # ZeRO 2 reduces each gradient immediately.
     gradients = 0 if layout.zero_stage >= 2 else states.gradients
-    # Weights, two moments and gradients are in fp32 and partitioned over the replicas.
-    host_bytes = 16 / replicas
+    # Weights, moments and gradients are in fp32 and partitioned over the replicas.
+    num_offloaded = 2 + len(choice.training.optimizer.moments)
+    host_bytes = 4 * num_offloaded / replicas
     return replace(states, gradients=gradients, optimizer=0), host_bytes
 
 

@@ -165,6 +165,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         broadcasts_batches=training.broadcast_batches,
         code=code_of(choice),
         deepspeed=choice.deepspeed,
+        num_moments=len(training.optimizer.moments),
         # NeMo here is version 23.04; megatron-core has had fused losses since 2024.
         fused_loss=training.loss_fusion != "auto",
         half_sums=choice.has_half_sums,

@@ -56,7 +56,8 @@ State: TypeAlias = dict[str, Shards]
 ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
 
-STATE_KINDS = ("fp32_param", "exp_avg", "exp_avg_sq")
+MASTER = "fp32_param"
+"""The float32 copy of a weight, in the optimizer's state."""
 # The first includes waiting for data, the second waiting for communication
 DATA, COMPUTE = (
     "data_wait_seconds",
@@ -200,7 +201,7 @@ class WeightPart:
         The moments are zeros if Adam has not taken a step yet.
         """
         whole = self.main.detach()
-        if kind != "fp32_param":
+        if kind != MASTER:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
@@ -286,6 +287,8 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
+        # The tensors that a checkpoint has for each weight, in addition to the weight itself
+        self.state_kinds = (MASTER, *spec.optimizer.moments)
         # Taken before ZeRO 3 shards the weights: each weight's shape and its place in the whole
         # model
         self._shards = [sharded_weights(model) for model in models]
@@ -359,9 +362,9 @@ class TrainingEngine(abc.ABC):
         weights = self.weights()
         owned = self._owned()
         optimizer_state = Shards()
-        writers = _writers(weights)
+        writers = self._writers(weights)
         for name, weight in trained_weights(weights):
-            for kind in STATE_KINDS:
+            for kind in self.state_kinds:
                 writer = writers[f"{kind}.{name}"]
                 whole = self._whole_state(weight.data, owned, kind, writer)
                 shard = _state_shard(weight, whole, kind)
@@ -486,7 +489,7 @@ class TrainingEngine(abc.ABC):
     def _destinations(self, *, with_optimizer: bool) -> Iterator[Destination]:
         weights = self.weights()
         owned = self._owned()
-        readers = _writers(weights)
+        readers = self._writers(weights)
         for name, shard in trained_weights(weights):
             weight = shard.data
             part = owned.parts.get(shard.data)
@@ -502,7 +505,7 @@ class TrainingEngine(abc.ABC):
             yield Destination(stored, start, room, reader)
             if part is None or not with_optimizer:
                 continue
-            for kind in STATE_KINDS:
+            for kind in self.state_kinds:
                 stored = _state_shard(shard, like.float(), kind)
                 reader = None if owned.is_cut else readers[f"{kind}.{name}"]
                 yield Destination(stored, part.start, part.tensor(kind), reader)
@@ -528,7 +531,21 @@ class TrainingEngine(abc.ABC):
             part.adam.state[part.main].clear()
             part.set_group_steps(0)
             with self._gather(weight):
-                part.tensor("fp32_param").copy_(weight.detach().reshape(-1)[part.start : part.stop])
+                part.tensor(MASTER).copy_(weight.detach().reshape(-1)[part.start : part.stop])
+
+    def _writers(self, weights: State) -> dict[str, int]:
+        """Return the replica that writes each weight and each of its states.
+
+        That replica also reads data that all replicas hold.
+        """
+        sizes = {}
+        for name, shard in trained_weights(weights):
+            for kind in (*self.state_kinds, "weight"):
+                sizes[f"{kind}.{name}"] = whole_shape(shard.data).numel()
+
+        return assign_writers(
+            sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True)
+        )
 
     def num_parameters(self) -> int:
         """Return the number of trained parameters of the whole model.
@@ -585,21 +602,6 @@ def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
 def whole_shape(weight: torch.Tensor) -> torch.Size:
     """Return the shape of a weight, even while ZeRO 3 has it sharded."""
     return getattr(weight, "ds_shape", weight.shape)
-
-
-def _writers(weights: State) -> dict[str, int]:
-    """Return the replica that writes each weight and each of its states.
-
-    That replica also reads data that all replicas hold.
-    """
-    sizes = {}
-    for name, shard in trained_weights(weights):
-        for kind in (*STATE_KINDS, "weight"):
-            sizes[f"{kind}.{name}"] = whole_shape(shard.data).numel()
-
-    return assign_writers(
-        sizes, parallel_state.get_data_parallel_world_size(with_context_parallel=True)
-    )
 
 
 def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:

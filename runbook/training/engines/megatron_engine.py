@@ -66,7 +66,7 @@ class MegatronEngine(engine.TrainingEngine):
         self.optimizer = get_megatron_optimizer(
             optimizers.megatron_config(spec), self.chunks, use_gloo_process_groups=False
         )
-        _use_fused_adam(_inner_optimizer(self.optimizer).optimizer)
+        optimizers.use_fused_adam(_inner_optimizer(self.optimizer).optimizer)
         self.config.grad_scale_func = self.optimizer.scale_loss
         if overlaps_gradients:
             self._send_while_computing()
@@ -384,12 +384,3 @@ def _inner_optimizer(optimizer: Any) -> Any:
     chained = getattr(optimizer, "chained_optimizers", [optimizer])
     assert len(chained) == 1, "a dense model has one optimizer"
     return chained[0]
-
-
-def _use_fused_adam(adam: Any) -> None:
-    """Let torch update all weights in one kernel, as Apex and Transformer Engine do."""
-    if not isinstance(adam, torch.optim.Adam):
-        return
-    for group in adam.param_groups:
-        group["fused"] = True
-        group["foreach"] = False

@@ -1,5 +1,7 @@
 """The optimizer of each engine, configured by the plan's `optimizer`."""
 
+from typing import Any
+
 import torch
 from megatron.core.optimizer import OptimizerConfig
 
@@ -36,6 +38,15 @@ def megatron_config(spec: PhasePlan) -> OptimizerConfig:
         loss_scale_window=spec.precision.loss_scale_window,
         hysteresis=spec.precision.hysteresis,
     )
+
+
+def use_fused_adam(adam: Any) -> None:
+    """Let torch update all weights in one kernel, as Apex and Transformer Engine do."""
+    if not isinstance(adam, torch.optim.Adam):
+        return
+    for group in adam.param_groups:
+        group["fused"] = True
+        group["foreach"] = False
 
 
 def deepspeed_adam(spec: PhasePlan, gpt: torch.nn.Module) -> torch.optim.AdamW:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.errors import TrainingError
-from runbook.plan_file.schema import PhasePlan
+from runbook.plan_file.schema import Limits, PhasePlan
 from runbook.training.messages import TrainingMessage
 
 
@@ -34,6 +34,24 @@ class BadStep:
         return facts
 
 
+def withholds_jumps(limits: Limits) -> bool:
+    """Return whether a step whose loss jumped must not update the weights."""
+    return limits.spike_policy == "skip"
+
+
+def answers_spikes(limits: Limits) -> bool:
+    """Return whether a spike that has been confirmed by later steps is answered by an action.
+
+    A policy that notes a spike only records it, and a policy that skips has acted before.
+    """
+    return limits.spike_policy not in ("note", "skip")
+
+
+def may_roll_back(limits: Limits) -> bool:
+    """Return whether a policy can return to a checkpoint and pass over samples."""
+    return "rollback" in (limits.nan_policy, limits.spike_policy)
+
+
 class BadStepPolicy:
     """Counts bad steps and decides what to do about them.
 
@@ -48,6 +66,10 @@ class BadStepPolicy:
     def policy(self, bad: BadStep) -> str:
         """The plan's policy for this step: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
+
+    def needs_checkpoint(self, bad: BadStep) -> bool:
+        """Return whether the action depends on whether there is a checkpoint."""
+        return self.policy(bad) == "rollback"
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
         """Decide what to do about the bad step that just occurred."""

@@ -18,7 +18,7 @@ import torch
 
 from runbook.plan_file.alarms import Alarm, GrowthWatch, in_bytes
 from runbook.plan_file.checkpoint_folder import saved_iterations
-from runbook.plan_file.kept_checkpoints import keeps_for_ever
+from runbook.plan_file.kept_checkpoints import bytes_per_parameter, keeps_for_ever
 from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
@@ -143,10 +143,9 @@ class DiskWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.folder = spec.path(spec.checkpoint.folder)
-        # fp32 weights and Adam's two moments take 4 bytes each, and 16-bit weights come on top.
-        bytes_per_parameter = 12 if spec.precision.format == "fp32" else 14
+        saved_bytes = bytes_per_parameter(spec.precision.format, spec.optimizer.moments)
         # Estimated size of a save, until one is measured
-        self._bytes = bytes_per_parameter * spec.model.parameters
+        self._bytes = saved_bytes * spec.model.parameters
         self._urgency = 0
         self._next_look = 0.0
         self._seconds = deque[float](maxlen=20)  # Maximum over the newest steps
