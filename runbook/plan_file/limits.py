@@ -115,7 +115,8 @@ def _ranges() -> Iterator[tuple[str, Range]]:
             yield key, allowed
 
     for member in fields(Optimizer):
-        yield f"optimizer.{member.name}", member.metadata["range"]
+        if "range" in member.metadata:
+            yield f"optimizer.{member.name}", member.metadata["range"]
 
 
 def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:

@@ -13,7 +13,7 @@ from suite.messages import check_about, says
 
 from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.kept_checkpoints import bytes_per_parameter, most_at_once
-from runbook.plan_file.schema import Checkpoint, Layout, ModelShape, Precision
+from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
 from runbook.planning.cost import cpu
 from runbook.planning.cost.checkpoint_size import (
@@ -82,6 +82,21 @@ def test_states_are_the_documented_bytes(
     precision: Precision, deepspeed: bool, zero: int, data: int, bytes_: float
 ) -> None:
     assert state_bytes(precision, deepspeed=deepspeed, zero_stage=zero, data=data).total == bytes_
+
+
+@pytest.mark.parametrize(("precision", "deepspeed", "zero", "data", "_"), STATES)
+def test_each_further_moment_takes_four_bytes_in_memory_and_on_disk(
+    precision: Precision, deepspeed: bool, zero: int, data: int, _: float
+) -> None:
+    def total(moments: tuple[str, ...]) -> float:
+        return state_bytes(
+            precision, deepspeed=deepspeed, zero_stage=zero, data=data, moments=moments
+        ).total
+
+    three = (*ADAM_MOMENTS, "max_exp_avg_sq")
+    share = data if zero >= 1 else 1
+    assert total(three) - total(ADAM_MOMENTS) == pytest.approx(4 / share)
+    assert bytes_per_parameter(precision, three) - bytes_per_parameter(precision) == 4
 
 
 @pytest.mark.parametrize(("nodes", "gigabytes"), [(16, 24.6), (32, 16.4), (64, 12.3), (128, 10.2)])

@@ -7,6 +7,7 @@ import pytest
 from suite.messages import assert_about
 
 from runbook.plan_file.errors import TrainingError
+from runbook.training.health import bad_steps
 from runbook.training.health.bad_steps import BadStep, BadStepPolicy
 from runbook.training.messages import TrainingMessage
 
@@ -51,3 +52,19 @@ def test_a_policy_that_is_not_known_ends_the_training():
     spike = replace(BAD, key="spike_policy")
     reason = policies.error(spike).values["reason"]
     assert reason == TrainingMessage.POLICY_STOPS.of(key="spike_policy", policy="note")
+
+
+@pytest.mark.parametrize(
+    ("policy", "withholds", "answers", "rolls_back"),
+    [
+        ("note", False, False, False),
+        ("skip", True, False, False),
+        ("rollback", False, True, True),
+        ("a new one", False, True, False),
+    ],
+)
+def test_a_spike_is_withheld_answered_or_only_noted(policy, withholds, answers, rolls_back):
+    limits = SimpleNamespace(nan_policy="stop", spike_policy=policy, nan_limit=3)
+    assert bad_steps.withholds_jumps(limits) is withholds
+    assert bad_steps.answers_spikes(limits) is answers
+    assert bad_steps.may_roll_back(limits) is rolls_back

@@ -14,7 +14,6 @@ from megatron.core.distributed import (
     DistributedDataParallelConfig,
     finalize_model_grads,
 )
-from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from megatron.core.optimizer.optimizer import Float16OptimizerWithFloat16Params
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -63,10 +62,7 @@ class MegatronEngine(engine.TrainingEngine):
         if "norm" in gpt_model.kernel_parts(spec):
             use_own_norm()
 
-        self.optimizer = get_megatron_optimizer(
-            optimizers.megatron_config(spec), self.chunks, use_gloo_process_groups=False
-        )
-        optimizers.use_fused_adam(_inner_optimizer(self.optimizer).optimizer)
+        self.optimizer = optimizers.megatron_optimizer(spec, self.chunks)
         self.config.grad_scale_func = self.optimizer.scale_loss
         if overlaps_gradients:
             self._send_while_computing()
@@ -268,10 +264,10 @@ class MegatronEngine(engine.TrainingEngine):
 
     def _loss_scaler(self) -> Any:
         """The fp16 loss scaler, or None."""
-        return getattr(_inner_optimizer(self.optimizer), "grad_scaler", None)
+        return getattr(optimizers.inner_optimizer(self.optimizer), "grad_scaler", None)
 
     def _owned(self) -> OwnedState:
-        inner = _inner_optimizer(self.optimizer)
+        inner = optimizers.inner_optimizer(self.optimizer)
         adam = inner.optimizer
         if isinstance(inner, DistributedOptimizer):
             parts = {}
@@ -378,9 +374,3 @@ def _forward_logits(batches: MicroBatches, chunk: Any) -> tuple[torch.Tensor, An
     batch = next(batches)
     logits = chunk(batch["tokens"], batch["position_ids"], None)
     return logits, lambda logits, non_loss_data: engine.whole_logits(logits)
-
-
-def _inner_optimizer(optimizer: Any) -> Any:
-    chained = getattr(optimizer, "chained_optimizers", [optimizer])
-    assert len(chained) == 1, "a dense model has one optimizer"
-    return chained[0]

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from megatron.core.optimizer import OptimizerConfig
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.engines import gpt_model
@@ -17,7 +17,7 @@ def shares_optimizer(spec: PhasePlan) -> bool:
     return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
 
-def megatron_config(spec: PhasePlan) -> OptimizerConfig:
+def _megatron_config(spec: PhasePlan) -> OptimizerConfig:
     """Return the arguments for megatron-core's Adam and its loss scale."""
     return OptimizerConfig(
         optimizer="adam",
@@ -40,7 +40,23 @@ def megatron_config(spec: PhasePlan) -> OptimizerConfig:
     )
 
 
-def use_fused_adam(adam: Any) -> None:
+def megatron_optimizer(spec: PhasePlan, chunks: list[Any]) -> Any:
+    """Return megatron-core's optimizer for the chunks of a model."""
+    optimizer = get_megatron_optimizer(
+        _megatron_config(spec), chunks, use_gloo_process_groups=False
+    )
+    _use_fused_adam(inner_optimizer(optimizer).optimizer)
+    return optimizer
+
+
+def inner_optimizer(optimizer: Any) -> Any:
+    """Return the only optimizer in megatron-core's chain of optimizers."""
+    chained = getattr(optimizer, "chained_optimizers", [optimizer])
+    assert len(chained) == 1, "a dense model has one optimizer"
+    return chained[0]
+
+
+def _use_fused_adam(adam: Any) -> None:
     """Let torch update all weights in one kernel, as Apex and Transformer Engine do."""
     if not isinstance(adam, torch.optim.Adam):
         return
