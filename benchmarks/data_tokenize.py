@@ -94,6 +94,11 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     return seconds
 
 
+def has_gigatoken() -> bool:
+    """Return whether gigatoken can be measured; its writer needs awkward as well."""
+    return all(map(find_spec, ("gigatoken", "awkward")))
+
+
 def rows(
     folder: Path, megatron: Megatron | None
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
@@ -107,7 +112,7 @@ def rows(
         "ours, .jsonl.zst, 1 worker": (ours(packed, out / "b", 1), out / "b", {"core": 0}),
         "ours, .jsonl.zst, 2 workers": (ours(packed, out / "c", 2), out / "c", {}),
     }
-    if find_spec("gigatoken"):
+    if has_gigatoken():
         writer = [sys.executable, "-m", "benchmarks.gigatoken_writer"]
         for kind, inputs in ((".jsonl", [whole]), (".jsonl.zst", packed)):
             prefix = out / f"g{kind[-1]}"
