@@ -11,6 +11,7 @@ import functools
 import hashlib
 import itertools
 import json
+import operator
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -48,7 +49,7 @@ without a space.
 class JoinedIds:
     """The ids of several texts, each followed by a special token."""
 
-    ids: NDArray[np.uint32]
+    ids: NDArray[Any]
     lengths: NDArray[np.int64]
     """Number of ids of each text, including its special token."""
     text_bytes: int
@@ -60,6 +61,33 @@ class JoinedIds:
         length = int(self.lengths[number])
         ids: list[int] = self.ids[start : start + length - 1].tolist()
         return ids
+
+
+def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) -> JoinedIds:
+    """Return the ids of ASCII texts and of other texts in the order of all texts.
+
+    `is_ascii` states for each text to which of the two it belongs.
+    """
+    import numpy as np
+
+    mask = np.array(is_ascii)
+    lengths = np.empty(len(mask), dtype=np.int64)
+    lengths[mask] = ascii_ids.lengths
+    lengths[~mask] = wide_ids.lengths
+    # Neighbours of the same kind are copied together.
+    run_starts = np.flatnonzero(np.diff(mask, prepend=not mask[0]))
+    ids_in_runs: list[int] = np.add.reduceat(lengths, run_starts).tolist()
+    sources = (wide_ids.ids, ascii_ids.ids)
+    positions = [0, 0]
+    kind = is_ascii[0]
+    runs = []
+    for num_ids in ids_in_runs:
+        start = positions[kind]
+        positions[kind] = start + num_ids
+        runs.append(sources[kind][start : start + num_ids])
+        kind = not kind
+
+    return JoinedIds(np.concatenate(runs), lengths, ascii_ids.text_bytes + wide_ids.text_bytes)
 
 
 class Fastokens:
@@ -83,30 +111,51 @@ class Fastokens:
         return np.frombuffer(ids, dtype="<u4"), np.frombuffer(offsets, dtype="<u8").astype(np.int64)
 
     def encode_joined(
-        self, texts: list[str], separator: str, separator_id: int
+        self,
+        texts: list[str],
+        separator: str,
+        separator_id: int,
+        dtype: np.dtype[Any],
     ) -> JoinedIds | None:
         """Encode texts with a special token after each.
 
         The encoder divides its input at special tokens, so the ids are those of the separate texts,
-        and a few long inputs are encoded faster than many short ones. Return None if the ids do not
-        show where each text ends, because a text is empty or contains the token itself.
+        and a long input is encoded faster than many short ones. Return None if the ids do not show
+        where each text ends, because a text is empty or contains the token itself.
         """
-        import numpy as np
-
         if not all(texts):
             return None
-        inputs = []
-        # A single character beyond ASCII makes a whole Python string wider, and its encoding
-        # slower.
-        for _, neighbours in itertools.groupby(texts, key=str.isascii):
-            inputs.append(separator.join([*neighbours, ""]))
-        encoded, _ = self._tokenizer.encode_batch_flat(inputs, False, False)
-        ids = np.frombuffer(encoded, dtype="<u4")
+        # One character beyond ASCII makes a whole Python text wider, and its encoding slower.
+        is_ascii = list(map(str.isascii, texts))
+        if all(is_ascii) or not any(is_ascii):
+            return self._encode_as_one(texts, separator, separator_id, dtype)
+        is_wide = map(operator.not_, is_ascii)
+        ascii_texts = list(itertools.compress(texts, is_ascii))
+        wide_texts = list(itertools.compress(texts, is_wide))
+        ascii_ids = self._encode_as_one(ascii_texts, separator, separator_id, dtype)
+        wide_ids = self._encode_as_one(wide_texts, separator, separator_id, dtype)
+        if ascii_ids is None or wide_ids is None:
+            return None
+        return interleave(ascii_ids, wide_ids, is_ascii)
+
+    def _encode_as_one(
+        self,
+        texts: list[str],
+        separator: str,
+        separator_id: int,
+        dtype: np.dtype[Any],
+    ) -> JoinedIds | None:
+        """Encode texts as one input. The encoder works on a single input in the calling thread."""
+        import numpy as np
+
+        text = separator.join([*texts, ""])
+        encoded, _ = self._tokenizer.encode_batch_flat([text], False, False)
+        ids = np.frombuffer(encoded, dtype="<u4").astype(dtype)
         ends = np.flatnonzero(ids == separator_id)
         if len(ends) != len(texts):
             return None
-        separator_bytes = len(separator.encode()) * len(texts)
-        text_bytes = sum(map(len, map(str.encode, inputs))) - separator_bytes
+        joined_bytes = len(text) if text.isascii() else len(text.encode())
+        text_bytes = joined_bytes - len(separator.encode()) * len(texts)
         return JoinedIds(ids, np.diff(ends, prepend=-1), text_bytes)
 
 

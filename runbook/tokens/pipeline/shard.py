@@ -271,7 +271,7 @@ class ShardMaker:
         with work.timed("write"):
             if joined is not None:
                 lengths = joined.lengths
-                work.sink.write(join_ids(joined.ids, joined.lengths, self._dtype, None))
+                work.sink.write(joined.ids.view(np.uint8).data)
             else:
                 lengths = np.diff(offsets)
                 if self._eod is not None:
@@ -294,7 +294,8 @@ class ShardMaker:
         encoder = self._tokenizer.encoder
         if self._joins_texts and self._eod is not None and len(batch.texts) > 1:
             assert isinstance(encoder, Fastokens)
-            return encoder.encode_joined(batch.texts, END_OF_TEXT, int(self._eod[0]))
+            eod = int(self._eod[0])
+            return encoder.encode_joined(batch.texts, END_OF_TEXT, eod, self._dtype)
         return None
 
 
@@ -304,13 +305,16 @@ def _can_join(tokenizer: Tokenizer, eod: int) -> bool:
     Only GPT-2's own tokenizer is known to divide its input exactly there. The built-in edge texts
     show whether the encoder does so too.
     """
+    import numpy as np
+
     encoder = tokenizer.encoder
     if tokenizer.name != "gpt2" or not isinstance(encoder, Fastokens):
         return False
     if eod != tokenizer.judge.token_id(END_OF_TEXT):
         return False
     texts = [text for text in PROBES if text and END_OF_TEXT not in text]
-    joined = encoder.encode_joined(texts, END_OF_TEXT, eod)
+    dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
+    joined = encoder.encode_joined(texts, END_OF_TEXT, eod, dtype)
     ids = []
     for text in texts:
         ids += [*tokenizer.encode(text), eod]
