@@ -1,4 +1,4 @@
-"""Sizes, layout, memory, time and cost of a run, computed from its choices, and their rules."""
+"""Computes a run's sizes, layout, memory, time and cost from its choices, and checks the rules."""
 
 from runbook.core.checks import Check as Check
 from runbook.plan_file.phase_names import FULL as FULL

@@ -1,7 +1,7 @@
-"""Warnings about unusual values in a plan that breaks no rule: saves, warm-up, rate, jobs.
+"""Warnings about unusual saves, warm-up, learning rate or jobs in a plan that breaks no rule.
 
-They are only warnings, because the choice may be intended. Each names the rule, its source, and the
-remedy.
+They are only warnings, because the choice may be intended. Each warning names the rule, its source,
+and the remedy.
 """
 
 import math
@@ -34,13 +34,13 @@ GPT3_LEARNING_RATES = (
 Source: Brown et al. 2020, arXiv:2005.14165, table 2.1.
 """
 HIGH_RATE_FACTOR = 3.0
-"""Multiple of GPT-3's rate above which there is a warning.
+"""A learning rate above this multiple of GPT-3's causes a warning.
 
 Llama 3 8B used 2.6 times that rate (3e-4, arXiv:2407.21783), which raises no warning.
 """
 SMALL_MODEL = 1e9
-"""Number of parameters below which the rate is not judged, because small models tolerate many times
-GPT-3's rate.
+"""Number of parameters below which the learning rate is not checked, because small models tolerate
+many times GPT-3's rate.
 """
 FEWEST_WARMUP_STEPS = 100
 """Fewest warm-up steps without a warning. GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
@@ -54,16 +54,19 @@ MOST_OVERHEAD = 0.10
 Llama 3 and BLOOM report less than 5 % for all overhead.
 """
 FEWEST_STEPS_TO_EVALUATE = 1_000
-"""A shorter run only tests the speed or the setup, and its evaluations cost little."""
+"""Number of steps below which evaluations are not checked.
+
+A shorter run only tests the speed or the setup, and its evaluations cost little.
+"""
 MOST_JOBS = 30
-"""Most consecutive jobs without a warning. Each of them waits in the queue and starts again.
+"""Most consecutive jobs without a warning. Each job has to wait in the queue and start up.
 
 BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
 """
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
 """A shorter interval between saves is accepted only if Daly's interval is shorter too.
 
-At this interval, a failure costs at most five minutes out of a day or more.
+With this interval, a failure costs at most five minutes of a training that takes at least a day.
 """
 
 
@@ -77,7 +80,7 @@ class PlannedCosts:
 
 
 def advise(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Yield a warning for each unusual setting; usual values cause no warning."""
+    """Yield a warning for each unusual setting."""
     if duration(choice).iterations:
         yield from _saves(choice, costs)
         yield from _evaluations(choice)
@@ -103,7 +106,7 @@ def _warning(
 
 
 def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
-    """Warn about saves that take much of the time, or that are far more frequent than needed."""
+    """Warn about saves that take too much time, or that are far more frequent than needed."""
     interval = costs.endurance.interval_seconds
     step = costs.speed.seconds_per_iteration
     if not interval or not step or not costs.storage.num_checkpoints:

@@ -27,17 +27,17 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    The training stops after step `until`, without a save; 0 means that it runs to its end.
+    Training stops after step `until` without saving; 0 means that it runs to its end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
-    # megatron-core warns at import that Apex and Transformer Engine are absent; CausalAttention
-    # takes their place.
+    # megatron-core warns at import that Apex and Transformer Engine are missing. This trainer uses
+    # CausalAttention instead.
     warnings.filterwarnings("ignore", module=r"megatron\..*")
-    # 0.16 also warns that the CPU's random state changed while the GPU's was forked (here both are
-    # the same state), and 0.19 warns about its own future changes.
+    # megatron-core 0.16 also warns that the CPU's random state changed while the GPU's was forked
+    # (on a CPU both are the same state), and 0.19 warns about its own future changes.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
-    # A torch built for CUDA warns if a CUDA toolkit but no GPU is present. On such a machine no
-    # CUDA kernels are built.
+    # A CUDA build of torch warns if it finds a CUDA toolkit but no GPU. No CUDA kernels are built
+    # on such a machine.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # torch 2.13 deprecates names that megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
@@ -125,9 +125,9 @@ def main() -> int:
 
 
 def leave(code: int) -> None:
-    """End at once.
+    """Exit at once.
 
-    After a failure, exit handlers of torch and gloo may wait for ranks that have ended.
+    After a failure, the exit handlers of torch and gloo might wait for ranks that no longer run.
     """
     sys.stdout.flush()
     sys.stderr.flush()

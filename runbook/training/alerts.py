@@ -1,4 +1,4 @@
-"""Alarms and events that leave the machine: a webhook, or a command that the user has allowed."""
+"""Sends alarms and events to a webhook, or to a command that the user has allowed."""
 
 import contextlib
 import os
@@ -24,9 +24,12 @@ class NotAllowedError(Exception):
     """A command that the user has not allowed. The text explains how to allow it."""
 
 
-CHANNEL_SECONDS = 10.0  # Seconds to wait for an answer
+CHANNEL_SECONDS = 10.0  # Seconds to wait for a channel's answer
 SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
-"""Events of events.jsonl that are sent like alarms. Their fields are the values of the text."""
+"""Events of events.jsonl that are sent like alarms.
+
+An event's fields fill in the values of its message.
+"""
 
 
 class AlertSender:
@@ -42,7 +45,10 @@ class AlertSender:
         self._threads: list[Thread] = []
 
     def send(self, text: str, event: Mapping[str, object]) -> None:
-        """Send a text in one thread per channel. The webhook also receives the event as JSON."""
+        """Send a message, with one thread per channel.
+
+        The webhook also receives the event as JSON.
+        """
         run = self.spec.root.resolve().name
         log = self.spec.log
         channels = (
@@ -60,7 +66,7 @@ class AlertSender:
                         daemon=True,
                     )
                 )
-                # No more threads can be started; the alarm is in the log anyway
+                # No more threads can be started, but the log already has the alarm
                 with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
 
@@ -100,7 +106,7 @@ class AlertSender:
                 )
 
     def close(self) -> None:
-        """Wait briefly for alarms that are being sent."""
+        """Wait briefly for the alarms that are still being sent."""
         # A channel that fails just at its time limit is still reported
         end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
@@ -125,7 +131,7 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
-    """Run a command with the text on its standard input, if the user has allowed the command."""
+    """Run a command if the user has allowed it, with the message on its standard input."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
     # A child process that keeps running must not hold a pipe of this process open

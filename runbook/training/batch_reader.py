@@ -1,4 +1,4 @@
-"""Micro-batches of a rank, which a thread reads ahead during training."""
+"""Reads a rank's micro-batches; during training, a thread reads them ahead of time."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -46,7 +46,8 @@ class BatchReader:
         else:
             self._group = None
 
-        # Timed separately: a rank that waits for the reader is not slow itself.
+        # This time is measured separately, because a rank that waits for the reader is not slow
+        # itself.
         self._broadcast = clock.timed(torch.distributed.broadcast)
 
     def step(
@@ -92,7 +93,7 @@ class BatchReader:
         return value.to(self.device, non_blocking=True)
 
     def read(self, dataset: Any, indices: range) -> Batch:
-        """Return these samples as a micro-batch in host memory.
+        """Read the samples with these indices into a micro-batch in host memory.
 
         A rank of a context-parallel group gets only its pieces of each sample.
         """
@@ -147,16 +148,19 @@ def _unpack(message: torch.Tensor) -> Batch:
 
 PIECE_TOKENS = 2**16
 PIECE_MICRO_BATCHES = 32
-"""Largest piece that the thread reads at once. At most two pieces (of 1.8 MB) are kept."""
+"""Most micro-batches that the thread reads in one piece.
+
+At most two pieces (of 1.8 MB) are kept in memory.
+"""
 
 
 class ReadAhead:
-    """Micro-batches of a training, read by a thread while earlier ones are computed.
+    """Micro-batches of a training run, read by a thread while earlier ones are computed.
 
-    For a GPU they are read into pinned memory. A training uses its samples one after another,
-    whatever its batch ramp. If it skips samples or goes back, reading restarts at the new position.
-    An error in the data is raised when the micro-batch is requested. The thread stops reading at
-    sample `end`, and never keeps the process alive.
+    For a GPU they are read into pinned memory. Training uses the samples in sequence, whatever the
+    batch ramp. If training skips samples or goes back, reading restarts at the new position. An
+    error in the data is raised when the affected micro-batch is requested. The thread stops reading
+    at sample `end`, and never keeps the process alive.
     """
 
     def __init__(
@@ -208,7 +212,8 @@ class ReadAhead:
             self._batches = SimpleQueue()
             self._ahead = 0
 
-        # Read whole pieces up to the end of the training; beyond it, only the requested samples
+        # Read whole pieces up to the end of the training; past the end, read only the requested
+        # samples
         for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()
@@ -221,7 +226,7 @@ class ReadAhead:
         return batch
 
     def _order_piece(self, dataset: Any, start: int) -> None:
-        """Request another piece, unless more than one piece is already requested."""
+        """Request the next piece, unless two pieces are already requested."""
         first = start + self._ahead * self._stride
         num_batches = 0
         if self._ahead <= self.piece:
@@ -235,7 +240,7 @@ class ReadAhead:
     def _read(self) -> None:
         on_gpu = self._reader.device.type == "cuda"
         if on_gpu:
-            # Each thread has its own current device, for which memory is pinned.
+            # Memory is pinned for the thread's current device, and each thread has its own.
             torch.cuda.set_device(self._reader.device)
 
         while order := self._orders.get():

@@ -1,4 +1,4 @@
-"""The pieces of each sequence that a context-parallel rank computes.
+"""Selects the pieces of each sequence that a context-parallel rank computes.
 
 All supported versions of megatron-core divide sequences in the same way.
 """
@@ -17,8 +17,8 @@ _HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_ra
 def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return this rank's pieces of each sequence, or whole sequences without context parallelism.
 
-    The group is passed explicitly. Otherwise megatron-core 0.18 and newer use all ranks of the job,
-    and data-parallel ranks would silently train on pieces of their sequences.
+    The group is passed explicitly. Otherwise megatron-core 0.18 and newer would use all ranks of
+    the job, and data-parallel ranks would silently train on pieces of their sequences.
     """
     group = parallel_state.get_context_parallel_group()
     if _HAS_HYBRID_GROUPS:

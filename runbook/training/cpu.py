@@ -1,17 +1,16 @@
 """Training on a CPU.
 
-This module replaces the torch.cuda functions that megatron-core calls, and makes matmuls fast on
-the processor.
+This module replaces the torch.cuda functions that megatron-core calls, and speeds up matmuls.
 
-megatron-core 0.16 asks `torch.cuda` for the current device, random states and tensor type names on
-every path. This module replaces those few functions on a CPU. Nothing is changed if torch sees a
-GPU.
+megatron-core 0.16 always asks `torch.cuda` for the current device, random states and tensor type
+names. On a CPU, this module replaces those few functions. Nothing is changed if torch sees a GPU.
 
 torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
 Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
-in all three products of a layer (torch 2.13, 2026-11-22). Both accumulate in float32. On a
-processor without bfloat16 instructions, torch's bfloat16 matmul is 5 to 80 times slower than its
-float32 matmul. There, factors are widened to float32, and the result is rounded once.
+GFLOP/s in all three matmuls of a linear layer (torch 2.13, 2026-11-22). Both accumulate in float32.
+On a processor without bfloat16 instructions, torch's bfloat16 matmul is 5 to 80 times slower than
+its float32 matmul. On such a processor the factors are widened to float32, and the result is
+rounded once.
 """
 
 import ctypes
@@ -89,9 +88,9 @@ def name_types_as_on_gpu() -> None:
 def keep_freed_memory() -> None:
     """Let glibc keep freed blocks instead of handing each back to the kernel.
 
-    Activations are allocated and freed in every micro-batch. Faulting their pages in each time took
-    10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36); those of the logits
-    alone took 4 % (2026-11-23). Other C libraries are left unchanged.
+    Activations are allocated and freed in every micro-batch. Faulting in their pages each time took
+    10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36); the pages of the
+    logits alone took 4 % (2026-11-23). Other C libraries are left unchanged.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt:
@@ -102,9 +101,9 @@ def keep_freed_memory() -> None:
 
 
 def _answer_random_states() -> None:
-    """Use one generator for everything.
+    """Use the same generator for CPU and "GPU".
 
-    Megatron's forked "GPU" states are states of the CPU's default generator.
+    Megatron's forked "GPU" states become states of the CPU's default generator.
     """
     from megatron.core.tensor_parallel import random
 
@@ -132,15 +131,17 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-# Number of outputs of a layer for which one matmul computes the weight gradient
+# Number of a layer's outputs whose weight gradient one matmul computes
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
-"""Numbers that are summed at a time. The error of a matmul is then 3e-7 of its norm, as with MKL.
+"""Number of products that a matmul sums at a time.
 
-oneDNN sums a thousand numbers at a time, with an error of 6e-7. Such an error is enough for Adam to
-move one in a million weights by 1.1e-5 compared with a plain program in the first step. The smaller
-sums cost 2 to 3 % of a step of the 12 x 512 model.
+With this number, its error is 3e-7 of its norm, as with MKL.
+
+By itself, oneDNN sums a thousand products at a time, with an error of 6e-7. With such an error,
+Adam's first step moves one in a million weights by 1.1e-5 compared with a plain program. The
+smaller sums cost 2 to 3 % of a step of the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -174,7 +175,10 @@ def widen_half_matmuls() -> None:
 
 
 def widen_every_half_matmul() -> None:
-    """Compute 16-bit matmuls in float32 on any processor: most have no fast fp16 kernels."""
+    """Compute 16-bit matmuls in float32 on any processor.
+
+    Most processors have no fast fp16 kernels.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Warning only once for all operators")
         for name in ("mm", "bmm", "addmm", "baddbmm"):
@@ -217,7 +221,7 @@ def onednn_matmul(
 ) -> torch.Tensor:
     """Return `left @ right + bias` of two float32 matrices.
 
-    If the inner dimension is larger than a row of the result, it is summed `SUM_DEPTH` numbers at a
+    If the inner dimension is larger than a row of the result, `SUM_DEPTH` products are summed at a
     time. Otherwise copying the result (possibly all logits) would cost more than the extra digit is
     worth.
     """
@@ -232,7 +236,7 @@ def onednn_matmul(
 
 
 def slices(length: int, size: int) -> list[slice]:
-    """Return consecutive slices of this length. The last one may be shorter."""
+    """Return consecutive slices of `size` that cover `length`. The last one may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
@@ -255,8 +259,8 @@ def _matmul(
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block.
 
-    Working in blocks avoids a copy of the gradient (perhaps of all logits), because oneDNN copies a
-    float32 factor that is sliced or transposed. If the values are the smaller factor, they are
+    oneDNN copies a float32 factor that is sliced or transposed. In blocks, it never copies the
+    whole gradient (which may be that of all logits). If `values` is the smaller factor, it is
     copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()

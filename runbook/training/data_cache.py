@@ -1,14 +1,15 @@
-"""The cached sample order (data.cache), whose checksums are compared at every start.
+"""Verifies the cached sample order (data.cache) by its checksums at every start.
 
-megatron-core identifies a cached order only by its file name. A changed number in it changes which
-samples are used, without any warning: if the index is constant, a training repeats one sample until
-its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds, compares every
-file with it at the next start, and rebuilds those that differ. Each checkpoint also stores the
-checksums, so that no training continues in another order.
+megatron-core identifies a cached order only by its file name. If a number in it changes, different
+samples are used without any warning. If the whole index is constant, training repeats one sample
+until its loss is 0. So rank 0 writes `checksums.json` next to the files that it builds. At the next
+start it compares every file with its checksum, and rebuilds the files that differ. Each checkpoint
+also stores the checksums, so that training never continues in a different order.
 
-Rank 0 reads the cache once at each start, on one core, at 1 to 2 GB per second if the processor
-computes SHA-256 in hardware, and a third of that otherwise. The cache has 12 to 20 bytes per sample
-and 4 bytes per document and epoch: 2 to 3 GB for 300 billion tokens in sequences of 2,048.
+Rank 0 reads the cache once at each start, on one core. It reads 1 to 2 GB per second if the
+processor computes SHA-256 in hardware, and a third of that otherwise. The cache takes up 12 to 20
+bytes per sample, and 4 bytes per document and epoch: 2 to 3 GB for 300 billion tokens in sequences
+of 2,048.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from runbook.training.messages import TrainingMessage
 
 
 class CacheFault(Enum):
-    """The reason why a cached file is rebuilt."""
+    """Why a cached file is rebuilt."""
 
     UNFINISHED = "unfinished"
     OLDER = "older than the token files"
@@ -74,8 +75,8 @@ class CacheFolder:
     def remove_faulty(self, indexes: Sequence[Path]) -> None:
         """Remove the cached files that must not be read, and record the reasons.
 
-        `indexes` are the .idx files of the text. An order that is older than one of them was made
-        from a different text.
+        `indexes` are the .idx files of the text. An order that is older than one of these files was
+        made from a different text.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +101,7 @@ class CacheFolder:
                 self._verified[path.name] = _Verified(changed_at, built)
 
     def seal(self) -> dict[str, str]:
-        """Write checksums.json for the files that now exist, and return their checksums."""
+        """Write checksums.json for the files that exist now, and return their checksums."""
         files = {path.name: self._as_built(path) for path in self._arrays()}
         if files != read_checksums(self.folder):
             part = self.folder / f"{CHECKSUMS}.part"
@@ -127,17 +128,14 @@ class CacheFolder:
 def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[str]:
     """Return the files whose content has changed since a checkpoint was saved.
 
-    A longer training uses other file names and starts with the same samples, so its files are not
-    compared.
+    A longer training run uses different file names and starts with the same samples, so its files
+    are not compared.
     """
     return sorted(name for name, digest in saved.items() if planned.get(name, digest) != digest)
 
 
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
-    """Return why a cached file must not be read.
-
-    Return None if the file was built from this text.
-    """
+    """Return why a cached file must not be read, or None if it was built from this text."""
     try:
         numpy.load(path, mmap_mode="r")
     except (ValueError, OSError):

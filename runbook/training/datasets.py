@@ -1,4 +1,4 @@
-"""Datasets of a training: the sequences that megatron-core draws from the token files.
+"""Datasets of a training run: the sequences that megatron-core draws from the token files.
 
 The order of the sequences depends only on the seed and the text.
 """
@@ -23,7 +23,7 @@ from runbook.training.sample_order import shuffled_epochs
 
 @dataclass(frozen=True)
 class TrainingDatasets:
-    """The sequences to train on, in order, and those to evaluate on."""
+    """The sequences to train on, in order, and the sequences to evaluate on."""
 
     train: Any
     validation: Any
@@ -33,10 +33,10 @@ class TrainingDatasets:
 
 
 def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
-    """Return the datasets of a training.
+    """Return the datasets of a training run.
 
-    All ranks call this function together, and rank 0 builds the caches. `tokens` has the number of
-    tokens of each file. Files of one text share its weight in that proportion.
+    All ranks call this function together, and rank 0 builds the caches. `tokens` is the number of
+    tokens in each file. The files of a text share its weight in proportion to their tokens.
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
@@ -99,18 +99,20 @@ def _dataset_config(spec: PhasePlan, tokens: Mapping[str, int]) -> GPTDatasetCon
 
 
 SampleOrder = tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]
-"""The document order, the start of each sample in that order, and the order of samples in the
-training."""
+"""The order of the documents, the start of each sample in that order, and the order of the samples
+during training.
+"""
 
 
 class EpochDataset(GPTDataset):  # type: ignore[misc]
     """megatron-core's samples of one token file, with each epoch shuffled separately.
 
     megatron-core shuffles all epochs together, so changing the number of epochs changes the data
-    from the first step on. Here a longer training starts with exactly the samples of a shorter one.
-    With a single epoch, the order is megatron-core's own. Blends need no change: megatron-core
-    picks the next text from the weights and the samples drawn so far. The names of the cache files
-    hash this class and the number of samples, so two lengths never share a file.
+    from the first step on. Here a longer training run starts with exactly the samples of a shorter
+    one. With a single epoch, the order is megatron-core's own. Blends need no change, because
+    megatron-core picks the next text by the weights and the samples drawn so far. The names of the
+    cache files include a hash of this class and of the number of samples, so runs of different
+    lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:
@@ -133,7 +135,8 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
 
         lengths = self.dataset.sequence_lengths
         if 2 * len(self.indices) > len(lengths):
-            # Read sequentially once, instead of causing page faults in the order of the documents.
+            # Read the file sequentially once. Otherwise page faults would read it in the order of
+            # the documents.
             lengths = numpy.array(lengths)
 
         tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))
@@ -190,7 +193,7 @@ def _weighted(
 ) -> tuple[list[str], list[float] | None]:
     """Return the paths of the files, and their shares of the samples.
 
-    Several files of a text share its weight in proportion to their tokens.
+    The files of a text share its weight in proportion to their tokens.
     """
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []

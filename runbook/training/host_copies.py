@@ -1,10 +1,10 @@
-"""Copies of a training's state on the host.
+"""Copies of the training state in host memory.
 
-A save writes these copies while the training continues.
+A save writes these copies while training continues.
 
-A GPU's state is copied to pinned memory, at the full rate of the bus and without waiting for each
-tensor. Pinning the memory for a rank with 1.3B weights (14 bytes per weight, 18 GB) takes seconds,
-so it is kept for the next save.
+The state on a GPU is copied to pinned memory, at the full rate of the bus and without waiting for
+each tensor. Pinning memory for a rank with 1.3B weights (14 bytes per weight, 18 GB) takes seconds,
+so the memory is kept for the next save.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import cores_of_rank, on_gpu
 
 SLAB_BYTES = 512 * 2**20
-"""Bytes that are pinned at once; the first slabs are smaller. A tensor larger than this gets its
-own slab."""
+"""Size of a slab, which is pinned in one call.
+
+The first slabs are smaller, and a tensor larger than this gets its own slab.
+"""
 FIRST_SLAB_BYTES = 64 * 2**20
 """Size of the first slab.
 
@@ -36,25 +38,28 @@ Each later slab is as large as all previous ones together, so that a small model
 ALIGNMENT = 512
 """Alignment of each copy in bytes, as in torch's own allocators."""
 MOST_UNDER_WAY = 2**30
-"""Bytes that may be queued before the host waits. The GPU memory of freed tensors is available
-only after the wait."""
+"""Bytes of copies that may be queued before the host waits.
+
+GPU memory of freed tensors becomes available only after the wait.
+"""
 MOST_THREADS = 8
 PIECE_BYTES = 32 * 2**20
 
 Pin: TypeAlias = Callable[[int, int], bool]
-"""A function that pins a number of bytes from an address on, and returns whether that worked."""
+"""A function that pins a number of bytes starting at an address, and returns whether that worked.
+"""
 Unpin: TypeAlias = Callable[[int], None]
 """A function that unpins memory before it is freed."""
 
 
 class HostCopies:
-    """Copies in ordinary memory. Freeing a copy frees its memory."""
+    """Copies in ordinary memory. A copy's memory is freed together with the copy."""
 
     def __init__(self) -> None:
         self._under_way = 0
 
     def begin_save(self) -> None:
-        """Release the copies of the previous save, which must have been written."""
+        """Release the copies of the previous save. They must have been written by now."""
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return a copy on the host.
@@ -66,7 +71,7 @@ class HostCopies:
         return room
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor lies in the memory that this object keeps."""
+        """Return whether a tensor is in the memory that this object keeps."""
         return False
 
     def let_go(self, num_bytes: int) -> None:
@@ -121,8 +126,8 @@ class PinnedCopies(HostCopies):
         num_bytes = count * dtype.itemsize
         slab = self._slab_for(num_bytes)
         offset = slab.take(num_bytes)
-        # The storage has exactly the copy's size, because torch's writer first copies a tensor that
-        # is only a part of its storage.
+        # The storage has exactly the size of the copy. Otherwise torch's writer would copy the
+        # tensor again, as it does for every tensor that is only a part of its storage.
         flat = torch.frombuffer(
             slab.memory,
             dtype=dtype,
@@ -164,7 +169,7 @@ class _Slab:
 
 
 def make_host_copies() -> HostCopies:
-    """Return the kind of host copies that suits this rank's device."""
+    """Return pinned copies if this rank's device is a GPU, and ordinary copies if it is a CPU."""
     return PinnedCopies() if on_gpu() else HostCopies()
 
 
@@ -175,8 +180,8 @@ def _touched_memory(num_bytes: int) -> mmap.mmap:
     """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    # Child processes do not get this memory. If a child shared a page, the parent's next write
-    # would move the page.
+    # Child processes do not inherit this memory. If a child shared a page, the parent's next write
+    # would move that page.
     for advice in ("MADV_HUGEPAGE", "MADV_DONTFORK"):
         if hasattr(mmap, advice):
             with contextlib.suppress(OSError):  # The kernel does not support this advice

@@ -1,4 +1,4 @@
-"""Peaks, memory and links of each accelerator.
+"""Peak FLOP/s, memory and links of each accelerator.
 
 A name that is not in the table counts as unknown; nothing is guessed.
 """
@@ -27,25 +27,26 @@ class Accelerator:
 
     name: str
     family: str
-    """Devices of one family share their calibrated coefficients (`iteration.Coefficients`)."""
+    """All devices of a family share the same calibrated coefficients (`iteration.Coefficients`)."""
     peaks: Mapping[str, float]
     """Datasheet peak in dense TFLOP/s by precision."""
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
-    """Bandwidth inside the domain of fast links."""
+    """Bandwidth between devices that are connected by fast links."""
     devices_per_node: int
-    """Devices in the domain of fast links: a node, or a rack for NVL72."""
+    """Number of devices that are connected by fast links: those of a node, or of a rack for NVL72.
+    """
     network_bandwidth: float
-    """Usual bandwidth between nodes of this machine."""
+    """Usual network bandwidth per device between nodes that have this device."""
     power_watts: float | None = None
-    """Board power from the datasheet; None if there is no source."""
+    """Board power from the datasheet; None if no source states it."""
     source: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sheet:
-    """One device as its datasheet describes it."""
+    """A device as described by its datasheet."""
 
     name: str
     family: str
@@ -54,7 +55,7 @@ class _Sheet:
     memory_gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    """Bandwidth in one direction to the devices of its node."""
+    """Bandwidth in one direction to the other devices of its node."""
     devices_per_node: int
     network_gb_per_second: float
     """Bandwidth in one direction for one device."""
@@ -62,7 +63,7 @@ class _Sheet:
     source: str = SOURCE
 
     def accelerator(self) -> Accelerator:
-        """Return the device with its numbers in bytes and bytes per second."""
+        """Return the device with sizes in bytes and bandwidths in bytes per second."""
         return Accelerator(
             name=self.name,
             family=self.family,
@@ -414,7 +415,7 @@ ACCELERATORS = {sheet.name: sheet.accelerator() for sheet in _DATA_SHEETS}
 
 
 class _NameRule(NamedTuple):
-    """A pattern of device names that machines report, and the device's name in the table."""
+    """A pattern for device names as machines report them, and the device's name in the table."""
 
     pattern: str
     name: str
@@ -460,7 +461,7 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Memory sizes, in gigabytes, of devices that are sold with several of them.
+"""Memory sizes, in gigabytes, of devices that are sold in several sizes.
 
 The name must contain the size.
 """
@@ -468,14 +469,14 @@ The name must contain the size.
 
 _MIG_SLICE = re.compile(r"\bMIG\b|\d+G\.\d+GB")
 _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[A-WYZ0-9]")
-"""A name that begins like one of these devices but belongs to another device, such as A1000."""
+"""A name that begins like one of these devices but belongs to a different one, such as A1000."""
 
 
 @cache
 def find_accelerator(text: str) -> Accelerator | None:
     """Return the device with this name, or None if it is not in the table.
 
-    An A100 without its memory is the 80 GB one.
+    An A100 whose name does not state its memory is taken to be the 80 GB one.
 
     >>> find_accelerator("NVIDIA H100 80GB HBM3").name
     'H100-SXM5'
@@ -526,7 +527,7 @@ def named_memory(text: str) -> int:
 
 
 def memory_sizes(text: str) -> tuple[int, ...]:
-    """Return the sizes, in gigabytes, with which a device is sold; empty if there is only one."""
+    """Return the memory sizes in which a device is sold, in gigabytes; empty if only one."""
     device = find_accelerator(text)
     if "GH200" in _plain(text):
         name = "GH200"
@@ -562,5 +563,5 @@ def nearest_accelerators(text: str, count: int = 3) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a name in capitals with single spaces for every separator."""
+    """Return a name in capitals, with every separator replaced by a single space."""
     return re.sub(r"[\s_\-/]+", " ", text.strip()).upper()

@@ -1,4 +1,4 @@
-"""Correction of planned step times with the measurements of a smoke test."""
+"""Corrects planned step times with the measurements of a smoke test."""
 
 import contextlib
 import math
@@ -14,34 +14,40 @@ from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
-"""Largest factor between the operations of two steps that count as similar.
+"""Two steps count as similar if their operations differ by at most this factor.
 
-The steps of a toy model are mostly overhead, so they predict nothing about those of a large one.
+The steps of a toy model are mostly overhead, so they predict nothing about the steps of a large
+model.
 """
 
 FEWEST = 3
-"""Smallest number of steps for a factor, without the first step, which loads and compiles."""
+"""Fewest steps from which a factor is computed, not counting the first step, which loads and
+compiles.
+"""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured steps of one smoke test, compared with its plan before any correction."""
+    """The measured step time of a smoke test, compared with the uncorrected plan."""
 
     factor: float
     measured_seconds: float
     predicted_seconds: float
     steps: int
     machine: str
-    """Identity of the machine: its CPU and cores if the jobs run here, or else site and device."""
+    """Identity of the machine: its CPU and cores if the jobs run here, or else site and device.
+    """
     engine: str
     precision: str
     operations: float
-    """Operations of one step, in our convention."""
+    """FLOPs of one step, in our convention."""
     run: str
     measured: str
-    """When it was measured, as an ISO date."""
+    """Date of the measurement, in ISO format."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Whether the smoke test passed only with a warning; if so, it corrects no other run."""
+    """Whether the smoke test passed only with a warning; if so, it is not used to correct other
+    runs.
+    """
 
     @property
     def text(self) -> str:
@@ -52,7 +58,7 @@ class Calibration:
 
 
 def read_calibration(content: Any) -> Calibration | None:
-    """Return the calibration in JSON written by `as_json`, or None for any other JSON."""
+    """Return the calibration from JSON that `as_json` wrote, or None for any other JSON."""
     with contextlib.suppress(RefusedError):
         calibration = from_json(
             Calibration, content, name="the calibration", failure="this is no calibration:"
@@ -65,7 +71,7 @@ def read_calibration(content: Any) -> Calibration | None:
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
-    """Return the factor for predicted step times.
+    """Return the factor by which predicted step times are corrected.
 
     It is the median of the measured steps, without the first one, divided by the prediction.
 
@@ -84,7 +90,7 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
 
 @dataclass(frozen=True)
 class Calibrations:
-    """All measurements of smoke tests, and the machine that the plan is for."""
+    """The measurements of all smoke tests, and the machine that the plan is for."""
 
     machine: str
     found: tuple[Calibration, ...] = ()
@@ -92,7 +98,7 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """Return the newest measurement for the same machine, engine and number format, or None.
 
-        Its step must be similar to this phase's.
+        The measured step must be similar in size to a step of this phase.
         """
         operations = flops.flops(choice.shape, choice.global_batch)
         circumstances = (self.machine, choice.program, choice.training.precision)

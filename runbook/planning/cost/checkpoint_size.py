@@ -1,4 +1,4 @@
-"""Size of a checkpoint, and the disk space that a training's checkpoints need."""
+"""Size of a checkpoint, and the disk space that the checkpoints of a training run need."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,8 @@ class Storage:
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number of checkpoints at the same time: the retained ones, and the one being written.
+    """Largest number of checkpoints that exist at the same time: those that are kept, and the one
+    being written.
 
     It is 0 if nothing is saved.
     """

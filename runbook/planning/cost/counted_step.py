@@ -1,8 +1,8 @@
-"""The replay of a step: the work that a dry run counted, scheduled over all stages.
+"""The replay of a step: schedules the work that a dry run counted over all stages.
 
-Rates, bandwidths and shares are the same as in `iteration`. Here the work is counted, while
-`iteration` estimates it. The schedule is also different: here a stage begins a micro-batch when its
-input has arrived.
+Rates, bandwidths and shares are the same as in `iteration`. The work is counted here, while
+`iteration` estimates it. The schedule also differs: here a stage begins a micro-batch as soon as
+its input has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, each with the parts of a step that it adds up.
+"""Columns of the table, each with the parts of a step that are added up in it.
 
 An empty list means all parts.
 """
@@ -51,16 +51,16 @@ An empty list means all parts.
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds of one part of a step at one stage, by cause."""
+    """Seconds of one part of a step on one stage, by cause."""
 
     matrices: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
     """Time for moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """Time for launching operators, which is a minimum even for a small layer."""
+    """Additional time for launching operators, if launching takes longer than the work itself."""
     communication: float = 0.0
-    """Time in collectives that no computation hides."""
+    """Communication time that is not hidden by computation."""
 
     @property
     def computing(self) -> float:
@@ -89,7 +89,7 @@ class StageTimes:
 class Activity(NamedTuple):
     """Work of a stage from `start` to `end`, in seconds.
 
-    Between two activities, the stage waits.
+    The stage waits between two activities.
     """
 
     stage: int
@@ -110,9 +110,9 @@ class Replay:
     send_seconds: float
     """Seconds for sending a micro-batch to the next stage."""
     hides_sends: bool
-    """Whether a stage continues while it sends."""
+    """Whether a stage computes while it sends."""
     waiting_share: float
-    """Share of a step that is planned for waiting for the slowest device."""
+    """Planned share of a step for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -125,7 +125,7 @@ class Replay:
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Return the seconds of a step at each stage by part, named as in the plan.
+        """Return the seconds of a step on each stage by part, named as in the plan.
 
         They add up to `seconds`.
         """
@@ -162,12 +162,12 @@ class Replay:
 
     @property
     def bubble_share(self) -> float:
-        """Return the share of a step in which stages wait for each other, averaged over stages."""
+        """Return the share of a step that the stages spend waiting for each other, on average."""
         return self._share("bubble")
 
     @property
     def communication_share(self) -> float:
-        """Return the share of a step in communication that is not hidden, averaged over stages."""
+        """Return the share of a step that the stages spend in exposed communication, on average."""
         return self._share("tensor", "pipeline", "data")
 
     def _share(self, *names: str) -> float:
@@ -184,7 +184,7 @@ class Replay:
         )
 
     def table(self, basis: str) -> Table:
-        """Return the table of the parts of a step's time at each stage, and in the plan."""
+        """Return a table of a step's time by part, for each stage and for the plan."""
         rows = [_table_row(str(stage), parts) for stage, parts in enumerate(self.parts)]
         rows.append(_table_row("plan", self.planned_parts))
         bubble = f"{self.bubble_share:.1%}"
@@ -209,7 +209,7 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
 
 
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
-    """Return the time of a stage's counted work on the model's devices."""
+    """Return the time that a stage's counted work takes on the devices of `model`."""
     chunks = range(model.setup.layout.virtual_pipeline)
     by_chunk = {(part.part, part.chunk): part for part in reversed(work)}
     forward = [_priced_pass(by_chunk.get((FORWARD, chunk)), model) for chunk in chunks]
@@ -221,7 +221,7 @@ def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTime
         forward[chunk] = replace(forward[chunk], launching=1 / 3 * missing)
         backward[chunk] = replace(backward[chunk], launching=2 / 3 * missing)
 
-    # Communication of gradients and weights overlaps with the passes.
+    # The communication of gradients and weights overlaps with the passes.
     computing = sum(one_pass.computing for one_pass in (*forward, *backward))
     by_part = {part.part: part for part in reversed(work)}
     once, optimizer = (
@@ -236,7 +236,7 @@ def _priced_pass(work: Work | None, model: StepModel) -> Seconds:
 
 
 def _least_seconds(stage: int, model: StepModel) -> float:
-    """Return the seconds for launching operators: one micro-batch on a stage, both passes."""
+    """Return the seconds for launching a stage's operators in both passes of one micro-batch."""
     setup = model.setup
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]
@@ -247,7 +247,7 @@ def _least_seconds(stage: int, model: StepModel) -> float:
 
 
 def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
-    """Return the time that some work takes.
+    """Return the time that this work takes.
 
     `overlapping` is the time, in seconds, of other computation that may hide its overlapped
     communication.
@@ -257,7 +257,7 @@ def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
         if ":" in kind:
             group, operation, when = kind.split(":")
             ranks, span = _group(group, model)
-            # An all-reduce is a reduce-scatter and an all-gather.
+            # An all-reduce costs a reduce-scatter and an all-gather.
             times = 2 if operation.startswith("allreduce") else 1
             sent[when] += times * model.collective(size, ranks, span=span)
 
@@ -286,7 +286,7 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
     }
     if name in groups:
         return groups[name]
-    # Other groups are named by their number of ranks.
+    # The names of other groups begin with their number of ranks.
     return int(name.split()[0]), world // layout.pipeline
 
 
@@ -330,7 +330,7 @@ _Pass: TypeAlias = tuple[str, int, int, int]
 
 
 class _Timeline:
-    """The clocks and activities of all stages, and when results arrive at the next stage."""
+    """The clocks and activities of all stages, and the times at which their results arrive."""
 
     def __init__(self, replayed: Replay) -> None:
         self.replayed = replayed
@@ -408,7 +408,7 @@ class _Timeline:
         return True
 
     def run_end(self, part: str) -> None:
-        """Run the work of all stages that follows the passes.
+        """Run one part of the work that follows the passes, on all stages.
 
         Afterwards all clocks show the same time.
         """
@@ -455,7 +455,7 @@ def _events(replayed: Replay) -> list[Activity]:
         )
 
     following = [next(order, None) for order in orders]
-    # Each stage runs until it must wait for another one. Then the next stage continues.
+    # Each stage runs until it must wait for a different stage. Then the next stage continues.
     while any(following):
         for stage in stages:
             step = following[stage]
@@ -463,7 +463,7 @@ def _events(replayed: Replay) -> list[Activity]:
                 step = next(orders[stage], None)
             following[stage] = step
 
-    # Between the two, all stages agree on the gradient norm.
+    # Between these two parts, all stages agree on the gradient norm.
     timeline.run_end(ONCE)
     timeline.run_end(OPTIMIZER)
     return timeline.events
@@ -477,7 +477,7 @@ def _source(
     chunk: int,
     microbatch: int,
 ) -> _Pass | None:
-    """Return the pass whose result this one needs, or None if it begins with the tokens."""
+    """Return the pass whose result this pass needs, or None if its input is the tokens."""
     if kind == FORWARD:
         if stage:
             return (FORWARD, stage - 1, chunk, microbatch)

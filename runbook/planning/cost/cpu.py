@@ -1,15 +1,16 @@
-"""Training on a CPU: memory of a process, and time of a step.
+"""The memory of a process and the time of a step when training on a CPU.
 
 tests/planning/measured_peaks.csv has measured values (torch 2.13, gloo, Linux, one to four
-processes, 2026-11-22), and the test next to it shows the accuracy of this estimate. Tensors do not
-account for all of the memory: oneDNN copies matrices into its own layout, and a freed block does
-not always have the right size for the next one.
+processes, 2026-11-22), and the test next to that file shows how accurate this estimate is. Tensors
+do not account for all of the memory: oneDNN copies matrices into its own layout, and a freed block
+does not always have the right size for the next tensor.
 
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
-other values were fitted to steps of fourteen trainings there while the machine was idle (17.7 M to
-356 M parameters, sequences of 256 to 1,024, two processes); the worst prediction is 9 % off. Other
-CPUs have other clock rates and units, which a smoke test's measurement corrects. Without a smoke
-test, a ladder measures a matrix product and scales all parts by its time.
+other values were fitted to the steps of fourteen training runs on that machine while it was
+otherwise idle (17.7 M to 356 M parameters, sequences of 256 to 1,024, two processes); the worst
+prediction is 9 % off. Other CPUs have different clock rates and units, which a smoke test's
+measurement corrects. Without a smoke test, a ladder measures a matrix product and scales all parts
+by its time.
 """
 
 from runbook.core.checks import Check, judge
@@ -26,7 +27,7 @@ ACTIVATIONS = 2.07
 """Bytes of memory per byte of activations."""
 
 DROPPED_SCORES = 4.4
-"""Bytes of memory per byte of 16-bit attention scores if dropout is on.
+"""Bytes of memory per byte of 16-bit attention scores if dropout is used.
 
 Without dropout, our attention stores no scores.
 """
@@ -45,10 +46,10 @@ def moment_bytes(
     zero_stage: int,
     data: int,
 ) -> float:
-    """Return the bytes per parameter that the optimizer's step needs temporarily.
+    """Return the temporary memory of the optimizer's step, in bytes per parameter.
 
-    megatron-core's distributed optimizer copies its shard of the gradients, and in 16 bits also
-    gathers the new weights.
+    megatron-core's distributed optimizer copies its shard of the gradients; with 16-bit weights it
+    also gathers the new weights.
 
     >>> moment_bytes("bf16", deepspeed=False, zero_stage=1, data=2)
     6.0
@@ -86,27 +87,29 @@ CORE_FLOPS = {
 }
 """Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
 
-Without bf16 instructions, the trainer widens to float32. That reaches 0.95 to 0.97 times the fp32
-rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13,
-2026-11-22). This was not measured with AVX-512; there the rate is that of oneDNN's bf16 in float32.
+Without bf16 instructions, the trainer widens to float32. It then reaches 0.95 to 0.97 times the
+fp32 rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13,
+2026-11-22). With AVX-512 this was not measured; the rate listed for AVX-512 is that of oneDNN's
+bf16 in float32.
 """
 
 CONVENTION = "megatron-causal"
-"""Our attention does not compute scores above the diagonal."""
+"""FLOPs convention for our attention, which does not compute scores above the diagonal."""
 
 WORD_SECONDS = 1.54e-9
 """Seconds on one core per token and vocabulary entry, for the softmax of the loss and its gradient."""
 
 ELEMENT_SECONDS = 59e-9
-"""Seconds on one core per token, layer and hidden unit, for norms, GELU, softmax of attention, sums
-and copies.
+"""Seconds on one core per token, layer and hidden unit, for norms, GELU, the attention softmax,
+sums and copies.
 """
 
 MESSAGE_SECONDS = 19e-9
 """Seconds per number that tensor parallelism sends back and forth."""
 
 WEIGHT_SECONDS = 3.0e-9
-"""Seconds per weight on a rank, for reducing gradients, Adam, and distributing new weights."""
+"""Seconds per weight on a rank, for reducing gradients, for Adam, and for distributing new weights.
+"""
 
 CALL_SECONDS = 5e-3
 """Seconds per layer and micro-batch on a rank, for Python and for starting about a hundred
@@ -114,7 +117,7 @@ operations.
 """
 
 FORWARD_SHARE = 1 / 3
-"""Cost of an evaluation batch, as a share of a step's operations."""
+"""The forward pass's share of a step's operations."""
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
@@ -151,14 +154,14 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
-    """Return the cores of this machine, or else of the site's nodes; 0 means unknown."""
+    """Return the number of cores of this machine, or else of a site's node; 0 means unknown."""
     if machine and machine.cores:
         return machine.cores
     return choice.site.hardware.cores_per_node
 
 
 def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, float]:
-    """Return the seconds of a step by part, for this number of cores with this rate."""
+    """Return the seconds of a step by part, on this many cores of this speed."""
     shape = choice.shape
     recomputes = choice.training.recompute == "full"
     again = 1 + FORWARD_SHARE * choice.recomputed if recomputes else 1.0
@@ -177,7 +180,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the number of parameters on the rank that holds the most."""
+    """Return the number of parameters on the rank that has the most."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):
@@ -195,7 +198,7 @@ def _largest_rank(choice: Choice) -> int:
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Warn, once for both phases, if a CPU has no hardware unit for the requested number format."""
+    """Warn, once for both phases, if bf16 is slow because this CPU has no bf16 instructions."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name = PlanningMessage.CPU_PRECISION.fill()
@@ -224,7 +227,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
 
 
 def cpu_path(precision: Precision, flags: frozenset[str]) -> str | None:
-    """Return the measured rate that applies to a CPU with these instruction sets; None if unknown.
+    """Return the key in `CORE_FLOPS` for a CPU with these instruction sets; None if unknown.
 
     >>> cpu_path("bf16", frozenset({"avx512f", "avx512_bf16"})), cpu_path("bf16", frozenset({"avx2"}))
     ('bf16', 'bf16 in float32')

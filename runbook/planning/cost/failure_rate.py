@@ -1,4 +1,4 @@
-"""The rate of unexpected stops in a long training, and its source."""
+"""The rate of unexpected stops in a long training run, and its source."""
 
 DEVICE_HOURS_PER_FAILURE = 50_677
 """Device-hours between failures of Llama 3 (arXiv 2407.21783): 419 unexpected stops of all causes
@@ -7,7 +7,7 @@ FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
 
 
 def seconds_between_failures(devices: int) -> float:
-    """Return the mean time between failures of this many devices.
+    """Return the mean time between failures with this many devices.
 
     >>> round(seconds_between_failures(128) / 3600)
     396

@@ -1,12 +1,12 @@
-"""Simulation of failures at a published rate, to find the useful share of a job's time.
+"""Simulates failures at a published rate, to find the useful share of a job's time.
 
     simulate(parts, policy, seconds, faults)     one campaign: how its time is spent
     expected(parts, policy, seconds, faults)     many campaigns: the median and the 80 % interval
 
-Faults occur at random times. Each failure costs the time until it is noticed, a start, reading the
-checkpoint, and repeating the steps since the last complete save. Copies in node memory are used if
-the training continues in the same allocation; the partner of a lost node has that node's copies.
-Time in a queue occupies no device and is counted separately.
+Faults occur at random times. Each failure costs the time to notice it, to start again, to read the
+checkpoint, and to repeat the steps since the last complete save. Copies in node memory are used if
+training continues in the same allocation; the partner of a lost node has that node's copies. Time
+in a queue occupies no device and is counted separately.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class FaultKind:
 
     name: str
     count: int
-    """Number of occurrences in `FAULT_SOURCE`."""
+    """Number of occurrences reported in `FAULT_SOURCE`."""
     loses_node: bool = False
     """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
-    """Whether all processes keep running, so that only the watchdog notices it."""
+    """Whether all processes keep running, so that only the watchdog notices the failure."""
     spoils_copies: bool = False
     """Whether the newest state may be wrong, so that copies in node memory must not be used."""
 
@@ -57,14 +57,16 @@ class NearParts:
     lag: float
     """Time from the beginning of a copy until the rank's own node and its partner both have it."""
     resume: float
-    """Time to read the copies."""
+    """Time to load the state from the copies."""
     has_partner: bool
-    """Whether another node has the copies of a lost node."""
+    """Whether each node's copies are also on a partner node, which still has them if the node is
+    lost.
+    """
 
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """The progress of an attempt after a number of seconds."""
+    """The number of steps and saves that an attempt has made by a certain time."""
 
     steps: int
     saves: int
@@ -73,7 +75,7 @@ class MadeSteps:
 
 @dataclass(frozen=True)
 class CampaignParts:
-    """Parts of a training, in seconds unless the name says otherwise."""
+    """Times that make up a training run, in seconds unless the name says otherwise."""
 
     step: float
     steps_between_saves: int
@@ -82,7 +84,7 @@ class CampaignParts:
     save_lag: float
     """Time from the beginning of a save until its checkpoint is complete.
 
-    A failure during that time falls back to the previous checkpoint.
+    After a failure during that time, training continues from the previous checkpoint.
     """
     start: float
     """Time from launching the processes to the first step, without reading the checkpoint."""
@@ -93,7 +95,7 @@ class CampaignParts:
     """Time limit of one job; 0 means no limit."""
 
     near: NearParts | None = None
-    """Copies in node memory, or None if the training does not make copies."""
+    """Costs of copies in node memory, or None if the training makes no copies."""
     between_steps: float = 0.0
     """Time from the end of a step to the beginning of the next one, if nothing is saved."""
 
@@ -115,14 +117,14 @@ class CampaignParts:
         return self.pace * self.steps_between_saves + self.save_stall
 
     def seconds_to(self, steps: int) -> float:
-        """Return the time for this many steps after a start, with the saves between them."""
+        """Return the time for this many steps after a start, including the saves between them."""
         saves = max(0, steps - 1) // self.steps_between_saves
         return steps * self.pace + saves * self.save_stall
 
     def made_in(self, seconds: float, behind_save: int) -> MadeSteps:
-        """Return the progress of an attempt after a number of seconds.
+        """Return the steps and saves that an attempt has made after this many seconds.
 
-        The attempt begins some steps after a save.
+        The attempt begins `behind_save` steps after a save.
         """
         # The attempt is treated as if it had begun at the save and had already made these steps.
         seconds += behind_save * self.pace
@@ -133,12 +135,12 @@ class CampaignParts:
         return MadeSteps(max(0, steps - behind_save), cycles)
 
     def complete_saves(self, seconds: float, behind_save: int) -> int:
-        """Return how many saves of such an attempt are complete after a number of seconds."""
+        """Return how many saves of such an attempt are complete after this many seconds."""
         behind_stall = max(0.0, self.save_lag - self.save_stall)
         return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
 
     def copied_in(self, seconds: float, behind_save: int) -> int:
-        """Return how many steps of such an attempt are in complete copies in node memory."""
+        """Return how many steps of such an attempt are saved in complete copies in node memory."""
         if self.near is None:
             return 0
         copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
@@ -148,10 +150,11 @@ class CampaignParts:
 
 @dataclass(frozen=True)
 class FollowUp:
-    """What happens after a failure."""
+    """The reaction to a failure."""
 
     goes_on: bool = True
-    """Whether training continues; False if the rules leave the decision to a person."""
+    """Whether training continues automatically; False if the rules leave the decision to a person.
+    """
     wait: float = 0.0
     """Delay before the next start, in seconds."""
 
@@ -163,15 +166,16 @@ class CampaignFailure:
     kind: FaultKind
     job: int
     began_at: int
-    """The step at which the attempt began."""
+    """The step from which the attempt began."""
     reached: int
-    """The last step that it completed."""
+    """The last step that the attempt completed."""
     started: bool = True
-    """Whether the attempt had started; False if it failed before its first step could begin."""
+    """Whether training had started; False if the attempt failed before its first step could begin.
+    """
 
 
 def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
-    """A rule that ignores earlier failures and always restarts immediately."""
+    """Restart immediately, whatever the earlier failures were."""
     return FollowUp()
 
 
@@ -190,11 +194,11 @@ class Policy:
     allocation.
     """
     detection: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a failure is noticed, by the name of its kind; other kinds are noticed
+    """Seconds until a failure is noticed, by the name of its kind; kinds not listed are noticed
     immediately.
     """
     queue: float = 0.0
-    """Seconds that a new job waits in the queue, where it occupies no device."""
+    """Seconds that a new job waits in the queue. No device is occupied during that time."""
     person: float = 0.0
     """Seconds until somebody responds, if the rules leave the decision to a person.
 
@@ -208,7 +212,7 @@ class Policy:
         return self.spares > 0 or bool(self.fewer_nodes)
 
     def nodes_to_train(self, planned: int, healthy: int) -> int:
-        """Return how many of the healthy nodes train, or 0 if there are too few.
+        """Return how many of the healthy nodes are used for training, or 0 if there are too few.
 
         >>> Policy(fewer_nodes=(12, 8)).nodes_to_train(16, 15)
         12
@@ -238,7 +242,7 @@ class FaultSource(Protocol):
     def quiet_until(self, held: float) -> float:
         """Return a time before which no failure happens.
 
-        Return `held` if that depends on the steps.
+        Return `held` if that time depends on the steps made.
         """
         ...
 
@@ -262,7 +266,7 @@ class PoissonFaults:
     ) -> tuple[float, FaultKind]:
         """Return the next failure.
 
-        A failure at a time when nothing can fail is drawn again.
+        Failures whose time has already passed are skipped.
         """
         while self._next <= held:
             self._draw_next()
@@ -275,7 +279,7 @@ class PoissonFaults:
     def _draw_next(self) -> None:
         """Draw the time and the kind of the next failure.
 
-        They do not depend on how many attempts request them.
+        Both are independent of the number of attempts so far.
         """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
@@ -296,9 +300,9 @@ class Account:
     saves: float = 0.0
     between_steps: float = 0.0
     fewer_nodes: float = 0.0
-    """Additional time of steps because fewer nodes trained than planned."""
+    """Additional step time because training used fewer nodes than planned."""
     waiting: float = 0.0
-    """Time between two attempts, waiting for a node to recover."""
+    """Time spent between two attempts, waiting for a node to recover."""
     queued: float = 0.0
     """Time in queues, where no device is occupied."""
     for_person: float = 0.0
@@ -330,7 +334,7 @@ _JOB_TOTALS = (
     "jobs",
     "steps",
 )
-"""Sums of an `Account` to which a job without a failure contributes."""
+"""Fields of an `Account` that a job without a failure adds to."""
 
 
 def simulate(
@@ -342,8 +346,8 @@ def simulate(
 ) -> Account:
     """Simulate one campaign.
 
-    It ends when devices were occupied for this many seconds, or when this many steps are done (0
-    means no limit).
+    It ends when devices have been occupied for this many seconds, or when this many steps are done
+    (0 means no limit).
     """
     campaign = _Campaign(parts, policy, seconds, steps)
     while not campaign.is_over:
@@ -356,7 +360,7 @@ def simulate(
 
 
 class _Campaign:
-    """A campaign during its simulation."""
+    """A campaign that is being simulated."""
 
     def __init__(
         self,
@@ -368,7 +372,7 @@ class _Campaign:
         self.account = Account()
         self._planned = parts
         self._parts = parts
-        """The training of the current attempt.
+        """The times that apply to the current attempt.
 
         With fewer nodes its steps take longer than planned.
         """
@@ -382,12 +386,12 @@ class _Campaign:
 
     @property
     def is_between_jobs(self) -> bool:
-        """Return whether the next attempt is the first of a job; False if a step ends the campaign."""
+        """Return whether a new job comes next; False if the campaign ends at a given step."""
         return not self._steps and self.account.held == self._job_began
 
     @property
     def is_over(self) -> bool:
-        """Return whether the time is over or every step is done."""
+        """Return whether the time has run out or every step is done."""
         all_done = self._steps > 0 and self.account.steps >= self._steps
         return all_done or self.account.held >= self._seconds
 
@@ -397,7 +401,7 @@ class _Campaign:
         parts = self._parts
         training_from = account.held + parts.start + self._resume_seconds()
         if self._last_save_at() < training_from + parts.step:
-            # An attempt in the rest of this job would not complete a step
+            # Another attempt in this job would not complete a step
             self._begin_job()
             parts = self._parts
             training_from = account.held + parts.start + self._resume_seconds()
@@ -412,7 +416,7 @@ class _Campaign:
         made = parts.made_in(trained, self._steps_behind_save)
         self._account_for(training_from, stop_at, made)
         self._shared_step = account.steps
-        # The job's time is over: it saves, and the next job starts.
+        # The job's time has run out: it saves, and the next job starts.
         if not self.is_over:
             account.held += parts.save_lag
             account.saves += parts.save_lag
@@ -438,7 +442,7 @@ class _Campaign:
         failure_at: float,
         kind: FaultKind,
     ) -> None:
-        """Let an attempt fail, and handle the failure."""
+        """End the current attempt with this failure, and handle the failure."""
         account = self.account
         parts = self._parts
         first_step = account.steps
@@ -481,25 +485,26 @@ class _Campaign:
         return self._policy.restarts_here and can_train and follow_up.goes_on
 
     def _nodes_after(self, kind: FaultKind) -> int:
-        """Return how many nodes of the allocation would train after this failure; 0 if too few."""
+        """Return how many nodes could train in the allocation after this failure; 0 if too few."""
         healthy = self._healthy_nodes - int(kind.loses_node)
         return self._policy.nodes_to_train(self._planned.nodes, healthy)
 
     def _changes_nodes(self, kind: FaultKind) -> bool:
         """Return whether the number of training nodes changes after this failure.
 
-        Copies in node memory belong to ranks, so they do not fit another number of ranks.
+        Copies in node memory belong to ranks, so they cannot be used with a different number of
+        ranks.
         """
         return self._nodes_after(kind) != self._parts.nodes
 
     def _train_with(self, nodes: int) -> None:
-        """Let the next attempt train with this many nodes."""
+        """Make the next attempt train on this many nodes."""
         planned = self._planned
         step = planned.step * planned.nodes / nodes
         self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
-        """Add up in one go the identical jobs until `quiet_until`.
+        """Account in one go for the identical jobs until `quiet_until`.
 
         Each repeats the attempt that was just simulated; `begun` is the account before that
         attempt.
@@ -509,7 +514,7 @@ class _Campaign:
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
-            return  # Otherwise, the attempt first ended a job that had no step left to do.
+            return  # Otherwise, the attempt first ended a job that had no time for another step.
         job_seconds = account.held - begun.held
         # The first job reads no checkpoint, and a job with a failure has a different length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
@@ -532,7 +537,7 @@ class _Campaign:
         *,
         stays: bool,
     ) -> None:
-        """Notice a failure, and restart in the allocation or with a new job."""
+        """Add the time to notice a failure, and restart in the allocation or with a new job."""
         account = self.account
         noticed = self._policy.detection.get(kind.name, 0.0)
         account.detection += noticed
@@ -560,7 +565,7 @@ class _Campaign:
         self._healthy_nodes = self._planned.nodes + self._policy.spares
 
     def _lose_copies(self) -> None:
-        """Fall back to the shared checkpoint, because a new job may get other nodes."""
+        """Fall back to the shared checkpoint, because a new job may get different nodes."""
         account = self.account
         steps_lost = self._steps_behind_save
         planned_seconds = steps_lost * self._planned.step
@@ -571,9 +576,9 @@ class _Campaign:
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
-        """Return the time, counted while devices are held, of the stop for the last save.
+        """Return when the job stops for its last save, in seconds for which devices were held.
 
-        It is never before the job's first step.
+        This is never before the end of the job's first step.
         """
         parts = self._parts
         if not parts.walltime:
@@ -582,7 +587,7 @@ class _Campaign:
         return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
 
     def _done_at(self, training_from: float) -> float:
-        """Return the time, counted while devices are held, at which the last step is done."""
+        """Return when the last step is done, in seconds for which devices were held."""
         if not self._steps:
             return math.inf
         # The attempt is treated as if it had begun at the newest save, as in `made_in`.
@@ -599,8 +604,8 @@ class _Campaign:
     ) -> None:
         """Account for one attempt, from its launch to its end, and for the steps that it keeps.
 
-        That part is negative if the attempt began from copies that are now lost, because then steps
-        of earlier attempts are also lost.
+        Their number is negative if the attempt began from copies that are now lost, because then
+        steps of earlier attempts are lost too.
         """
         account = self.account
         parts = self._parts
@@ -621,24 +626,24 @@ class _Campaign:
 
 
 def _whole(ratio: float) -> int:
-    """Return the integer part of a ratio of sums, which may be slightly below a whole number."""
+    """Return the integer part of a ratio, which rounding may put just below a whole number."""
     return math.floor(ratio + 1e-9)
 
 
 @dataclass(frozen=True)
 class UsefulTime:
-    """The expected share of useful time of a training."""
+    """The share of a training run's time that is expected to be useful."""
 
     median: float
     low: float
     high: float
     """Upper end of the interval. Eight of ten campaigns lie between `low` and `high`."""
     of_training_nodes: float
-    """The median, not counting the time of spare nodes."""
+    """The median share of the training nodes' time, without the spare nodes."""
     failures: float
-    """Number of failures in the median campaign.
+    """Median number of failures until all steps are done.
 
-    The following values are from the same campaign.
+    `jobs` and `days` are also for all steps.
     """
     jobs: float
     days: float
@@ -646,14 +651,14 @@ class UsefulTime:
 
 
 CAMPAIGNS = 101
-"""Number of campaigns.
+"""Usual number of campaigns.
 
-With this number, the error of the median is about a tenth of the interval's width.
+With this many, the error of the median is about a tenth of the interval's width.
 """
 MOST_FAILURES = 12_000
-"""Largest number of failures in all campaigns of one estimate.
+"""Largest total number of failures in the campaigns of one estimate.
 
-With more failures, fewer campaigns are run (but at least eleven), because many failures average
+If there would be more, fewer campaigns are run (but at least eleven), because many failures average
 out.
 """
 
@@ -704,10 +709,10 @@ def expected(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the middle of several sorted values."""
+    """Return the middle one of the sorted values."""
     return values[len(values) // 2]
 
 
 def with_interval(parts: CampaignParts, seconds: float) -> CampaignParts:
-    """Return the same training, but with a save about every this many seconds."""
+    """Return the same training run, but with saves about this many seconds apart."""
     return replace(parts, steps_between_saves=max(1, round(seconds / parts.step)))

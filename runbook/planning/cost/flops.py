@@ -1,7 +1,7 @@
-"""Floating-point operations of a training step, in each convention for TFLOP/s.
+"""Floating-point operations of a training step, by each convention for TFLOP/s.
 
 For the same speed, the conventions differ by up to a third. So every TFLOP/s value names its
-convention, and two reports should be compared by tokens per second.
+convention, and reports are best compared by tokens per second.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,10 @@ class Convention:
 
 
 def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
-    """Return the count of Megatron-DeepSpeed's `throughput_calculator`.
+    """Return the FLOPs as counted by Megatron-DeepSpeed's `throughput_calculator`.
 
-    Its factor is 4 with recomputation and 3 without. It counts the output layer a quarter too low.
+    Its factor is 4 with recomputation and 3 without. It counts a quarter too little for the output
+    layer.
     """
     s = shape.sequence_length
     h = shape.hidden
@@ -43,12 +44,12 @@ def palm(
     scores: bool = True,
     embeddings: bool = True,
 ) -> float:
-    """Return the count of PaLM, appendix B.
+    """Return the FLOPs as counted in the PaLM paper, appendix B.
 
     Each pass has 2 operations per parameter and token, plus attention over all pairs (`scores`).
 
-    Three passes make 6 N + 12 l h s per token; a fourth pass is the repeated forward pass. Without
-    `embeddings`, only the output layer is counted, whether it is tied or not.
+    Three passes add up to 6 N + 12 l h s per token; a fourth pass stands for the repeated forward
+    pass. Without `embeddings`, only the output layer is counted, whether it is tied or not.
     """
     parts = whole(shape)
     output_only = parts.layers + parts.final_norm + shape.padded_vocabulary * shape.hidden
@@ -66,7 +67,7 @@ def palm(
 
 _FULL = ModelShape.flops_per_sequence
 _CAUSAL = partial(ModelShape.flops_per_sequence, attended=0.5)
-"""Counts only the scores below the diagonal, which are half of them."""
+"""Counts only the half of the attention scores that lies below the diagonal."""
 _FACTOR_3 = partial(megatron_deepspeed, factor=3)
 _FACTOR_4 = partial(megatron_deepspeed, factor=4)
 
@@ -95,17 +96,17 @@ CONVENTIONS = {
         "hardware", "8 N + 16 l h s a token", partial(palm, passes=4)
     ),
 }
-"""The conventions by name. The formulas are those of a plain GPT.
+"""The conventions by name. The formulas are for a plain GPT.
 
-The functions also cover grouped queries, SwiGLU and other widths.
+The functions also cover grouped queries, SwiGLU and other feed-forward widths.
 """
 
 OURS = FLOPS_CONVENTION
-"""The convention that our trainer and our plans use."""
+"""The convention used by our trainer and our plans."""
 
 
 def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
-    """Return the operations of one step over this many sequences.
+    """Return the operations of one step on this many sequences.
 
     Raise `KeyError` for a convention that is not in `CONVENTIONS`.
     """

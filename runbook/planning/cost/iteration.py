@@ -1,9 +1,9 @@
 """Time of one training step on accelerators, part by part, with the calibrated coefficients.
 
 Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
-counted. Only a few shares, in `Coefficients`, are calibrated. The time of a matrix product is that
-of its operations at the sustained rate, with half a wave of idle processors, plus that of its
-bytes. At the same time the host launches operators one by one.
+counted. Only a few shares, in `Coefficients`, are calibrated. A matrix product takes the time of
+its operations at the sustained rate, with half a wave of idle processors, plus the time to move its
+bytes. Meanwhile the host launches operators one by one.
 """
 
 import math
@@ -49,31 +49,34 @@ class Coefficients:
     fp8: float = 0.972
     """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
     attention: float = 0.398
-    """Speed of the first FlashAttention relative to large matrix products, except in a vendor's own
-    stack."""
+    """Speed of the first FlashAttention relative to large matrix products, except in a vendor's
+    stack.
+    """
     attention_hopper: float = 0.639
-    """Relative speed of FlashAttention on H100 with kernels written for the A100."""
+    """Relative speed of FlashAttention on an H100 with kernels written for the A100."""
     attention_second: float = 1.42
     """Speed of FlashAttention-2 relative to the first."""
     elementwise: float = 2.3
     """Bytes moved by norms, activations, residuals and dropout, relative to fused code, which reads
     and writes each tensor once."""
     eager: float = 1.91
-    """Factor by which these bytes grow without a compiler or fused kernels."""
+    """Factor by which the bytes of `elementwise` grow without a compiler or fused kernels."""
     unfused_elsewhere: float = 5.08
-    """Factor for these bytes in DeepSpeed's forks without their fused kernels, or with ZeRO.
+    """Factor for the bytes of `elementwise` in DeepSpeed's forks without fused kernels, or with
+    ZeRO.
 
     The fused kernels do not exist for AMD and Intel. ZeRO adds hooks and copies.
     """
     tuned: float = 0.833
-    """Factor for these bytes in a vendor's own tuned stack."""
+    """Factor for the bytes of `elementwise` in a vendor's own tuned stack."""
     scores: float = 30.8
     """Bytes per attention score that both passes move if scores are stored."""
     tensor_tuned: float = 0.278
     """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
     later GPUs.
 
-    Its Transformer Engine sends while it multiplies. Everywhere else the share is 1.
+    That stack's Transformer Engine communicates while it multiplies. In all other cases the share
+    is 1.
     """
     links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
@@ -83,18 +86,17 @@ class Coefficients:
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
     overlap_power: float = 2.88
-    """How well communication of sharded states is hidden behind computation.
+    """How well the communication of sharded states is hidden behind computation.
 
     1 means not at all; infinity means completely.
     """
     operator_microseconds: float = 14.0
     """The host's time to launch one operator.
 
-    It limits the step if operators are small.
+    This time limits the step if operators are small.
     """
     unfused_operator_microseconds: float = 39.6
-    """The launch time in DeepSpeed's forks of Megatron, whose engine and hooks are written in
-    Python.
+    """The same time in DeepSpeed's forks of Megatron, whose engine and hooks are written in Python.
     """
     microbatch_operators: float = 90.9
     """Operators that a stage launches for each micro-batch outside its layers: embedding, output
@@ -107,13 +109,15 @@ class Coefficients:
     step_milliseconds: float = 7.15
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
-    It includes the gradient norm, for which all ranks wait, clipping, and the host's start with an
+    It includes the gradient norm (for which all ranks wait), clipping, and refilling the host's
     empty launch queue.
     """
     latency_microseconds: float = 8.17
     """Minimum time of a collective per doubling of its ranks, within a node."""
     jitter: float = 0.00526
-    """Time added by each doubling of the devices beyond eight, because all wait for the slowest."""
+    """Share of time that each doubling of the devices beyond eight adds, because all wait for the
+    slowest.
+    """
 
 
 DEFAULT = Coefficients()
@@ -122,9 +126,9 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families with a published training in the data of the fit.
+"""Families with a published training run in the data of the fit.
 
-The other families rely on measured matrix products.
+For the other families, the model relies on measured matrix products.
 """
 
 
@@ -134,28 +138,29 @@ _FORWARD_BYTES = 36.0
 They cover norms, residuals, dropout and activation.
 """
 _SHARED_BYTES = 20.0
-"""The part of these bytes that tensor parallelism divides only together with sequence parallelism."""
+"""The part of `_FORWARD_BYTES` that tensor parallelism divides only with sequence parallelism."""
 _FORKS_BYTES = 42.0
-"""The same bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
+"""The forward bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
 
 They were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
 f8dda8473a48, src/model/gpt_modeling.py). Two norms read and write (8). Bias, dropout and residual
 are one kernel, which reads two tensors and writes one and a mask (14 for two such kernels). Bias
-and GeLU are another kernel on four times the width (16), and the context is transposed (4). No
-fitted factor is applied to them.
+and GeLU are one kernel on four times the width (16), and the context is transposed (4). No fitted
+factor is applied to these bytes.
 """
 _FORKS_SHARED_BYTES = 22.0
-"""The part of these bytes that tensor parallelism does not divide: norms, dropout and residual."""
+"""The part of `_FORKS_BYTES` that tensor parallelism does not divide: norms, dropout and residual.
+"""
 _FORKS_BANDWIDTH = 0.88
-"""Share of the datasheet's bandwidth that a copy reaches; these kernels are assumed to reach it
-too.
+"""Share of the datasheet's bandwidth that a copy reaches. The forks' kernels are assumed to reach
+it too.
 
 Measured on an H200: 4.24 of 4.8 TB/s (docs/measurements/gpu-h200.md).
 """
 _BACKWARD = 1.8
-"""Bytes of the backward pass relative to the forward pass."""
+"""Bytes moved by the backward pass relative to the forward pass."""
 _LOGIT_BYTES = 24.0
-"""Bytes per token and vocabulary entry for logits in 16 and 32 bits, softmax and gradient."""
+"""Bytes per token and vocabulary entry for 16-bit and 32-bit logits, softmax and gradient."""
 _MEGATRON_LOGIT_BYTES = 52.0
 """Bytes per logit for Megatron's own loss, which runs one kernel per operation on 32-bit logits.
 
@@ -164,7 +169,7 @@ cast (6), a maximum (4), subtraction, exponential and division in place (8 each)
 backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 40.0
-"""Bytes per parameter of the optimizer's step, without its moments.
+"""Bytes per parameter that the optimizer's step moves, not counting its moments.
 
 It reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, takes its norm,
 clips and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
@@ -174,30 +179,32 @@ _MOMENT_BYTES = 8.0
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
-Of the two values that were tried, this one is closer to the data. Other code used older kernels,
-whose share is fitted.
+Of the two values that were tried, this one is closer to the data. Other stacks used older kernels,
+for which the speed is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
-"""Additional bytes per token and hidden unit in the forward pass if PyTorch squares a ReLU with its
-own kernels.
+"""Additional bytes per token and hidden unit in the forward pass if PyTorch's own kernels compute a
+squared ReLU.
 
-The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. They are
-distributed over the passes by `_BACKWARD`. No fitted factor is applied to the value.
+The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. `_BACKWARD`
+distributes them over the passes. No fitted factor is applied to this value.
 """
 _FP8_CASTS = 12.0
 """Additional bytes per token and hidden unit in the forward pass for quantized copies and
 transposes.
 """
 _BLOCK_CASTS = 2.0
-"""Factor for these bytes in recipes that scale blocks instead of tensors.
+"""Factor for `_FP8_CASTS` in recipes that scale blocks instead of tensors.
 
 The blocks run along the inner dimension, so the backward pass needs copies that are quantized along
-the other dimension. The value is counted, not fitted, because no row of the data names its recipe.
+the other dimension. The value is counted, not fitted, because no row of the data names the recipe
+that was used.
 """
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Elements of a matrix product that a device computes at a time: 110 processors compute a tile of
-128 x 256 each. On average half of the last wave is idle, which is why small matrices are slow."""
+"""Elements of a matrix product that a device computes at a time: each of 110 processors computes a
+tile of 128 x 256. On average half of the last wave is idle, which is why small matrices are slow.
+"""
 _SPLIT = 4096
 """Inner dimension above which the sums of a product are split among processors, as for gradients of
 small weights.
@@ -221,8 +228,8 @@ _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
 
 Its 34 hooks around 17 modules, and three calls for each of four large weights, are written in
-Python. Each of these 46 takes as long as one operator. The value comes from a single result, 1.3B
-on an H200 (benchmarks/gpu_h200_fourth.json), where a rank that shards nothing waits for the host
+Python. Each of these 46 takes as long as an operator. The value is based on a single result, 1.3B
+on an H200 (benchmarks/gpu_h200_fourth.json), in which a rank that shards nothing waits for the host
 during two thirds of a step.
 """
 _SOFTMAX_OPERATORS = 8
@@ -241,7 +248,7 @@ They are a block of attention, its correction, and the exchange of keys.
 _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass.
 
-The backward pass launches more operators, but from C++.
+The backward pass launches more operators, but launches them from C++.
 """
 _GRAPHED = 0.1
 """Share of the host's time that remains if CUDA graphs launch whole layers.
@@ -249,9 +256,9 @@ _GRAPHED = 0.1
 This value was not measured.
 """
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
-"""Families on which a vendor's own stack sends parts of a product while it computes other parts.
+"""Families on which a vendor's own stack sends parts of a matrix product while it computes others.
 
-Transformer Engine has done so with its user buffers since 2023. On A100, Megatron-LM waits.
+Transformer Engine has done so with its user buffers since 2023. On an A100, Megatron-LM waits.
 """
 _FORWARD_SHARE = 1 / 3
 """The forward pass's share of a micro-batch's work.
@@ -264,20 +271,20 @@ _BUCKET_PER_RANK = 1e6
 """Minimum number of parameters in a bucket, in total and per data-parallel rank (megatron-core's
 DistributedDataParallel).
 
-The first bucket that is gathered and the last bucket that is reduced are not hidden.
+Gathering the first bucket and reducing the last bucket are not hidden.
 """
 _PREFETCHED = 50e6
 """Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
-Gathering the first parameters in a pass is not hidden.
+Gathering the first parameters of a pass is not hidden.
 """
 _NETWORK_LATENCY = 3.0
-"""Latency of a collective that leaves its node, relative to one within a node."""
+"""Latency of a collective between nodes, relative to a collective within a node."""
 
 
 @dataclass(frozen=True)
 class StepSetup:
-    """One way of training a model on a number of devices."""
+    """A way to train a model on a number of devices."""
 
     shape: ModelShape
     layout: Layout
@@ -302,14 +309,14 @@ class StepSetup:
     code: str = "fused"
     """How well kernels are fused and communication is hidden: unfused, eager, fused or tuned.
 
-    Our own trainer has the values plain, compiled and compiled-dropout (`own_kernels`).
+    For our own trainer the values are plain, compiled and compiled-dropout (`own_kernels`).
     """
     deepspeed: bool = False
     """Whether our own trainer uses DeepSpeed as its engine."""
     num_moments: int = len(ADAM_MOMENTS)
     """Number of float32 tensors that the optimizer keeps for each weight."""
     cuda_graphs: bool = False
-    """Whether the host launches a layer as one graph."""
+    """Whether the host launches each layer as one CUDA graph."""
     half_sums: bool = False
     """Whether gradients are reduced in 16 bits.
 
@@ -318,35 +325,39 @@ class StepSetup:
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023.
 
-    It hides less communication than later versions.
+    That version hides less communication than later ones.
     """
     fused_loss: bool = True
-    """Whether the loss uses few kernels. Megatron's own loss uses one for each operation."""
+    """Whether the loss is computed by few kernels.
+
+    Megatron's own loss uses one for each operation.
+    """
     stops_early: bool = False
-    """Whether recomputation ends with the last tensor that the backward pass needs.
+    """Whether recomputation stops at the last tensor that the backward pass needs.
 
     PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron
     recomputes whole layers.
     """
     first_flash: bool = False
-    """Whether attention is the first FlashAttention, of 2022.
+    """Whether attention runs in the first FlashAttention, of 2022.
 
-    Otherwise it is assumed to be the second, of 2023.
+    Otherwise FlashAttention-2, of 2023, is assumed.
     """
     plain_activation: bool = False
     """Whether the activation runs as several PyTorch kernels, like Nemotron's squared ReLU in NeMo."""
     fp8_recipe: str = ""
-    """How 8-bit factors are scaled. mxfp8 and blockwise scale along the inner dimension; all other
-    recipes cost the same."""
+    """How 8-bit operands are scaled. mxfp8 and blockwise scale along the inner dimension; all other
+    recipes cost the same as each other.
+    """
 
     @property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the number of layers on each stage, or nothing if they cannot be divided evenly."""
+        """Return the number of layers on each stage; empty if they do not divide evenly."""
         return self.layout.stage_layers(self.shape.layers)
 
     @property
     def num_microbatches(self) -> int:
-        """Return the number of micro-batches per step on each replica, which is at least one."""
+        """Return the number of micro-batches per step on each replica, at least one."""
         return max(1, round(self.global_batch / (self.layout.data * self.micro_batch)))
 
 
@@ -376,13 +387,14 @@ class StepTime:
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
     """Return the time of a step, part by part.
 
-    Raise `KeyError` if the device has no peak for the precision or no sustained share (`known`).
+    Raise `KeyError` if no peak for the precision or no sustained share is known for the device
+    (`known`).
     """
     return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return the reason why no speed is known, or an empty string."""
+    """Return why no speed is known for a device and precision, or an empty string."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -406,7 +418,7 @@ class StepModel:
 
     @cached_property
     def matrix_rate(self) -> float:
-        """Return the operations per second of large matrix products."""
+        """Return the FLOP/s of large matrix products."""
         rate = self._sustained(self.setup.precision)
         if self.setup.precision == "fp8":
             return rate * self.coefficients.fp8
@@ -416,7 +428,7 @@ class StepModel:
     def _half_rate(self) -> float:
         """Return the 16-bit rate.
 
-        It applies to attention and the output layer if the training uses fp8.
+        Attention and the output layer use it even if the training uses fp8.
         """
         return self._sustained("bf16" if self.setup.precision == "fp8" else self.setup.precision)
 
@@ -431,7 +443,7 @@ class StepModel:
 
     @property
     def _own(self) -> OwnKernels | None:
-        """Return our own trainer's kernels, or None for other programs."""
+        """Return the costs of our own trainer's kernels, or None for other programs."""
         return OWN_KERNELS.get(self.setup.code)
 
     @property
@@ -455,7 +467,7 @@ class StepModel:
         inner: float,
         rate: float,
     ) -> tuple[float, float]:
-        """Return the seconds of tokens x inner times inner x columns: (forward, all products).
+        """Return the seconds for tokens x inner times inner x columns: (forward, all products).
 
         The backward pass has two products, one for the gradient of each factor.
         """
@@ -472,7 +484,7 @@ class StepModel:
         columns: float,
         rate: float,
     ) -> float:
-        """Return the seconds of a product of rows x inner and inner x columns."""
+        """Return the seconds for one product of rows x inner and inner x columns."""
         computing = 2 * rows * inner * columns / rate
         splits = max(1.0, inner / _SPLIT)
         wave = 1 + _WAVE / 2 / (rows * columns * splits)
@@ -480,24 +492,25 @@ class StepModel:
         moving = moved / self.setup.device.memory_bandwidth
         if not self._is_power_bound:
             return computing * wave + moving
-        # A processor that waits uses less power, which lets the others run faster.
+        # A processor that waits uses less power, so that the others can run faster.
         at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
         return max(computing, at_full_clock * wave + moving)
 
     def _forward_product(self, columns: float, inner: float) -> float:
-        """Return the forward seconds of a layer's product of tokens x inner and inner x columns."""
+        """Return the seconds of a layer's forward product of tokens x inner and inner x columns."""
         return self._product(columns, inner, self.matrix_rate)[0]
 
     def _last_product(self) -> float:
-        """Return the forward seconds of a layer's last product, which ends the feed-forward block."""
+        """Return the seconds of a layer's last forward product, the end of the feed-forward block."""
         shape = self.setup.shape
         return self._forward_product(shape.hidden, shape.ffn_hidden / self.setup.layout.tensor)
 
     def _every_second_product(self) -> float:
-        """Return the forward seconds of the products that torchtitan recomputes.
+        """Return the seconds of the forward products that torchtitan recomputes.
 
-        Its policy counts a layer's products and saves the odd ones. The even ones are recomputed:
-        the keys, the product after attention and the second product into the feed-forward block.
+        Its policy numbers a layer's products and saves the results of the odd ones. The even ones
+        are recomputed: the keys, the product after attention and the second product into the
+        feed-forward block.
         """
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
@@ -505,8 +518,8 @@ class StepModel:
         width = shape.heads * shape.head_size / tensor
         after_attention = self._forward_product(shape.hidden, width)
         if not shape.gated:
-            # The second product of the feed-forward block is the layer's last one, so nothing needs
-            # it again.
+            # Without a gate, the second product of the feed-forward block is the layer's last one,
+            # so its result is not needed again.
             return keys + after_attention
         into_middle = self._forward_product(shape.ffn_hidden / tensor, shape.hidden)
         return keys + after_attention + into_middle
@@ -563,7 +576,7 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return the time that the host's launches add to the device's busy time."""
+        """Return the time that launching on the host adds to the device's busy time."""
         if self._own:
             # The host launches ahead for whole micro-batches, so launching has no effect if it
             # takes less time than the work.
@@ -576,7 +589,7 @@ class StepModel:
     def _has_fused_kernels(self) -> bool:
         """Return whether DeepSpeed's forks run fused CUDA kernels without ZeRO's hooks.
 
-        Their pipeline engine needs no hooks.
+        The forks' pipeline engine needs no hooks.
         """
         setup = self.setup
         layout = setup.layout
@@ -626,7 +639,7 @@ class StepModel:
 
     @property
     def _recomputed_operators(self) -> float:
-        """Return the operators that recomputation adds, relative to the forward pass."""
+        """Return the number of operators that recomputation adds, relative to the forward pass."""
         setup = self.setup
         if setup.recompute == "full":
             return setup.recomputed
@@ -643,11 +656,11 @@ class StepModel:
 
     @property
     def waiting_share(self) -> float:
-        """Return the time that waiting for the slowest device adds, relative to a step's work."""
+        """Return the time spent waiting for the slowest device, relative to a step's work."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
 
     def _elementwise(self) -> float:
-        """Return the forward seconds of everything that is memory-bound."""
+        """Return the seconds of all memory-bound work in a layer's forward pass."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -669,7 +682,7 @@ class StepModel:
 
     @property
     def _kernel_bandwidth(self) -> float:
-        """Return the bytes per second that the kernels of layers and loss move."""
+        """Return the bytes per second that the kernels of the layers and the loss move."""
         device = self.setup.device
         if self._own:
             return own_kernels.kernel_bandwidth(device)
@@ -677,12 +690,12 @@ class StepModel:
 
     @property
     def _runs_forks_kernels(self) -> bool:
-        """Return whether the layers are DeepSpeed's Megatron forks with fused CUDA kernels."""
+        """Return whether the layers run the fused CUDA kernels of DeepSpeed's Megatron forks."""
         return self.setup.code == "unfused" and self._has_fused_kernels
 
     @property
     def _forward_bytes(self) -> tuple[float, float]:
-        """Return the counted bytes of a layer's forward pass: all, and those that ranks share."""
+        """Return a layer's counted forward bytes: (all, those not split by tensor rank)."""
         if self._runs_forks_kernels:
             return _FORKS_BYTES, _FORKS_SHARED_BYTES
         return _FORWARD_BYTES, _SHARED_BYTES
@@ -719,7 +732,7 @@ class StepModel:
     ) -> float:
         """Return the seconds of one all-gather or reduce-scatter of this many bytes.
 
-        `size` ranks take part, which span `span` devices.
+        `size` ranks take part, spread over `span` devices.
         """
         if size <= 1:
             return 0.0
@@ -734,10 +747,10 @@ class StepModel:
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
-        """Return the seconds that a layer waits for collectives in one micro-batch.
+        """Return the seconds for which a layer waits for collectives in one micro-batch.
 
-        Each pass has two of them in both directions. The exchange of keys in context parallelism is
-        hidden in the same way.
+        Each pass has two all-gathers and two reduce-scatters. The exchange of keys in context
+        parallelism is hidden in the same way.
         """
         setup = self.setup
         layout = setup.layout
@@ -771,7 +784,7 @@ class StepModel:
 
     @property
     def _logit_seconds(self) -> float:
-        """Return the seconds for the loss and gradient of one logit."""
+        """Return the seconds per logit for the loss and its gradient."""
         device = self.setup.device
         kernels = self._own
         if kernels is None:
@@ -780,7 +793,7 @@ class StepModel:
         return own_kernels.moving_seconds(device, kernels.logit_bytes, kernels.least_logit_bytes)
 
     def _gradient_sums(self, parameters: float) -> float:
-        """Return the seconds for adding gradients to their sums outside the products."""
+        """Return the seconds for adding gradients to their sums outside the matrix products."""
         if self._own is None:
             return 0.0
         if self.setup.deepspeed:
@@ -802,7 +815,7 @@ class StepModel:
         return gaps * (_GRAPHED if self.setup.cuda_graphs else 1.0)
 
     def step(self) -> StepTime:
-        """Return the seconds of a step by part, counted by formula."""
+        """Return the seconds of a step by part, computed from formulas."""
         setup = self.setup
         layout = setup.layout
         forward, matrices = self._matrices()
@@ -855,8 +868,8 @@ class StepModel:
         """Return the number of layers of the longest stage and of the last stage.
 
         The last stage also has the output layer. If the layers do not divide evenly, a vendor's
-        recipe gives the last stage fewer: 126 layers on 8 stages are split into 15, six times 16,
-        and 15.
+        recipe gives the last stage fewer layers: 126 layers on 8 stages are split into 15, six
+        times 16, and 15.
         """
         setup = self.setup
         if setup.stage_layers:
@@ -874,7 +887,7 @@ class StepModel:
     ) -> float:
         """Return the seconds for recomputing a layer.
 
-        The arguments are the parts of its forward pass.
+        The arguments are the seconds of its forward pass by part.
         """
         setup = self.setup
         if setup.recompute == "full":
@@ -898,7 +911,7 @@ class StepModel:
         return self.exposed(stage, seconds) if setup.hides_sends else seconds
 
     def _optimizer(self) -> float:
-        """Return the seconds of the optimizer's step, which mostly moves states."""
+        """Return the seconds of the optimizer's step, most of which are spent moving states."""
         setup = self.setup
         layout = setup.layout
         shards = layout.data * layout.context if layout.zero_stage else 1
@@ -911,7 +924,7 @@ class StepModel:
     def _batch(self) -> float:
         """Return the seconds for sending a micro-batch to the tensor-parallel ranks.
 
-        Each token has four numbers of 32 bits, and all ranks wait for them.
+        A micro-batch has four 32-bit numbers per token, and all ranks wait for them.
         """
         layout = self.setup.layout
         return self.collective(16 * self._tokens, layout.tensor, span=layout.tensor)
@@ -921,8 +934,8 @@ class StepModel:
         setup = self.setup
         layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
-        # DeepSpeed's pipeline engine splits what it sends over the tensor ranks
-        # (`PartitionedTensor`). The receiving ranks gather it again.
+        # DeepSpeed's pipeline engine splits each tensor that it sends over the tensor ranks
+        # (`PartitionedTensor`). The receiving ranks gather the pieces again.
         is_partitioned = setup.code == "unfused" and not layout.sequence
         split = layout.tensor if layout.sequence or is_partitioned else 1
         bandwidth = self.bandwidth(layout.tensor * layout.context * layout.pipeline)
@@ -945,8 +958,8 @@ class StepModel:
 
         Weights are gathered during the first forward pass, and gradients are reduced during the
         last backward pass; together these passes take `microbatch` seconds. Half of `pause`, the
-        seconds in which stages wait, also hides communication. With interleaving, more
-        communication could be hidden, but GPT-3 on 512 to 10,752 H100s (MLPerf) does not show it.
+        seconds in which stages wait, also hides communication. Interleaving could hide more
+        communication, but GPT-3 on 512 to 10,752 H100s (MLPerf) shows no such effect.
         """
         setup = self.setup
         layout = setup.layout
@@ -961,8 +974,8 @@ class StepModel:
             return self._forks_data(gather)
         if layout.zero_stage >= 2 and layout.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
-        # Weights are gathered in 16 bits. Gradients are reduced in 32 bits, or in 16 as in vendors'
-        # recipes for fp8
+        # Weights are gathered in 16 bits. Gradients are reduced in 32 bits, or in 16 bits in
+        # vendors' recipes for fp8
         if setup.half_sums or (setup.precision == "fp8" and setup.code == "tuned"):
             reduce = gather
         else:
@@ -975,10 +988,10 @@ class StepModel:
         return gathering + self._partly_hidden(backward, reduce, shown_share)
 
     def _forks_data(self, gather: float) -> float:
-        """Return the seconds that DeepSpeed's Megatron forks wait for replicas, without ZeRO 1.
+        """Return the seconds for which DeepSpeed's forks wait for replicas without ZeRO 1.
 
-        The arguments are those of `_deepspeed_data`. No published result shows that any of this
-        time is hidden.
+        The arguments are the same as in `_deepspeed_data`. No published result shows that any of
+        this time is hidden.
         """
         setup = self.setup
         layout = setup.layout
@@ -991,13 +1004,13 @@ class StepModel:
         return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds for which our own trainer with DeepSpeed waits for replicas.
+        """Return the seconds for which our own trainer with DeepSpeed waits for other replicas.
 
-        `gather` is the time to gather the weights. The messages were counted in the source of
-        DeepSpeed 0.19. Gradients are as wide as weights. ZeRO 1 reduces them after a step's last
-        micro-batch, and ZeRO 2 after each micro-batch, both with an all-reduce
+        `gather` is the time to gather the weights. The collectives were counted in the source of
+        DeepSpeed 0.19. Gradients have as many bits as weights. ZeRO 1 reduces them after a step's
+        last micro-batch, and ZeRO 2 after each micro-batch, both with an all-reduce
         (`use_multi_rank_bucket_allreduce`), which is a reduce-scatter and an all-gather. ZeRO 3
-        uses a reduce-scatter. The bucket that is not full yet is reduced after the backward pass.
+        uses a reduce-scatter. A bucket that is not yet full is reduced after the backward pass.
         """
         setup = self.setup
         layout = setup.layout
@@ -1013,8 +1026,8 @@ class StepModel:
             return gather + all_reduce
         if layout.zero_stage == 2:
             return gather + setup.num_microbatches * all_reduce
-        # ZeRO 3 gathers weights in each pass. The next layer's weights are gathered while one layer
-        # is computed.
+        # ZeRO 3 gathers weights in each pass. While one layer is computed, the next layer's weights
+        # are gathered.
         first = min(1.0, _PREFETCHED / self._parameters)
         gathering = self._partly_hidden(forward, gather, first)
         gathering += self._partly_hidden(backward, gather, first)
@@ -1029,14 +1042,14 @@ class StepModel:
     ) -> float:
         """Return the time that communication adds to work.
 
-        The work hides all of it except the share `shown_share`.
+        The work can hide all of it except the share `shown_share`.
         """
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
         """Return the seconds for which a micro-batch waits for FSDP.
 
-        `gather` is the time to gather its weights. They are gathered for the forward pass. ZeRO 3
+        `gather` is the time to gather the weights. They are gathered for the forward pass. ZeRO 3
         gathers them again for the backward pass, which includes recomputation. Gradients are
         reduced in 32 bits unless FSDP is configured otherwise.
         """
@@ -1049,7 +1062,7 @@ class StepModel:
             shown_share = 0.0
 
         # A layer's weights are gathered during the previous layer, whose computation hides part of
-        # that time.
+        # the communication.
         return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:
@@ -1061,7 +1074,7 @@ class StepModel:
     def _step_seconds(self) -> float:
         """Return the seconds of a step outside its micro-batches.
 
-        For our own trainer they are part of its measured times, and for DeepSpeed's forks part of
+        For our own trainer they are included in the measured times, and for DeepSpeed's forks in
         the launch times.
         """
         if self._own or self.setup.code == "unfused":

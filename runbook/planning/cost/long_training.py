@@ -1,4 +1,4 @@
-"""Costs of a long training in addition to its steps: saves, consecutive jobs and energy."""
+"""Costs of a long training run in addition to its steps: saves, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,37 +16,37 @@ from runbook.planning.layout import Choice
 
 @dataclass(frozen=True)
 class LongTraining:
-    """Costs of one training phase in addition to its steps; None if a cost is unknown.
+    """Costs of a training phase in addition to its steps.
 
-    They are under `endurance` in `plan.json`.
+    A cost is None if it is unknown. `plan.json` lists them under `endurance`.
     """
 
     saves: tuple[Saves, ...]
     interval_seconds: float | None
-    """Chosen time between two saves, in seconds."""
+    """Time between two saves, as chosen by the run, in seconds."""
     hours_between_failures: float | None
     failure_source: str
     walltime_seconds: int
-    """Time limit of one job, from its own setting or from its queue.
+    """Time limit of one job in seconds, from its own setting or from its queue.
 
     It is 0 if no limit is known.
     """
     jobs: int | None
-    """Number of consecutive jobs, each of which resumes from the previous one."""
+    """Number of consecutive jobs, each of which resumes where the previous one ended."""
     energy_kwh: float | None
-    """Energy at the accelerators' full board power.
+    """Energy at the full board power of the accelerators.
 
-    Other parts of the nodes, and cooling, use additional energy.
+    The other parts of the nodes, and cooling, use additional energy.
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
     """Nodes that the job occupies in addition to those that train."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Devices of a node that the job uses. 0 means all devices of a node of the site."""
+    """Number of devices that the job uses on each node. 0 means all devices of the node."""
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Return the number of jobs for a training, if each one reserves time for its last save.
+    """Return the number of jobs that a training run needs if each reserves time for its last save.
 
     Return None if no job makes progress.
 
@@ -102,7 +102,7 @@ def estimate_long_training(
 
 
 def _walltime(site: Site, job: Job) -> int:
-    """Return the seconds that one job may take, according to its own limit or its queue's.
+    """Return the time limit of one job in seconds, from its own setting or from its queue.
 
     Return 0 if no limit is known.
     """

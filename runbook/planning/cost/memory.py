@@ -1,4 +1,4 @@
-"""Memory of a training: bytes by part on each rank, and whether they fit.
+"""Memory of a training run: bytes by part on each rank, and whether they fit.
 
 States (weights, gradients, optimizer) are exact for the supported optimizers; activations follow
 Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory on an accelerator, only the
@@ -33,7 +33,7 @@ class States:
 
     @property
     def total(self) -> float:
-        """Return the sum of all three."""
+        """Return the bytes of weights, gradients and optimizer states together."""
         return self.weights + self.gradients + self.optimizer
 
 
@@ -60,14 +60,15 @@ class StageMemory:
     products.
     """
     host: int = 0
-    """Bytes per device in the node's main memory, for the optimizer's states if they are offloaded."""
+    """Bytes of offloaded optimizer states in the node's main memory, per device."""
     passing: int = 0
-    """Gradients in transit through a layer on a GPU, to the extent that they exceed the memory of
-    the logits."""
+    """Activation gradients on a GPU while a layer's backward pass runs, as far as they exceed the
+    memory of the logits.
+    """
     optimizer_moment: int = 0
     """Temporary memory of the optimizer's step, once the activations have been freed.
 
-    On a GPU it holds gradients in fp32; on a CPU it is larger.
+    On a GPU it is used for gradients in fp32; on a CPU it is larger.
     """
 
     @property
@@ -77,13 +78,13 @@ class StageMemory:
 
     @property
     def least(self) -> int:
-        """Return the total for an attention that stores no scores."""
+        """Return the total if attention stores no scores."""
         kept_bytes = self.activations + self.logits + self.passing
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
     @property
     def most(self) -> int:
-        """Return the total for an attention that stores all scores."""
+        """Return the total if attention stores all scores."""
         kept_bytes = self.activations + self.logits + self.passing + self.attention_scores
         return self.states + self.buffers + max(kept_bytes, self.optimizer_moment)
 
@@ -98,13 +99,13 @@ def state_bytes(
     half_sums: bool = False,
     moments: Sequence[str] = ADAM_MOMENTS,
 ) -> States:
-    """Return the bytes per parameter, with ZeRO's shards divided over the data-parallel replicas.
+    """Return the bytes per parameter, where ZeRO shards states over the data-parallel replicas.
 
     With bf16, Megatron keeps gradients in fp32 (18 bytes unsharded, 6 + 12/d sharded). With fp16,
-    it keeps gradients in fp16 and an fp32 copy in the optimizer (20; 4 + 16/d); our own trainer
-    does the same as with bf16. With `half_sums`, Megatron does so with bf16 too
-    (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4 + 12/d; 2 + 14/d; 16/d). In
-    fp32, its stages 1 and 2 hold a second copy of the weights.
+    Megatron keeps gradients in fp16 and an fp32 copy in the optimizer (20; 4 + 16/d), while our own
+    trainer keeps fp32 gradients as with bf16. With `half_sums`, Megatron keeps 16-bit gradients and
+    an fp32 copy with bf16 too (`training.reduce_in_bf16`). DeepSpeed keeps 16-bit gradients (16; 4
+    + 12/d; 2 + 14/d; 16/d). In fp32, DeepSpeed's stages 1 and 2 keep a second copy of the weights.
 
     >>> [round(state_bytes("bf16", deepspeed=False, zero_stage=z, data=8).total, 2) for z in (0, 1)]
     [18, 7.5]
@@ -142,7 +143,7 @@ LOSS_BLOCK_BYTES = 2**28
 CROSS_ENTROPY_BYTES = 4
 """Bytes that Megatron's loss needs for each logit.
 
-It makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
+The loss makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 (vocab_parallel_cross_entropy of megatron-core).
 """
 
@@ -150,40 +151,41 @@ It makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 _FUSED_LOSS_BYTES = {"native": 2 * CROSS_ENTROPY_BYTES, "te": 0}
 """Bytes per logit for the fused losses (`training.loss_fusion`).
 
-If compiled, the native loss keeps two copies of the fp32 logits. Transformer Engine's loss
+The native loss, once compiled, keeps two copies of the fp32 logits. Transformer Engine's loss
 overwrites the 16-bit logits with the gradient (megatron/core/fusions/fused_cross_entropy.py,
 transformer_engine/pytorch/cross_entropy.py).
 """
 
 
 _SCORE_BYTES = 5
-"""Bytes that a layer stores per attention score in 16 bits.
+"""Bytes that a layer stores per 16-bit attention score.
 
 They are the results of softmax and dropout (2 each), and dropout's mask (arXiv 2205.05198).
 """
 
 
 _PLAIN_SCORE_BYTES = 8
-"""Bytes per attention score for one layer in its backward pass, with PyTorch's own softmax.
+"""Bytes per attention score that a layer needs in its backward pass with PyTorch's own softmax.
 
-They are the buffer of the scores, the softmax, its gradient and the gradient of the scores, 2 each.
-They were counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
+They are the scores, the softmax, and the gradients of both, 2 each. They were counted in
+CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
 """
 
 
 _WORKSPACE_BYTES = 32 * 2**20
-"""Bytes of one workspace of cuBLAS on Hopper and later GPUs, which PyTorch's allocator provides.
+"""Bytes of a cuBLAS workspace, allocated by PyTorch, on Hopper and later GPUs.
 
 Sources: parseChosenWorkspaceSize in PyTorch's aten/src/ATen/cuda/CublasHandlePool.cpp, and
 get_cublas_workspace_size_bytes in Transformer Engine's pytorch/cpp_extensions/gemm.py. Earlier GPUs
-have 8 and 4 MiB, and AMD's another library; neither is counted.
+have workspaces of 8 and 4 MiB, and AMD GPUs use a different library; neither is counted.
 """
 _LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 _WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
 """Number of workspaces by framework.
 
 PyTorch has one for the main thread and one for the thread of the backward pass. Transformer Engine,
-which Megatron-core uses, has its own. The plan of our own trainer was measured without this part.
+which Megatron-core uses, has its own. The plan for our own trainer was compared with measurements
+without this part.
 """
 
 
@@ -199,10 +201,10 @@ def layer_activations(
     *,
     gathers_keys: bool = False,
 ) -> tuple[float, float]:
-    """Return the bytes of a micro-batch that one layer keeps for its backward pass.
+    """Return the bytes per micro-batch that one layer keeps for its backward pass.
 
-    The result is (bytes without attention scores, bytes of the scores). With `gathers_keys`, the
-    keys and values of the whole sequence are kept, as in our own attention.
+    The result is (bytes without attention scores, bytes of attention scores). With `gathers_keys`,
+    the keys and values of the whole sequence are kept, as in our own attention.
     """
     tensor = parallel.tensor
     whole_divisor = parallel.tensor if parallel.sequence else 1
@@ -211,7 +213,7 @@ def layer_activations(
     key_value = shape.kv_heads / shape.heads
     feed_forward = 4 * shape.ffn_hidden / shape.hidden * (1.5 if shape.gated else 1)
     split_over_tensor = 4 + 4 * key_value + feed_forward
-    # The results of two pieces are also kept, both separately and joined.
+    # Attention on two pieces of the sequence keeps its results both separately and joined.
     if gathers_keys and parallel.context > 1:
         split_over_tensor += 4 * key_value * (parallel.context - 1) + 2
     scores = _SCORE_BYTES * shape.heads * shape.sequence_length / shape.hidden
@@ -259,17 +261,20 @@ def stage_memory(choice: Choice, stage: int) -> StageMemory:
 
 
 def _width(choice: Choice) -> int:
-    """Return the number of bytes of a weight or an activation."""
+    """Return the bytes of a single weight or activation."""
     return 4 if choice.training.precision == "fp32" else 2
 
 
 def _rank_tokens(choice: Choice) -> float:
-    """Return a micro-batch's tokens on one rank. Context parallelism divides the sequence."""
+    """Return the number of a micro-batch's tokens on one rank.
+
+    Context parallelism divides the sequence.
+    """
     return choice.shape.sequence_length / choice.layout.context * choice.micro_batch
 
 
 def _sequence_split(choice: Choice) -> int:
-    """Return the number of ranks among which sequence parallelism divides activations."""
+    """Return the number of ranks over which sequence parallelism divides activations."""
     layout = choice.layout
     return layout.tensor if layout.sequence else 1
 
@@ -299,7 +304,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
 
 
 def _chunks_in_flight(choice: Choice, stage: int) -> int:
-    """Return how many chunks of a stage hold activations of a micro-batch at the peak of a step."""
+    """Return how many sets of a chunk's activations a stage keeps at the peak of a step."""
     layout = choice.layout
     chunks = layout.virtual_pipeline
     later_stages = layout.pipeline - stage - 1
@@ -331,11 +336,11 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
         return layers * layer_bytes, layers * layer_scores + backward_scores
     group = min(float(choice.tuning.recompute_num_layers), layers_per_chunk)
     if choice.tuning.recompute_method == "block":
-        # The first layers of each chunk keep only their inputs, and are recomputed one by one.
+        # The first layers of each chunk keep only their inputs, and each is recomputed separately.
         stored_inputs = chunks * group
         whole_layers = layers - chunks * group + 1.0
     else:
-        # Each group keeps its first input, and is recomputed as a whole.
+        # Each group of layers keeps only its input, and is recomputed as a whole.
         stored_inputs = layers / group
         whole_layers = group
 
@@ -351,10 +356,10 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
 
 
 def _backward_score_share(choice: Choice) -> float:
-    """Return the bytes of one layer's scores in its backward pass, relative to those that it keeps.
+    """Return the extra bytes of a layer's scores in its backward pass, relative to those it keeps.
 
-    They are not counted if the framework's fused softmax is used. Megatron-DeepSpeed has no such
-    softmax for Intel.
+    They are counted only if the framework's fused softmax cannot be used. Megatron-DeepSpeed has no
+    such softmax for Intel.
     """
     device = device_of(choice.site)
     is_plain = (
@@ -366,7 +371,7 @@ def _backward_score_share(choice: Choice) -> float:
 
 
 def _logits(choice: Choice) -> float:
-    """Return the bytes that the last stage's logits and its loss need on a GPU."""
+    """Return the bytes that the logits and the loss need on a GPU of the last stage."""
     layout = choice.layout
     shape = choice.shape
     width = _width(choice)
@@ -396,7 +401,8 @@ def _passing_gradients(choice: Choice) -> float:
         return 0
     shape = choice.shape
     width = _width(choice)
-    # These are the input and output of a layer, and the activations within the feed-forward block.
+    # These are the gradients of a layer's input and output, and of the activations within its
+    # feed-forward block.
     outside = 2 * shape.hidden / _sequence_split(choice)
     inside = 2 * shape.ffn_hidden * (1.5 if shape.gated else 1) / layout.tensor
     gradients = width * _rank_tokens(choice) * (outside + inside)
@@ -427,7 +433,7 @@ def _engine_buffers(choice: Choice, parameters: int) -> int:
 
 
 def _workspaces(choice: Choice) -> int:
-    """Return the bytes of all workspaces of matrix products on a GPU."""
+    """Return the bytes of all cuBLAS workspaces on a GPU."""
     device = device_of(choice.site)
     if device is None or device.family not in _LARGE_WORKSPACE_FAMILIES:
         return 0
@@ -439,7 +445,7 @@ def _main_gradients(choice: Choice) -> float:
 
     They are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
     end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
-    2.x kept them.
+    2.x did not free them.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
@@ -451,7 +457,7 @@ def _main_gradients(choice: Choice) -> float:
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the bytes that the optimizer's step temporarily needs on a GPU."""
+    """Return the temporary memory of the optimizer's step on a GPU, in bytes."""
     layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)
@@ -468,10 +474,10 @@ def _on_cpu(
     parameters: int,
     head_bytes: float,
 ) -> StageMemory:
-    """Return the same memory for a stage whose device is a CPU.
+    """Return the memory of the same stage on a CPU.
 
-    `head_bytes` is the number of bytes that all tokens need for one entry of the vocabulary; it is
-    0 without a head.
+    `head_bytes` is the number of bytes of logits for one entry of the vocabulary, over all tokens;
+    it is 0 if the stage has no output layer.
     """
     layout = choice.layout
     shape = choice.shape
@@ -497,7 +503,7 @@ def _on_cpu(
         activations=round(cpu.ACTIVATIONS * stored.activations + scores),
         attention_scores=0,
         logits=round((rows + gradient) * shape.padded_vocabulary / layout.tensor),
-        # Memory that ZeRO 3 permanently holds for gathered weights and buckets, measured with two
+        # Memory that ZeRO 3 keeps permanently for gathered weights and buckets, measured with two
         # and four ranks.
         buffers=round(140 * 2**20 + 6.8 * parameters) if deepspeed and zero_stage == 3 else 0,
         optimizer_moment=round(moment * parameters),
@@ -506,12 +512,12 @@ def _on_cpu(
 
 @dataclass(frozen=True)
 class PhaseMemory:
-    """Memory of the fullest rank of a phase, compared with the available memory."""
+    """Memory of a phase's fullest rank, compared with the available memory."""
 
     fullest_stage: StageMemory
     least_by_stage: tuple[int, ...]
     limit_of: str
-    """Whether the limit is that of a `node` or a `device`."""
+    """Whether the limit applies to a `node` or to a `device`."""
     limit_bytes: int
     """Bytes of available memory; 0 if unknown."""
     least_bytes: int
@@ -524,7 +530,7 @@ def all_stages(choice: Choice) -> list[StageMemory]:
 
 
 def node_bytes(stages: list[StageMemory], processes: int) -> tuple[int, int]:
-    """Return the minimum and maximum main memory for a node's processes without accelerators."""
+    """Return the minimum and maximum main memory that a node without accelerators needs."""
     least_bytes = sum(stage.least for stage in stages) / len(stages)
     most_bytes = sum(stage.most for stage in stages) / len(stages)
     return round(processes * (least_bytes + cpu.PROCESS_BYTES)), round(
@@ -562,7 +568,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     """Check that a phase fits into the available memory.
 
-    Fail if not even the minimum fits. Warn if it fits only with an attention that stores no scores.
+    Fail if not even the minimum fits. Warn if the phase fits only with an attention that stores no
+    scores.
     """
     least_bytes = memory.least_bytes
     most_bytes = memory.most_bytes
@@ -682,7 +689,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
 def _ways_to_save_memory(choice: Choice) -> dict[str, object]:
     """Return changes that reduce the memory of a phase, as keys and values.
 
-    A larger layout is not among them.
+    Larger tensor and pipeline sizes are not included.
     """
     layout = choice.layout
     ways: dict[str, object] = {}

@@ -81,10 +81,10 @@ class AdoptReport:
     adopted: Adoption
     path: Path
     refused: str
-    """Why `runbook check` rejects the run file; empty if it accepts it."""
+    """Why `runbook check` rejects the run file, or empty if `runbook check` accepts it."""
     proof: Sequence[ProvenOption] = ()
-    """Every option of the script next to the run file's option. Empty if the script does not start
-    a training run.
+    """Every option of the script, next to the corresponding option of the run file. Empty if the
+    script does not start a training run.
     """
     site_block: str = ""
     """Text to paste into the site file."""
@@ -98,7 +98,7 @@ class AdoptReport:
 
     @property
     def check(self) -> str:
-        """The verdict of `runbook check` on the run file, or the unaccounted-for options."""
+        """The verdict of `runbook check` on the run file, or the options that are not explained."""
         lost = [row.option for row in unaccounted(self.proof)]
         findings = self.adopted.findings
         if self.refused:
@@ -147,7 +147,7 @@ class AdoptReport:
         }
 
     def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
-        """Return a row for each item: its line, its place, and attributes under their keys."""
+        """Return a row for each item: its line, its place in a file, and the given attributes."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for item in items:
@@ -157,10 +157,7 @@ class AdoptReport:
         return rows
 
     def _launch_rows(self) -> list[Row]:
-        """Return a row for each training that the script starts.
-
-        One of these trainings becomes the run file.
-        """
+        """Return a row for each training that the script starts, and mark the adopted one."""
         adopted = self.adopted
         places = adopted.script.places
         rows: list[Row] = []
@@ -218,7 +215,7 @@ class AdoptReport:
         return "\n\n".join(parts)
 
     def _required_part(self) -> str:
-        """Return the values that a person must still supply, as a table or a sentence."""
+        """Return a table of the values that a person must still supply, or a sentence."""
         required = self._required_rows()
         title = "Still needed, in the run file or with --set"
         if not required:
@@ -226,7 +223,7 @@ class AdoptReport:
         return Table(required, title).as_text()
 
     def _check_part(self) -> str:
-        """Return whether `runbook check` accepts the run file, and what to do next."""
+        """Return a sentence on whether `runbook check` accepts the run file, and the next step."""
         name = str(self.path)
         if self.path.parent.name == "params":
             name = self.adopted.name
@@ -237,7 +234,7 @@ class AdoptReport:
         return f"runbook check {name}: passes. Next: runbook plan {name}"
 
     def _proof_rows(self) -> list[Row]:
-        """Return a row for each option of the two commands."""
+        """Return a row for each option of either command."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for row in self.proof:
@@ -312,7 +309,7 @@ class AdoptReport:
         return rows
 
     def _leftover_rows(self) -> list[Row]:
-        """Return the settings that are not carried over, except for options (see the proof)."""
+        """Return the settings that are not carried over, except options, which the proof lists."""
         proven = {row.option for row in self.proof}
         places = self.adopted.script.places
         rows: list[Row] = []
@@ -330,7 +327,7 @@ class AdoptReport:
 
 
 def _table(title: str, rows: list[Row]) -> str:
-    """Return a table with its number of rows in the title, or a single line if it has no rows."""
+    """Return a table with the number of rows in its title, or one line if there are no rows."""
     if not rows:
         return f"{title}: none."
     return Table(rows, f"{title}: {len(rows)}").as_text()
@@ -345,9 +342,9 @@ def adopt(
 ) -> AdoptReport:
     """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
-    The small text files in the first script's folder are available in the sandbox, as copies. It is
-    an error if a run file with different contents exists, unless `replace` is set. If there are
-    several trainings, the last one is used, or the one numbered `launch` (from 1).
+    The sandbox contains copies of the small text files in the first script's folder. An existing
+    run file with different contents is an error, unless `replace` is set. If there are several
+    trainings, the last one is used, or the one numbered `launch` (from 1).
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)
@@ -376,7 +373,7 @@ def adopt(
 
 
 def _script_of_own_file(path: Path, texts: Sequence[tuple[str, str]]) -> Script | None:
-    """Return the training that a YAML file of Megatron-LM or NeMo describes; None for others."""
+    """Return the training run in a YAML file of Megatron-LM or NeMo, or None for other files."""
     name, text = texts[0]
     if any(Path(file).suffix not in (".yaml", ".yml") for file, _ in texts):
         return None
@@ -406,7 +403,7 @@ def adopt_job(
     replace: bool = False,
     launch: int = 0,
 ) -> AdoptReport:
-    """Turn the script of a queued job into a run file, as `adopt` does with a script."""
+    """Turn the script of a queued job into a run file, as `adopt` does for a script on disk."""
     project = params.project_root()
     name, text = submitted_script(job_id)
     path = _run_file_path(out, f"job-{job_id.partition('.')[0]}", project)
@@ -415,7 +412,7 @@ def adopt_job(
 
 
 def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
-    """Return the path of the run file. Raise `ParamsError` if it is not a valid name."""
+    """Return the path of the run file. Raise `ParamsError` if the run's name is not valid."""
     path = out or project / "params" / f"{name}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(AdoptMessage.NOT_A_YAML_NAME, path=path)
@@ -455,7 +452,7 @@ def _log_text(path: Path) -> str:
 
 
 _MOST_BYTES_OF_LOG = 4 << 20
-"""Bytes of a log that are read. The arguments are printed before the first step."""
+"""Number of bytes to read from a log. Megatron prints its arguments before the first step."""
 
 
 def _report(
@@ -465,7 +462,7 @@ def _report(
     rendered: RenderedPhase | None,
     project: Path,
 ) -> AdoptReport:
-    """Return the report of an adoption, with its proof and the texts to paste."""
+    """Return the report of an adoption, with the proof and the text to paste into other files."""
     findings = adopted.findings
     proof: list[ProvenOption] = []
     if adopted.launch:
@@ -481,9 +478,9 @@ def _report(
 
 
 def run_name(script: Path) -> str:
-    """Return a run's name made from a script's name.
+    """Derive a run's name from a script's name.
 
-    Names that YAML reads as a number or as true or false get a prefix.
+    Names that YAML would read as a number or a boolean get a prefix.
 
     >>> run_name(Path("a/04-gpt175B.sh")), run_name(Path("my job.sbatch")), run_name(Path("models.sh"))
     ('04-gpt175B', 'my-job', 'adopted-models')
@@ -491,7 +488,7 @@ def run_name(script: Path) -> str:
     ('job-126', 'job-1e5', 'job-on')
     """
     stem = re.sub(r"[^A-Za-z0-9._-]+", "-", script.stem).strip("-._")[:60]
-    if stem in ("", "models", "datasets", "local"):  # Names that other files in params already have
+    if stem in ("", "models", "datasets", "local"):  # Names of other files in params
         return f"adopted-{stem or 'script'}"
     if not re.search("[A-Za-z]{2}", stem) or stem.lower() in _WORDS_OF_YAML:
         return f"job-{stem}"
@@ -552,9 +549,9 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script, which the script may start or read.
 
-    The files are in the script's folder and two levels below it. In the parent folder and in the
-    checkout, only files that the script names are read. Tokens in them are masked. Files that
-    contain only a secret, or cannot be read, are left out; the second dictionary has the reasons.
+    Search the script's folder and two levels below it. From the parent folder and the checkout,
+    read only files that the script names. Access tokens in all files are masked. Files that contain
+    only a secret, or cannot be read, are left out; the second dictionary says why.
     """
     folder = script.resolve().parent
     texts: dict[str, str] = {}
@@ -591,8 +588,8 @@ def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
 def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
     """Read the text files in the parent folder that the script or its files name.
 
-    For a template, naming the file is enough. For files in deeper folders, the script must name the
-    path: `../configs/model.sh`.
+    For a file in the parent folder itself, such as a template, the file name is enough. For a file
+    in a deeper folder, the script must give the path, such as `../configs/model.sh`.
     """
     folder = script.resolve().parent
     names = set()
@@ -609,11 +606,11 @@ def _files_above(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
 
 _PATH_ABOVE = re.compile(r"(?<![\w.])\.\./((?:[\w-][\w.-]*/)*[\w-][\w.-]*)")
 _PATH_BELOW = re.compile(r"(?<![\w/.$}])(?<!\w-)(?:\./)?((?:\w[\w.-]*/)+\w[\w.-]*)")
-"""Paths as scripts write them: relative to the parent folder, or to the job's start folder."""
+"""Match paths in scripts, relative to the parent folder or to the folder where the job starts."""
 
 
 def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
-    """Return the paths that texts name and that match a pattern."""
+    """Return all paths in the texts that match a pattern."""
     paths = set()
     for text in texts:
         paths.update(pattern.findall(text))
@@ -623,7 +620,7 @@ def _named_paths(texts: Iterable[str], pattern: re.Pattern[str]) -> set[str]:
 def _files_of_checkout(script: Path, job_texts: Iterable[str]) -> dict[str, str]:
     """Read the text files that a job names relative to a folder above the script.
 
-    People submit jobs from the top of a checkout: `sbatch jobs/train.sh`, which reads
+    Many jobs are submitted from the top of a checkout: `sbatch jobs/train.sh` may read
     configs/model.sh. Only files inside the script's own checkout are read.
     """
     folder = script.resolve().parent
@@ -670,7 +667,7 @@ _MOST_FILES = 300
 
 
 def _text_files(folder: Path) -> Iterator[Path]:
-    """Yield the files of a folder, and of two levels below it, whose names mark them as text.
+    """Yield the files in a folder, and up to two levels below it, whose names mark them as text.
 
     Hidden files, links, and files in linked folders are left out.
     """
@@ -688,14 +685,14 @@ def _is_text_file(path: Path, top: Path) -> bool:
     try:
         is_inside = path.resolve().is_relative_to(top.resolve())
         return is_inside and path.is_file() and not path.is_symlink()
-    except (OSError, RuntimeError):  # The folder is not accessible, or its links form a loop
+    except (OSError, RuntimeError):  # The folder is inaccessible, or its links form a loop
         return False
 
 
 def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedPhase | None]:
-    """Return the adoption, why `runbook check` rejects it (if it does), and the run's training.
+    """Return the adoption, why `runbook check` rejects it (or ''), and the rendered training run.
 
-    A value that the source does not set, and for which no value fits, becomes a question.
+    A setting becomes a question if the source does not set it and no default makes the run valid.
     """
     catalogue = read_models(project)
     models = {name: catalogue.get(name) for name in catalogue.names}
@@ -707,24 +704,27 @@ def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedP
             break
         settled = rewritten(settled)
         tried = _tried(settled, project)
-    if tried.refused:  # Placeholders that do not help would only hide values of the source
+    if tried.refused:  # The placeholders did not help, so keep the source's values
         unsettled = dataclasses.replace(adopted, findings=as_read)
         return unsettled, first_try.refused, first_try.rendered
     return settled, tried.refused, tried.rendered
 
 
 _MOST_ROUNDS = 8
-"""Largest number of attempts at a run file. Each attempt turns other values into questions."""
+"""Largest number of attempts to write a valid run file.
+
+Each attempt turns more values into questions.
+"""
 
 
 @dataclass(frozen=True)
 class TriedRunFile:
-    """The verdict of `runbook check` on a run file."""
+    """A run file, as judged by `runbook check`."""
 
     refused: str
-    """Why `runbook check` rejects the run file; empty if it accepts the file."""
+    """Why `runbook check` rejects the run file, or empty if `runbook check` accepts it."""
     checks: tuple[Check, ...]
-    """The failed checks, if values are inconsistent."""
+    """The checks that failed, if values are inconsistent."""
     rendered: RenderedPhase | None
     """The run file's training, or None if it cannot be planned."""
 

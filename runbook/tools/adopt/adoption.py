@@ -66,7 +66,7 @@ class Adoption:
     """The run file, as text."""
     framework: str
     base: str
-    """The run whose script the job calls. The run's values fill in missing ones.
+    """The run whose script the job calls. That run's values fill in those that the script lacks.
 
     Empty if the script is complete.
     """
@@ -77,9 +77,11 @@ class Adoption:
     launches: Sequence[Launch] = ()
     """Every training that the script starts, without repetitions."""
     source: str = ""
-    """The job's display name: the script's name."""
+    """The name of the job for people: the name of its script."""
     launch: Launch | None = None
-    """The launch that became the run file; None if only a document's variables were read."""
+    """The launch that became the run file, or None if only the variables of a document's script
+    were read.
+    """
 
 
 def adopt(
@@ -110,7 +112,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn the record of a job's run into a run file; `file_name` is the job's display name."""
+    """Turn a record of a job's programs into a run file; `file_name` names the job for people."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -187,14 +189,14 @@ _A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|ac
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return one sentence for each unusual fact about the run of a script, with a leading space."""
+    """Return the notes about a script's run in the sandbox as sentences, each after a space."""
     return "".join(f" {note}." for note in notes)
 
 
 def required_keys(findings: Findings) -> dict[str, str]:
     """Return the values that a person must still supply, by key.
 
-    The values are those that the site requires and the source does not set.
+    These are the values that the site requires and the source does not set.
     """
     required = findings.site.required.items()
     missing = {key: meaning for key, meaning in required if not findings.value(key)}
@@ -202,7 +204,7 @@ def required_keys(findings: Findings) -> dict[str, str]:
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Return the adoption with its run file rewritten from the current findings."""
+    """Rewrite an adoption's run file from the current findings."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places
@@ -251,7 +253,7 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
 
 
 _EVALUATES = ("skip-train", "inference", "eval-only", "ckpt-convert-save")
-"""Options that make Megatron's training program evaluate, or convert a checkpoint, and end."""
+"""Options with which Megatron's training program only evaluates, or only converts a checkpoint."""
 _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
@@ -280,16 +282,16 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 
 
 _READS_ARGUMENTS = re.compile(r"\bgetopts\b|\$\{?(?:[1-9@*]|#\})")
-"""How a script reads the arguments that it is started with."""
+"""Matches the ways in which a script reads its own arguments."""
 _STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\{?([A-Za-z_]\w*))")
 """Matches an option for the training's length whose value is 0 or a variable."""
 
 
 def _is_zero_without_arguments(script: Script) -> bool:
-    """Return whether a length of 0 may result from arguments or files that the script lacks.
+    """Return whether the training's length may be 0 only because arguments or files are missing.
 
-    A script that itself sets the length to 0 only evaluates; if it writes and submits a job, the
-    length is the job's.
+    A script that sets the length to 0 itself only evaluates. If it writes and submits a job, the
+    length comes from that job.
     """
     own_lines: list[str] = []
     for number, line in enumerate(script.text.splitlines(), 1):
@@ -311,7 +313,7 @@ def _is_computed(name: str, text: str) -> bool:
 
 
 def _is_always_zero(name: str, text: str) -> bool:
-    """Return whether a script sets a variable to nothing but 0."""
+    """Return whether a script never sets a variable to anything but 0."""
     assigned = re.findall(rf"(?<![\w$-]){name}=(\S*)", text)
     zeros = ("0", f"${{{name}:-0}}", f"${{{name}-0}}")
     return bool(assigned) and all(value.strip("\"';)") in zeros for value in assigned)
@@ -324,9 +326,9 @@ _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 
 
 def _config_of(script: Script, framework: str) -> str:
-    """Return how to adopt the configuration file of another framework's training.
+    """Return advice on how to adopt the configuration file of a training with another framework.
 
-    The text is empty if adopt reads no configuration of the framework.
+    Return '' if adopt cannot read this framework's configurations.
     """
     if framework not in _READ_AS_CONFIG:
         return ""
@@ -334,7 +336,7 @@ def _config_of(script: Script, framework: str) -> str:
     for command in script.commands:
         folder = ""
         for before, word in pairwise(command.words):
-            if before.text in ("-d", "--conf_dir"):  # This is deepy.py's folder of configurations.
+            if before.text in ("-d", "--conf_dir"):  # deepy.py's folder of configurations
                 folder = f"{word.text.rstrip('/')}/"
             elif word.text.endswith((".toml", ".yaml", ".yml")):
                 file = Word(folder + word.text.rpartition("=")[2], 0)
@@ -345,7 +347,7 @@ def _config_of(script: Script, framework: str) -> str:
 
 
 def _registry_of(script: Script) -> str:
-    """Return torchtitan's file of configurations in Python that a command names, and the function.
+    """Return the Python configuration file that a torchtitan command names, and the function in it.
 
     `--module llama3 --config llama3_8b` is a function of torchtitan/models/llama3/config_registry.py.
     """
@@ -362,12 +364,12 @@ def _registry_of(script: Script) -> str:
 
 
 def _starts_training(commands: Sequence[StartedProgram]) -> bool:
-    """Return whether one of these commands is a training, or starts a document's script."""
+    """Return whether any of these commands trains, or starts a document's script."""
     return bool(launches_of(commands) or calls_of(commands) or foreign_trainings(commands))
 
 
 def _site_of(script: Script, project: Path) -> Site:
-    """Return the site for which the script was written; it is never this machine."""
+    """Return the site for which the script was written. This is never the local machine."""
     names = [name for name in site_names(project) if name != "local"]
     return read_site(site_of(script, names), project)[0]
 
@@ -375,8 +377,8 @@ def _site_of(script: Script, project: Path) -> Site:
 def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCall]) -> str:
     """Return the run that supplies the values that a script takes from another file.
 
-    The result is empty if the script is complete. The other file may be a document's script, or one
-    of NeMo's own files.
+    The result is empty if the script is complete. The other file may be the script of a document
+    that the runbook reproduces, or one of NeMo's own files.
     """
     if calls and not launches:
         return calls[-1].run
@@ -391,7 +393,7 @@ def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCa
 
 
 _NEMO_RUN = "aws-pile-175b"
-"""The run whose variants are the sizes of NeMo's own files."""
+"""The run that has a variant for each model size in NeMo's own files."""
 
 
 def _base_settings(
@@ -403,7 +405,7 @@ def _base_settings(
 ) -> Settings:
     """Load the run file that corresponds to a document's script.
 
-    For NeMo, load the requested size, or else the size of its own script.
+    For NeMo, load the requested model size, or else the size that its own script sets.
     """
     size = _size_of_launches(launches)
     if base == _NEMO_RUN and not size:
@@ -432,7 +434,7 @@ def _size_of_launches(launches: Sequence[Launch]) -> str:
 
 
 def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> str:
-    """Complete the run file, and return the framework.
+    """Find every value of the run file, and return the framework.
 
     Values come from the script, its base and the program's defaults.
     """
@@ -497,7 +499,7 @@ def _gives_sizes(arguments: Sequence[Word]) -> bool:
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
     """Ask for the model if nothing in the source identifies it.
 
-    The question names the program's files that may identify it.
+    The question names those of the program's files that may.
     """
     findings.unknown_model = why
     launch = _last(launches)
@@ -519,7 +521,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
         if _OTHER_FILES.fullmatch(name):
             continue
         candidates = values
-        if not name:  # This word does not belong to any option.
+        if not name:  # This argument does not belong to any option.
             candidates = [word]
         for value in candidates:
             if _CONFIGURATION.fullmatch(value.text):
@@ -581,11 +583,11 @@ _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
     "training.loss_fusion": "our trainer has its own loss, which overwrites the logits",
 }
-"""How our trainer differs, for each option that only Megatron-LM has."""
+"""For each option that only Megatron-LM has, what our trainer does instead."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
-    """Leave out options that only Megatron-LM has."""
+    """Drop the options that only Megatron-LM has."""
     for key, why in _OF_OUR_TRAINER.items():
         carried = findings.carried.get(key)
         if carried:
@@ -607,7 +609,8 @@ def leave_offload(findings: Findings) -> None:
 def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
     """Take every value that the base's run file sets itself.
 
-    If a training has its own file and model, neither the base's layout nor its optimizer is used.
+    If the script has its own configuration file and model, the base's layout and optimizer are not
+    used.
     """
     source = f"params/{base}.yaml, which that script became"
     for key, chain in settings.origins.items():
@@ -645,7 +648,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take every setting of the script; the job's environment comes last.
+    """Take every setting of the script, with the job's environment last.
 
     Return the kind of model.
     """
@@ -673,7 +676,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Take the options of the salloc in which the script runs."""
+    """Take the options of the `salloc` command in which the script runs."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -693,8 +696,8 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
     """Take the settings of the last launch.
 
-    These are the options of the program and its launcher, and the environment variables that tune
-    them.
+    These are the options of the program and of its launcher, and the environment variables that
+    tune both.
     """
     launch = evidence.launches[-1]
     findings = evidence.findings
@@ -715,13 +718,13 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
 
 
 _LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|conda\.sh)$")
-"""Files that scripts source for programs and folders, not for a training's options."""
+"""Files that scripts source to set up programs and folders, not to set a training's options."""
 
 
 def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
     """Record the variables among a training's arguments that nothing sets.
 
-    A file that the script sources, and that is not here, may set them.
+    They may be set in a missing file that the script sources.
     """
     variables = program_arguments.unset_arguments(launch.arguments)
     if not variables:
@@ -741,7 +744,7 @@ def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) ->
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
-    """Take NeMo's overrides, and the model of NeMo's own file that the launch selects.
+    """Take NeMo's overrides, and the model from the NeMo file that the launch selects.
 
     Return the kind of model.
     """
@@ -760,7 +763,7 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 def _take_exports(evidence: Evidence) -> None:
     """Take the tuning variables of a script that does not start a training run itself.
 
-    If it calls a document's script, that script gets these variables.
+    If the script calls a document's script, the variables are passed on to it.
     """
     script = evidence.script
     if evidence.calls:
@@ -777,10 +780,7 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Report that a script trains a kind of model that no run file can describe.
-
-    A plain python process uses one device.
-    """
+    """Report a model that no run file can describe, and take one device for a single process."""
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]
@@ -794,9 +794,9 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    A launch starts one process with plain python, or with torchrun without a process count.
+    It does if it uses plain `python`, or `torchrun` without a number of processes.
     """
-    if findings.model_parallel > 1:  # Something else starts the program on every device
+    if findings.model_parallel > 1:  # Another command must start the other ranks
         return False
     if framework_of([launch]) == "nemo":  # trainer.devices sets the number of processes.
         return False
@@ -817,7 +817,7 @@ _BESIDE_OPTIONS = {
     "IMAGE",
     "DATA_PATH",
 }
-"""Environment variables that change the training like options do."""
+"""Environment variables that change the training, as options do."""
 
 
 def _run_file(
@@ -827,7 +827,7 @@ def _run_file(
     required: Mapping[str, str],
     places: Mapping[int, str],
 ) -> str:
-    """Return the text of a run file; `places` gives the name of each line of the script."""
+    """Return the text of a run file; `places` names the place of each line of the script."""
 
     def source(key: str, _: object) -> str:
         value = carried[key]
@@ -855,7 +855,7 @@ def _run_file(
 
 
 def _comment(text: str) -> str:
-    """Return a text as a one-line comment, shortened and without control characters."""
+    """Return text as a one-line comment, shortened and without control characters."""
     visible_letters = []
     for letter in text:
         if letter.isprintable():
@@ -866,7 +866,7 @@ def _comment(text: str) -> str:
 
 
 def _cut(text: str) -> str:
-    """Return a text shortened to 110 characters."""
+    """Shorten text to 110 characters."""
     if len(text) <= _MOST_LETTERS_OF_A_COMMENT:
         return text
     return f"{text[: _MOST_LETTERS_OF_A_COMMENT - 3]}..."
@@ -890,7 +890,10 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
     "training.seed": 1234,
     "data.split": "969,30,1",
 }
-"""Defaults of Megatron's parser that differ from ours (the same in both pinned versions)."""
+"""Defaults of Megatron's parser that differ from ours.
+
+Both pinned versions have the same defaults.
+"""
 
 
 def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
@@ -911,8 +914,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
         findings.does(line, text, "the program switches it off; so do we")
         findings.take("parallel.sequence", False, line, "one tensor rank")
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
-        # Our check refuses this option without sequence parallelism. In the upstream program the
-        # option then has no effect.
+        # Our check rejects this option without sequence parallelism, where Megatron ignores it.
         line = findings.carried["training.overlap_tensor"].line
         source = "a single tensor rank sends nothing during its products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
@@ -920,7 +922,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
-    # A value without a line comes from a base with more stages.
+    # A value without a line comes from a base that has more stages.
     is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
         findings.drop("parallel.virtual_pipeline")
@@ -931,7 +933,7 @@ def _take_program_defaults(findings: Findings, framework: str) -> None:
     source = "the program's default, because the script does not set it"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):
-            continue  # Whole files are held out, so the text is not split
+            continue  # Validation text has its own files
         findings.take(key, value, 0, source, over=False)
     _precision(findings)
     if framework == "megatron-lm":
@@ -964,7 +966,7 @@ def _precision(findings: Findings) -> None:
 
 
 def _length(findings: Findings) -> None:
-    """Keep only one unit of the training's length.
+    """Keep the training's length in only one unit.
 
     The document's own unit takes precedence, then tokens, samples and iterations.
     """
@@ -993,10 +995,7 @@ def _carried_lengths(prefix: str, findings: Findings) -> list[CarriedValue]:
 
 
 def _devices_of_tasks(findings: Findings) -> None:
-    """Set one device for each task on a node.
-
-    The rule applies if the queue's own launcher starts one rank per task.
-    """
+    """Use one device per task on a node, if the queue's own launcher starts one rank per task."""
     launcher = findings.value("jobs.launcher", findings.site.launcher)
     tasks = findings.carried.get("jobs.training.tasks_per_node")
     if launcher not in ("srun", "mpiexec") or tasks is None or tasks.value < 2:
@@ -1007,10 +1006,7 @@ def _devices_of_tasks(findings: Findings) -> None:
 
 
 def _nodes(findings: Findings) -> None:
-    """Set the number of nodes to the fewest nodes at the site that the layout fills.
-
-    The function is for scripts that leave the number to sbatch or qsub.
-    """
+    """Use the fewest nodes of the site that the layout fills, unless the script sets the number."""
     _fit_nodes_to_site(findings)
     devices = findings.devices_per_node
     context = findings.number("parallel.context", 1)
@@ -1025,9 +1021,9 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert the script's number of nodes to nodes of the site's size.
+    """Convert the script's number of nodes to smaller nodes of the site.
 
-    This is done if the script's nodes have a multiple of the devices of a node at the site.
+    Do so only if the script has a multiple of the site's devices per node.
     """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
@@ -1063,10 +1059,9 @@ def _batch(findings: Findings) -> None:
 
 
 def _end_ramp(sequences: int, findings: Findings) -> bool:
-    """Use the first batch of a ramp that can be divided over the devices.
+    """Use the first batch size of a ramp that can be divided among the devices.
 
-    The function applies to a source that does not state how the ramp ends. Return whether there is
-    a ramp.
+    The source does not state how such a ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

@@ -1,4 +1,4 @@
-"""The container image and mounts of a launch, compared with the site's."""
+"""Compares the container image and mounts of a launch with the site's."""
 
 import re
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ def take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
 
 
 def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> None:
-    """Take the image of `singularity exec`: a file, or a variable that the site's module sets."""
+    """Take the image of `singularity exec`: a file, or a variable set by the site's module."""
     for word in reversed(singularity_words):
         is_file = word.text.endswith((".sif", ".simg"))
         if is_file or word.shown.startswith("$"):
@@ -35,7 +35,7 @@ def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> N
 
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
-    """Take an image that a queue can start.
+    """Take an image if the queue can start it.
 
     A docker tag that exists on only one machine cannot be pulled.
     """
@@ -67,7 +67,7 @@ def take_image(image: Word, findings: Findings, source: str = "image") -> None:
 
 
 def is_local_tag(image: str) -> bool:
-    """Return whether an image is neither a file nor in a registry.
+    """Return whether an image is a local docker tag, neither a file nor in a registry.
 
     >>> is_local_tag("pytorch:22.02-deepspeed"), is_local_tag("nvcr.io#nvidia/pytorch:25.03-py3")
     (True, False)

@@ -1,6 +1,6 @@
 """The findings of adopt about a script.
 
-They include values for the run file, settings without a key, settings that the runbook handles
+These are values for the run file, settings without a key, settings that the runbook handles
 automatically, and errors.
 """
 
@@ -15,7 +15,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Word
 
 TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
-"""Placeholder for the file of a tokenizer, which only the user can name."""
+"""Placeholder for the tokenizer's file, whose path only the user knows."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CarriedValue:
     line: int
     """The line of the script, or 0 if no line sets the value."""
     source: str
-    """The option or variable, or the reason why a value exists without one."""
+    """The option or variable that sets the value, or else the reason for the value."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class KnownError:
-    """A known error of the documents that this script has too."""
+    """A known error in the documents that this script also has."""
 
     number: int
     line: int
@@ -51,7 +51,7 @@ class KnownError:
 
 @dataclass
 class Findings:
-    """Everything that is reported about a script, in the order of discovery."""
+    """Everything that is reported about a script, in the order in which it was found."""
 
     site: Site
     """The site on which the run file's job runs."""
@@ -60,9 +60,9 @@ class Findings:
     automatic: list[Remark] = field(default_factory=list)
     """Settings that need no key, because the runbook handles them automatically."""
     kind_lines: dict[str, int] = field(default_factory=dict)
-    """The script's lines that describe the kind of model, by model field."""
+    """For each model field, the line of the script that sets it."""
     model_kind: dict[str, str | float] = field(default_factory=dict)
-    """The kind of model, if the catalogue lacks it; otherwise empty."""
+    """The kind of model if the catalogue lacks it, or empty."""
     questions: dict[str, str] = field(default_factory=dict)
     """Questions that the source leaves open, by the key that answers them.
 
@@ -73,16 +73,16 @@ class Findings:
     has_absent_document: bool = False
     """Whether the training uses a DeepSpeed configuration that is not available."""
     vocabulary: int = 0
-    """Size of the model's vocabulary in tokens, if the source states it; otherwise 0."""
+    """Size of the model's vocabulary in tokens, or 0 if the source does not state it."""
     other_model: str = ""
     """The part of the source's model that the run file's model lacks, such as 8 experts.
 
-    Empty if both models are the same.
+    Empty if it lacks nothing.
     """
     unknown_model: str = ""
-    """Why the source does not identify its model, so that the run file uses its own.
+    """Why the source does not identify its model, so that the run file names a model of its own.
 
-    Empty if the source identifies it.
+    Empty if the source does identify it.
     """
     unset_arguments: str = ""
     """The variables among the training's arguments that may contain options, but are set nowhere.
@@ -90,12 +90,12 @@ class Findings:
     Empty if there are no such variables.
     """
     absent_file: str = ""
-    """The configuration that the training starts from, if it is not available.
+    """The configuration from which the training starts, if it is not available.
 
     Empty if no configuration is missing, or if the catalogue has its model.
     """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """Settings that the site's file may have, by section and name."""
+    """Settings that a person may add to the site's file, by section and name."""
 
     @property
     def site_file(self) -> str:
@@ -129,12 +129,12 @@ class Findings:
         *,
         over: bool = True,
     ) -> None:
-        """Set a value. Without `over`, an existing value is kept."""
+        """Set a value. An existing value is kept unless `over` is set."""
         if over or key not in self.carried:
             self.carried[key] = CarriedValue(key, value, line, source)
 
     def drop(self, *keys: str) -> None:
-        """Remove values that were adopted."""
+        """Remove adopted values."""
         for key in keys:
             self.carried.pop(key, None)
 
@@ -196,15 +196,15 @@ class Findings:
         self.site_values[section, name] = value
 
     def does(self, line: int, text: str, why: str) -> None:
-        """Record a setting that the runbook handles automatically."""
+        """Record a setting that the runbook handles by itself."""
         self.automatic.append(Remark(line, text, why))
 
     def value(self, key: str, default: Any = None) -> Any:
-        """Return a value that was adopted."""
+        """Return an adopted value."""
         return self.carried[key].value if key in self.carried else default
 
     def number(self, key: str, default: int = 0) -> int:
-        """Return a whole number that was adopted."""
+        """Return an adopted whole number."""
         value = self.value(key, default)
         return value if isinstance(value, int) else default
 
@@ -219,8 +219,8 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        If the word is unknown or of the wrong type, report it with the reason. Because the program
-        uses the last of an option's values, an earlier value does not replace a wrong last one.
+        Report the word, with the reason, if its value is unknown or of the wrong type. The program
+        uses the last value of an option, so a wrong last value is not replaced with an earlier one.
         """
         text = f"{source} {word.shown}"
         if over and key in self.carried and self.carried[key].source == source:

@@ -1,6 +1,6 @@
-"""Variables and modules of a job, compared with the site's.
+"""Compares the variables and modules of a job with the site's.
 
-Some variables set an option of a document's own script.
+Some variables set an option of a script that a document provides.
 """
 
 import json
@@ -24,7 +24,7 @@ _OF_A_JOB = re.compile(
 
 
 def is_of_a_job(name: str) -> bool:
-    """Return whether a variable configures part of a job, as NCCL_DEBUG does."""
+    """Return whether a variable configures part of a job, like NCCL_DEBUG."""
     return _OF_A_JOB.fullmatch(name) is not None
 
 
@@ -77,7 +77,7 @@ def _take_variable(
 ) -> bool:
     """Report a variable.
 
-    Return whether the site's variable group sets a variable to the same value.
+    Return whether a group of the site file sets it to the same value.
     """
     text = f"{name}={value.shown}"
     site_value = findings.site.environment[group][name] if group else None
@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads; the list is empty if it is not `module load`."""
+    """Return the modules that a command loads, which are none unless it is `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":
@@ -128,7 +128,7 @@ def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
 def _take_activation(command: StartedProgram, findings: Findings) -> None:
     """Report the activation of an environment.
 
-    Either the site's setup already does it, or the site file can do it.
+    The site's setup may activate it already. If not, the site file can.
     """
     text = " ".join([command.name, *(word.shown for word in command.words[1:])])
     file = text.rpartition(" ")[2].lstrip("./")
@@ -147,7 +147,8 @@ _HANDLED_ELSEWHERE = json.loads(Path(__file__).with_suffix(".json").read_text(en
 
 _READ: dict[str, tuple[str, Callable[[str], Any]]] = {
     "USE_SEQUENCE_PARALLEL": ("parallel.sequence", truth),
-    # Micro-batches per step on each replica; the global batch is computed once all values are known
+    # Micro-batches per step on each replica. The global batch is computed once all values are
+    # known.
     "GAS": ("gas", whole),
     "PARTITION": ("jobs.data.partition", str),
 }
@@ -169,7 +170,7 @@ def take_knobs(
 ) -> None:
     """Take every variable that a script of the site's document reads.
 
-    Without `over`, options of the script take precedence.
+    Options of the script take precedence unless `over` is set.
     """
     for name, value in values.items():
         if name in _READ:
@@ -205,11 +206,11 @@ def take_knobs(
 
 
 _READERS: dict[type[Any], Callable[[str], Any]] = {bool: truth, float: float, int: whole}
-"""The function that reads a value, by the type of its key. Other types are read as text."""
+"""For each type of key, the function that converts its value. Other values stay strings."""
 
 
 def key_of(name: str) -> str:
-    """Return the key that a document's variable sets, or an empty string if it does not set any.
+    """Return the key that a document's variable sets, or an empty string if there is none.
 
     >>> key_of("TENSOR_MODEL_PARALLEL_SIZE"), key_of("mp_size"), key_of("NNODES"), key_of("PATH")
     ('parallel.tensor', 'parallel.tensor', 'jobs.training.nodes', '')
@@ -235,8 +236,8 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """Take the model from the document's MODEL_SIZE_KEY (in capitals) or from NeMo's size."""
-    # LUMI's model_size is the number of billions in a model's name
+    """Take the model from the document's MODEL_SIZE_KEY, in capitals, or from NeMo's model size."""
+    # LUMI's model_size is the number before "b" in a model's name
     if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()
@@ -281,7 +282,7 @@ def _data_path(value: Word, findings: Findings) -> None:
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Take the dataset that a text names, and drop the remarks about token files."""
+    """Take the dataset that is named in a text, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return

@@ -1,6 +1,6 @@
 """Finds known errors of the five documents in a script.
 
-They may be in its text, its variables and commands, or its numbers.
+An error may be in the script's text, its variables and commands, or its numbers.
 """
 
 import json
@@ -23,7 +23,7 @@ from runbook.tools.adopt.script import Script, Word
 
 @dataclass(frozen=True)
 class TextPattern:
-    """An error that a pattern finds anywhere in the text."""
+    """An error that a pattern can detect anywhere in a script's text."""
 
     number: int
     pattern: str
@@ -32,7 +32,7 @@ class TextPattern:
     only_with: str = ""
     """A second pattern that must also match somewhere in the text."""
     never_with: str = ""
-    """A pattern whose match rules the error out."""
+    """A pattern that rules the error out if it matches."""
 
 
 _ROWS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence in which errors are searched: script, record of its run, and run file."""
+    """The evidence that is searched for errors: script, record of its run, and run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -50,7 +50,7 @@ class Evidence:
     models: Mapping[str, Model]
 
     def called(self, run: str) -> list[DocumentCall]:
-        """Return the calls of the scripts from which this run was derived."""
+        """Return the calls of the document's scripts from which a run was derived."""
         return [call for call in self.calls if call.run == run]
 
     @property
@@ -64,7 +64,7 @@ class Evidence:
 def errors_in(evidence: Evidence) -> list[KnownError]:
     """Return all errors, sorted by number and line, each at most once per line.
 
-    Some error numbers cover several problems. Each of these is returned once per line.
+    If an error number covers several problems, each problem is returned once per line.
     """
     errors = {}
     for detect in DETECTORS:
@@ -98,7 +98,7 @@ _MISLABELLED = {(12, 512): (1, "375M"), (24, 1024): (2, "857M")}
 
 
 def _labels(evidence: Evidence) -> Iterator[KnownError]:
-    """Errors 1 and 2: a label states a size that the shape does not have."""
+    """Errors 1 and 2: a label states a size that does not match the shape."""
     model = evidence.model
     if model is None:
         return
@@ -121,9 +121,9 @@ def _labels(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _line_of_label(evidence: Evidence, label: str) -> int | None:
-    """Return the line with the document's wrong label for a shape, or else the line of the shape.
+    """Return the line with the document's wrong label for a shape, or else the shape's line.
 
-    Return None if the script takes its shape from elsewhere.
+    Return None if the script does not set the shape.
     """
     mentions = evidence.script.matching(rf"(?i)\b{label[:-1]}\s*M")
     if mentions:
@@ -152,7 +152,7 @@ def _named_sizes(script: Script) -> list[tuple[int, str]]:
 
 
 def _intervals(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 4: a variable is set, but the option has a literal number."""
+    """Error 4: a variable is set, but the option is given as a literal number."""
     remedy = "training.save_interval and training.eval_interval reach the program"
     script = evidence.script
     for variable, name in (
@@ -178,7 +178,7 @@ def _intervals(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple[Word, Word]]:
-    """Yield an option and its value if its line does not name the variable."""
+    """Yield an option and its value if its line does not use the variable."""
     for launch in evidence.launches:
         for word, value in pairwise(launch.arguments):
             row = evidence.script.lines[word.line - 1] if word.line else ""
@@ -187,7 +187,7 @@ def _written_out(evidence: Evidence, variable: str, name: str) -> Iterator[tuple
 
 
 def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 6: an image that is set from outside is overwritten."""
+    """Error 6: the script overwrites an image that the caller sets."""
     commands = evidence.script.commands
     imports = any(word.text == "enroot" for command in commands for word in command.words)
     starts_document = evidence.called("azure-175b") or not (evidence.launches or imports)
@@ -203,7 +203,7 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _partitions(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 8: text is prepared on nodes with GPUs."""
+    """Error 8: GPU nodes are used to prepare text."""
     prepares = re.search(r"data_preparation|extract|preprocess", evidence.script.text)
     if not prepares or evidence.launches:
         return
@@ -225,7 +225,7 @@ def _held_out(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 13: the vocabulary is used as merges, or one variable has two meanings."""
+    """Error 13: the vocabulary file is used as merges, or a variable has two meanings."""
     for vocabulary, merges in _tokenizer_files(evidence):
         name = merges.shown.rpartition("/")[2]
         same_file = merges.shown == vocabulary.shown and merges.line != vocabulary.line
@@ -254,9 +254,9 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
-    """Return the vocabulary and merges of each launch.
+    """Return the vocabulary and merges files of each launch.
 
-    If no launch has both, return those of the variables.
+    If no launch has both, return the files that variables name.
     """
     files = []
     for launch in evidence.launches:
@@ -296,7 +296,7 @@ _OWN_FOLDERS = "the smoke test and the training have separate folders; a check r
 
 @dataclass(frozen=True)
 class DocumentStart:
-    """The size and the folder with which a document's script is called.
+    """The model size and the folder with which a document's script is called.
 
     Empty values mean the script's defaults.
     """
@@ -308,7 +308,7 @@ class DocumentStart:
 
 
 def _start_of(call: DocumentCall) -> DocumentStart:
-    """Read the size and folder of a call from its environment."""
+    """Read the model size and the folder of a call from its environment."""
 
     def value(name: str) -> str:
         word = call.command.environment.get(name)
@@ -319,7 +319,7 @@ def _start_of(call: DocumentCall) -> DocumentStart:
 
 
 def _checkpoints_of_launches(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 14: models of two sizes save into one folder, in one script or by its variables."""
+    """Error 14: models of two sizes save to the same folder, within a script or by default."""
     knobs = {}
     for setting in evidence.script.settings:
         if setting.default:
@@ -353,7 +353,7 @@ def _value(launch: Launch, name: str) -> str:
 
 
 def _devices(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 15: the number of devices is not the product of tensor, pipeline and replicas."""
+    """Error 15: the number of devices is not tensor x pipeline x replicas."""
     findings = evidence.findings
     remedy = "the plan refuses a number of devices that cannot be divided"
     nodes = findings.carried.get("jobs.training.nodes")
@@ -385,7 +385,7 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _state(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 16: the state is larger than a device's memory."""
+    """Error 16: the training state is larger than a device's memory."""
     model = evidence.model
     findings = evidence.findings
     memory = findings.site.hardware.device_memory
@@ -434,10 +434,7 @@ def _nodes(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
-    """Return the node counts in variables and torchrun's options.
-
-    Each has a name, a number and a line.
-    """
+    """Return the node counts in variables and torchrun's options, each with its name and line."""
     numbers = []
     for setting in evidence.script.settings:
         if setting.name.lower() in ("num_node", "num_nodes", "nnodes"):
@@ -452,7 +449,7 @@ def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 19: a job has more than one training step, or uses one person's folders."""
+    """Error 19: a job starts several trainings, or uses folders that belong to one person."""
     calls = [call.command for call in evidence.calls]
     in_job = set()
     for command in calls:
@@ -473,7 +470,7 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _conda(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 24: a script loads one conda module, and another part of it a different one."""
+    """Error 24: different parts of a script load different conda modules."""
     matches = evidence.script.matching(r"(?:conda/|venvs/\S*?)(20\d\d-\d\d-\d\d[\w-]*)")
     first_lines = {match[1]: line for line, match in reversed(matches)}
     calls = evidence.called("polaris-25b")
@@ -501,7 +498,7 @@ def _polaris(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 27: no checkpoints, two loss scales, an unpinned image, or no requested GPUs."""
+    """Error 27: checkpoints off, two loss scales, an unpinned image, or no request for GPUs."""
     asks_for_devices = _asks_for_devices(evidence)
     dynamic_scale = re.search(r'"loss_scale"\s*:\s*0\b', evidence.script.text)
     for launch in evidence.launches:
@@ -544,7 +541,7 @@ def _asks_for_devices(evidence: Evidence) -> bool:
 
 
 def _options_by_name(launch: Launch) -> dict[str, Word]:
-    """Return the options of a launch, by name with dashes."""
+    """Return the options of a launch, by name including the leading dashes."""
     by_name: dict[str, Word] = {}
     for word in launch.arguments:
         if word.text.startswith("--"):

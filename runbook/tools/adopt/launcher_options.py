@@ -1,4 +1,4 @@
-"""Options of torchrun, deepspeed, srun, mpiexec and jsrun, read as keys of the run file."""
+"""Translates options of torchrun, deepspeed, srun, mpiexec and jsrun to keys of the run file."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from runbook.tools.adopt.launches import Launch, option
 from runbook.tools.adopt.script import Script, Word, is_count
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
-"""Launchers by precedence: if several of them start a training run, the first in this list applies.
+"""Launchers by precedence. If several of them start a training run, the first in this list applies.
 """
 _OUR_NAME = {"mpirun": "mpiexec", "aprun": "mpiexec"}
 _COUNTS = (
@@ -18,9 +18,9 @@ _COUNTS = (
     (("deepspeed",), ("num-nodes",), "jobs.training.nodes"),
     (("srun",), ("nodes", "N"), "jobs.training.nodes"),
 )
-"""For each program, its options for a number of nodes or devices, and the key that the number sets."""
+"""For each program, the options for a number of nodes or devices, and the keys that they set."""
 _STARTERS = ("torchrun", "deepspeed")
-"""Programs that start one process per device on a node, whichever launcher started them."""
+"""Programs that start one process per device on a node, no matter which launcher started them."""
 _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.devices_per_node"),)
 """Options that count devices, unless one of `_STARTERS` runs between the launcher and the training."""
 
@@ -49,7 +49,7 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
 
 
 def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
-    """Take the devices per node from jsrun (LSF): resource sets per host x devices per set."""
+    """Take the devices per node from LSF's jsrun: resource sets per host x devices per set."""
     sets_per_host = option(jsrun, "rs-per-host", "r")
     devices_per_set = option(jsrun, "gpu-per-rs", "g")
     if sets_per_host is None or devices_per_set is None:
@@ -63,7 +63,7 @@ def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
 
 
 def _is_count(text: str) -> bool:
-    """Return whether a text is a whole number above zero."""
+    """Return whether text is a whole number above zero."""
     return is_count(text) and int(text) > 0
 
 

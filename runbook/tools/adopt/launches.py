@@ -1,4 +1,4 @@
-"""Finds the launches of trainings in a script, and the script's site, framework and document."""
+"""Finds the training runs that a script launches, and the script's site, framework and document."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 _GPT = re.compile(
     r"(^|/)(pretrain_(gpt|mcore_gpt|llama|mcore)\w*|megatron_gpt_pretraining\w*)\.py$"
 )
-"""Names of programs that always train a GPT, whatever their options."""
+"""Names of programs that always train a GPT, no matter which options they have."""
 _MAY_TRAIN = re.compile(
     r"(pretrain|train|finetun|sft|dpo|ppo|grpo)\w*(\.py|-cli)?$|run_recipe\.py$"
 )
@@ -31,7 +31,7 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Number of known options that make a script of any name a training."""
+"""Number of known options with which a script of any name counts as a training program."""
 _ENOUGH_CORE_OPTIONS = 2
 """Number of these options that must be specific to training, because many programs have --bf16
 or --seed."""
@@ -59,21 +59,21 @@ class Launch:
     """One start of a training run."""
 
     parts: tuple[tuple[str, tuple[Word, ...]], ...]
-    """Programs around the training script, outermost first, each with its options."""
+    """Programs that wrap the training script, outermost first, each with its options."""
     script: Word
     arguments: tuple[Word, ...]
     command: StartedProgram
 
     def part(self, *names: str) -> tuple[Word, ...]:
-        """Return the options of the first of these programs that is part of the launch.
+        """Return the options of the first of these programs that the launch includes.
 
-        The result is empty if the launch includes none of them.
+        The result is empty if it includes none of them.
         """
         return next((shell_words for name, shell_words in self.parts if name in names), ())
 
     @property
     def programs(self) -> list[str]:
-        """Return the programs around the script, outermost first."""
+        """Return the names of the programs that wrap the script, outermost first."""
         return [name for name, _ in self.parts]
 
 
@@ -83,7 +83,7 @@ def different_launches(launches: Sequence[Launch]) -> list[Launch]:
     for launch in launches:
         by_words.pop(
             _words_of(launch), None
-        )  # If the same launch occurs several times, the last one counts
+        )  # If the same launch occurs several times, keep the last one
         by_words[_words_of(launch)] = launch
     return list(by_words.values())
 
@@ -97,7 +97,7 @@ class ForeignTraining:
     """A launch of a training run that adopt does not read."""
 
     framework: str
-    """The framework that the program belongs to; empty if unknown."""
+    """The framework of the program, or empty if unknown."""
     script: Word
 
 
@@ -132,7 +132,7 @@ def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
 def is_ours(launch: Launch) -> bool:
     """Return whether a launch trains a GPT with Megatron or NeMo.
 
-    The program's name decides. If it is unclear, the options decide.
+    The program's name decides. If the name is unclear, the options decide.
     """
     if _GPT.search(launch.script.text):
         return True
@@ -144,7 +144,7 @@ def is_ours(launch: Launch) -> bool:
 
 
 def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
-    """Return whether a program is the main.py of NeMo's launcher in a training stage."""
+    """Return whether a program is the main.py of NeMo's launcher, run for a training stage."""
     has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in shell_words)
     return has_override and script.text.endswith("main.py")
 
@@ -152,7 +152,7 @@ def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
     """Return whether enough words are Megatron's options or NeMo's overrides.
 
-    Options that only look similar are ignored.
+    Options that only look alike are ignored.
     """
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
@@ -164,7 +164,7 @@ def _has_enough_options(shell_words: Sequence[Word]) -> bool:
 
 
 def option(shell_words: Sequence[Word], *names: str) -> Word | None:
-    """Return the last value of an option, as `--name value` or `--name=value`.
+    """Return the last value of an option, given as `--name value` or `--name=value`.
 
     Return None if the option has no value.
 
@@ -183,7 +183,7 @@ def option(shell_words: Sequence[Word], *names: str) -> Word | None:
 
 
 def _launch(command: StartedProgram, commands: Sequence[StartedProgram]) -> Launch | None:
-    """Return the launch that a command represents, or None if it does not start a training run."""
+    """Return the launch in a command, or None if the command does not start a training run."""
     shell_words = command.words
     index = _place_of_script(command, commands)
     if index is None:
@@ -212,8 +212,7 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
     """Return the index of the training program among the words of a command.
 
-    Return None if there is no training program. Also return None if the command starts something
-    else, which is recorded separately.
+    Return None if there is none, or if the command starts a program that is recorded separately.
     """
     if command.kind in ("starter", "python"):
         return _script_place(command.words) or None
@@ -228,7 +227,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
         arguments = command.words[index + 1 :]
         if _has_enough_options(arguments):
             return index
-        # Started by an interpreter or a wrapper that is not installed here: debugpy-run -m
+        # An unknown interpreter or wrapper starts the training program: debugpy-run -m
         # torch.distributed.run
         if command.kind in ("step", "unknown") and foreign_framework(script, arguments):
             return index
@@ -236,7 +235,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 
 
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
-    """Return whether a starter that runs one process per device runs this command.
+    """Return whether this command is run by a starter of one process per device.
 
     Such a command is always a training run.
     """
@@ -252,9 +251,9 @@ def _python_file_place(shell_words: Sequence[Word]) -> int | None:
 
 
 def _may_train(shell_words: Sequence[Word], index: int) -> bool:
-    """Return whether the program at this index may be a training.
+    """Return whether the program at this index may train.
 
-    The program's name decides. If it is unclear, the options decide.
+    The program's name decides. If the name is unclear, the options decide.
     """
     script = shell_words[index]
     arguments = shell_words[index + 1 :]
@@ -266,7 +265,7 @@ def _may_train(shell_words: Sequence[Word], index: int) -> bool:
 
 
 def _trains_by_its_words(arguments: Sequence[Word]) -> bool:
-    """Return whether a program of any name trains, because one of its arguments says so."""
+    """Return whether one of a program's arguments shows that it trains, whatever its name."""
     return any(_TRAINS_BY_ITS_WORDS.fullmatch(word.text) for word in arguments)
 
 
@@ -275,8 +274,7 @@ _TRAINS_BY_ITS_WORDS = re.compile(
     r"|--(do_train|num_train_epochs|rollout[-_]batch[-_]size|advantage[-_]estimator"
     r"|model[-_]recipe[-_]name)(=.*)?"
 )
-"""Words that mark a program of any name as a training run: deepy.py train.py, run_clm.py
---do_train.
+"""Arguments that show that a program trains: deepy.py train.py, run_clm.py --do_train.
 """
 
 
@@ -284,7 +282,7 @@ _LAUNCHER_OVERRIDE = re.compile(r"(training=|stages=\[training)")
 
 
 def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
-    """Return a program around a training: its name and its own options."""
+    """Return a program that wraps a training program, with its own options."""
     last = 1 + program.own
     return _starter_name(program.words[:last]), program.words[1:last]
 
@@ -292,7 +290,7 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
 def _starter_name(shell_words: Sequence[Word]) -> str:
     """Return a program's name.
 
-    If Python runs a starter as a module, return the starter's name.
+    If Python runs a starter as a module, return the name of the starter.
     """
     module = option(shell_words[1:], "m")
     if module and module.text in _MODULES:
@@ -305,7 +303,7 @@ def _starter_name(shell_words: Sequence[Word]) -> str:
 def _programs_around(
     command: StartedProgram, commands: Sequence[StartedProgram]
 ) -> list[StartedProgram]:
-    """Return the programs around a command, outermost first."""
+    """Return the programs that wrap a command, outermost first."""
     by_identity = {program.identity: program for program in commands}
     chain: list[StartedProgram] = []
     parent = by_identity.get(command.parent)
@@ -316,7 +314,7 @@ def _programs_around(
 
 
 def program_name(word: Word) -> str:
-    """Return the program's own name.
+    """Return a program's canonical name.
 
     >>> program_name(Word("/usr/bin/python3", 1)), program_name(Word("apptainer", 1))
     ('python', 'singularity')
@@ -330,7 +328,7 @@ def program_name(word: Word) -> str:
 def _script_place(shell_words: Sequence[Word]) -> int:
     """Return the index of the training script among the words of a starter or of Python, or 0.
 
-    It is a .py file, or the module after -m.
+    The script is a .py file, or the module after -m.
     """
     for number, (before, word) in enumerate(pairwise(shell_words), 1):
         if before.text in ("-m", "--module"):
@@ -382,13 +380,13 @@ DOCUMENTS: tuple[tuple[str, str, str, set[str]], ...] = (
 )
 """For each document: its site, its run file, its scripts, and the variables that they read.
 
-The variables identify a block of exports that starts no program.
+The variables identify a script that only exports variables and starts no program.
 """
 
 
 @dataclass(frozen=True)
 class DocumentCall:
-    """A document's script that is called with values for its variables."""
+    """A call of a document's script, with values for its variables."""
 
     run: str
     script: str
@@ -396,7 +394,7 @@ class DocumentCall:
 
 
 def site_of(script: Script, sites: Collection[str]) -> str:
-    """Return the site that a rendered script names, or else the site with the most evidence.
+    """Return the site named in a rendered script, or else the site with the most evidence.
 
     A Slurm script never belongs to a PBS site, and vice versa.
     """
@@ -407,16 +405,16 @@ def site_of(script: Script, sites: Collection[str]) -> str:
 
 
 def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
-    """Return the site with the most evidence in the script, and its weight.
+    """Return the site with the most evidence in the script, and the evidence's weight.
 
-    Without evidence it is the generic Slurm site, with weight 0.
+    Without evidence, return the generic Slurm site and weight 0.
     """
     queues = {directive.queue for directive in script.directives}
     best = "slurm"
     best_score = 0
     for site, signs in SITE_SIGNS.items():
         other_queue = "pbs"
-        if site == "polaris":  # The only site here that uses PBS
+        if site == "polaris":  # Polaris is the only site here that uses PBS
             other_queue = "slurm"
         if site not in sites or other_queue in queues:
             continue
@@ -428,12 +426,12 @@ def _most_signs(script: Script, sites: Collection[str]) -> tuple[str, int]:
 
 
 def _sum_of_signs(text: str, signs: Sequence[tuple[str, int]]) -> int:
-    """Return the sum of the weights of the patterns that a text matches."""
+    """Return the sum of the weights of all patterns that match a text."""
     return sum(weight for pattern, weight in signs if re.search(pattern, text, re.M | re.I))
 
 
 def framework_of(launches: Sequence[Launch]) -> str:
-    """Return the framework of the started program, based on its name, its options or its folder."""
+    """Return the framework of the launched program, based on its name, options or folder."""
     texts: list[str] = []
     programs: set[str] = set()
     names: set[str] = set()
@@ -452,12 +450,12 @@ def framework_of(launches: Sequence[Launch]) -> str:
 
 
 def _has_match(pattern: re.Pattern[str], texts: Sequence[str]) -> bool:
-    """Return whether any of the texts begins with a match of a pattern."""
+    """Return whether a pattern matches at the start of any of the texts."""
     return any(pattern.match(text) for text in texts)
 
 
 def _framework_of_folder(command_line: str) -> str:
-    """Return the framework by folder names. The default is Megatron-LM."""
+    """Return the framework that folder names indicate. The default is Megatron-LM."""
     names_deepspeed = re.search(r"megatron-deepspeed", command_line, re.I)
     if names_deepspeed and "Megatron-LM" not in command_line:
         return "megatron-deepspeed"
@@ -473,7 +471,7 @@ _ONLY_MEGATRON_LM = {
     "use-mcore-models",
     "transformer-impl",
 }
-"""Options that Megatron-DeepSpeed's engine cannot use, whatever the folder is called."""
+"""Options that Megatron-DeepSpeed's engine does not support. They override the folder's name."""
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 
@@ -499,11 +497,11 @@ def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
 def run_of(script: Script) -> str:
     """Return the run whose script reads most of the variables that are set.
 
-    If none of them is set, return the run of the machine that the text clearly names.
+    If none of them is set, return the run for the machine that the text clearly refers to.
 
     The result is empty if neither identifies a run.
     """
-    # The script starts another program, so it is not a block of exports
+    # The script starts a program, so it does more than export variables
     if script.matching(_WRITES_OPTIONS) or other_programs(script.commands):
         return ""
     names = _names_with_values(script)
@@ -534,9 +532,9 @@ _WRITES_OPTIONS = (
 )
 """Matches options of a training program in a script."""
 _ENOUGH_KNOBS = 2
-"""Number of a document's variables that identify the document.
+"""Number of variables needed to identify a document.
 
-A single variable, such as batch_size, is too common.
+A single one, such as batch_size, is too common.
 """
 _CLEAR_SCORE = 4
 """Weight of evidence above which a text clearly refers to one machine."""

@@ -1,4 +1,4 @@
-"""The model that a script trains: a model of the catalogue, with the sizes that differ."""
+"""Determines the model that a script trains: a catalogue model, and the sizes that differ."""
 
 from collections.abc import Mapping, Sequence
 
@@ -62,7 +62,7 @@ def _let_model_stand_in(
     missing: Sequence[str],
     findings: Findings,
 ) -> None:
-    """Use the nearest model as a placeholder if the script lacks a size that identifies a model."""
+    """Use the nearest model as a placeholder if the script lacks a size needed to identify one."""
     unknown = f"the script does not set {', '.join(missing)}"
     findings.take("model", name, 0, f"placeholder: {unknown}")
     findings.unknown_model = unknown
@@ -82,7 +82,7 @@ def _drop_implied(
 ) -> None:
     """Drop the sizes that the model has by default.
 
-    With `keep_widths`, the widths are kept, because they are settled later.
+    If `keep_widths` is set, keep the widths, which are settled later.
     """
     for field, value in shape.items():
         if keep_widths and field in _WIDTHS:
@@ -96,9 +96,9 @@ _WIDTHS = ("ffn_hidden", "kv_heads")
 
 
 def _shorten_smoke_test(model: Model, findings: Findings) -> None:
-    """Limit the smoke test's sequences to the number of positions.
+    """Limit the length of the smoke test's sequences to the number of positions.
 
-    The limit matters only if it is smaller than the model's sequence length.
+    Do so only if the model's sequence length is larger.
     """
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
@@ -110,7 +110,7 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
 def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings: Findings) -> None:
     """Drop the number of positions for rotary embeddings, which have no table of positions.
 
-    If a model with learned positions is used as a placeholder, its table gets enough rows.
+    If the placeholder is a model with learned positions, give its table enough rows.
     """
     if full_kind["position_embedding"] != "rope":
         return
@@ -130,7 +130,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
 def _with_room_for_tokenizer(
     models: Mapping[str, Model], findings: Findings
 ) -> Mapping[str, Model]:
-    """Return the models with room for GPT-2's tokens, if the source uses that tokenizer."""
+    """Return the models whose vocabulary fits GPT-2's tokens, if the source uses its tokenizer."""
     if findings.tokenizer_kind != "GPT2BPETokenizer":
         return models
     return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
@@ -144,8 +144,8 @@ def _take_widths(
 ) -> None:
     """Set the widths that depend on other sizes if the model's default differs from the program's.
 
-    The program's defaults are 4 x hidden, 2/3 of it with gates, and as many key-value heads as
-    heads.
+    The program's default feed-forward width is 4 x hidden, or 2/3 of that if gated; it has as many
+    key-value heads as query heads.
     """
     other_core = {}
     for name in _CORE_FIELDS:
@@ -168,7 +168,7 @@ def _take_widths(
 
 
 def _default_ffn_hidden(hidden: int, full_kind: Mapping[str, str | float]) -> int:
-    """Return Megatron's default width: 4 x hidden, or 2/3 of it in steps of 64 if gated."""
+    """Return Megatron's default width: 4 x hidden, or 2/3 of that in steps of 64 if gated."""
     if full_kind["activation"] == "swiglu":
         return int(4 * hidden * 2 / 3 / 64) * 64
     return 4 * hidden
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property that differs from the script, and record it for the new model entry."""
+    """Report each property that differs from the script's, and record it for the model entry."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -228,17 +228,17 @@ _CORE_FIELDS = ("layers", "hidden", "heads")
 
 
 def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings: Findings) -> None:
-    """Drop the sizes that equal those of the named model."""
+    """Drop the sizes that the named model already has."""
     for name in SHAPE_FIELDS:
         if shape[name] and shape[name] == getattr(model, name):
             findings.drop(f"training.shape.{name}")
 
 
 def take_uneven_stages(framework: str, findings: Findings) -> None:
-    """Accept a layout that counts the embedding and the output layer as two more layers.
+    """Accept a layout that counts the embedding and the output layer as two additional layers.
 
-    BLOOM's fork divides its 70 layers over 12 stages in this way. No pinned fork has this option,
-    but our trainer does.
+    BLOOM's fork divides its 70 layers into 12 stages in this way. None of the pinned forks has this
+    option, but our trainer does.
     """
     layers = findings.number("training.shape.layers")
     pipeline = findings.number("parallel.pipeline", 1)
@@ -264,7 +264,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
     """Set the model of a NeMo training.
 
-    The model is that of the training's file, or one of the kind that the training needs.
+    Take it from the training's file, or find a model of the required kind.
     """
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
@@ -275,7 +275,7 @@ def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None
 
 
 def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
-    """Return whether a source asks for a different kind of model from GPT-3's."""
+    """Return whether a source asks for a different kind of model than GPT-3."""
     kv_heads = findings.number("training.shape.kv_heads")
     if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
         return True
@@ -305,7 +305,7 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
 
 
 def _drop_shape_of_nemo(models: Mapping[str, Model], findings: Findings) -> None:
-    """Drop the sizes and the sequence length that the model of NeMo's file has by default."""
+    """Drop the sizes and the sequence length that the model in NeMo's file has by default."""
     model = models.get(str(findings.value("model", "")))
     if model is None:
         return
@@ -336,7 +336,7 @@ def _is_implied(
 def _implied(model: Model, shape: Mapping[str, int], field: str) -> int:
     """Return the value that a field of the shape has by default.
 
-    The value is 0 for fields that are always set.
+    Return 0 for fields that are always set.
     """
     implied = {
         "ffn_hidden": 4 * shape["hidden"],
@@ -375,12 +375,12 @@ def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tup
 
 
 def _size_of_layers(layers: int, hidden: int) -> int:
-    """Return a number that grows with the parameters of the layers."""
+    """Return a number that is proportional to the parameter count of the layers."""
     return layers * hidden**2
 
 
 def _num_other_sizes(model: Model, shape: Mapping[str, int]) -> int:
-    """Count the sizes in which a model differs, apart from layers, hidden and heads."""
+    """Count the sizes in which a model differs, other than layers, hidden and heads."""
     count = 0
     for field in ("kv_heads", "ffn_hidden", "positions"):
         size = shape[field] or _implied(model, shape, field)

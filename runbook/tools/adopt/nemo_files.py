@@ -14,16 +14,16 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word, is_count, l
 _READS_HYDRA = re.compile(r"(^|/)megatron_gpt_pretraining\w*\.py$")
 _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
-"""Matches a product, as NeMo's launcher resolves it."""
+"""Matches a product in the notation of NeMo's launcher."""
 _HAS_NO_VALUE = (None, "???")
-"""Values that Hydra uses for something that must be supplied elsewhere."""
+"""Values that mean in Hydra that the value must be supplied elsewhere."""
 
 
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
-    """Return a script in which NeMo's trainings have their file's values as overrides.
+    """Return a script whose NeMo launches have their configuration file's values as overrides.
 
-    `texts` are the available files. If a training's file is not available, the training stays
-    unchanged, and the script names the file.
+    `texts` contains the available files. If a launch's file is not available, the launch stays
+    unchanged, and the file is recorded as absent.
     """
     commands: list[StartedProgram] = []
     absent: dict[str, None] = {}
@@ -58,7 +58,7 @@ def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProg
         return command
     try:
         values = yaml_values(text, name)
-    except ParamsError:  # The file is not YAML, so its values stay unknown
+    except ParamsError:  # The file is not valid YAML, so its values stay unknown
         return command
     overrides = _overrides(command.words[position + 1 :])
     file_words = [
@@ -80,9 +80,9 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
 
 
 def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
-    """Return an option's value, after = or in the next word, and the option's word.
+    """Return an option's value, after = or in the next word, and the word with the option.
 
-    `names` has the spellings of the option.
+    `names` lists the option's spellings.
     """
     for position, word in enumerate(command_words):
         option, equals, value = word.text.partition("=")
@@ -95,7 +95,7 @@ def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | Non
 
 
 _SIGNS = {"trainer.max_steps", "model.encoder_seq_length", "model.num_layers", "model.hidden_size"}
-"""Keys that every configuration of a GPT training has."""
+"""Keys that every configuration for training a GPT has."""
 _SIGNS_OF_OTHERS = re.compile(
     r"model\.(peft|bert_|encoder\.|decoder\.|restore_from_path|data\.(train_ds|masked_lm|short_seq))"
     r".*|.*binary_head"
@@ -106,7 +106,7 @@ _SIGNS_OF_OTHERS = re.compile(
 def script_of_nemo_file(name: str, text: str) -> Script | None:
     """Return the training that a NeMo GPT configuration describes, or None for other files.
 
-    The training is megatron_gpt_pretraining.py with the file's values as overrides.
+    The result starts megatron_gpt_pretraining.py with the file's values as overrides.
     """
     try:
         values = yaml_values(text, name)
@@ -133,7 +133,7 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
     """Return the text of an available configuration file.
 
-    If several have its name, return the one in `folder`.
+    If several have this name, return the one in `folder`.
     """
     stem = name.removesuffix(".yaml")
     if not stem:
@@ -169,7 +169,7 @@ def _resolved(
 ) -> list[tuple[ConfigValue, str]]:
     """Return each value with its text.
 
-    References are filled in as by Hydra, after the overrides.
+    Apply the overrides first, then resolve references as Hydra does.
     """
     by_name: dict[str, object] = {value.name: value.value for value in values}
     by_name |= overrides
@@ -182,7 +182,7 @@ def _resolved(
 
 
 def _content(name: str, value: object, by_name: Mapping[str, object], depth: int = 0) -> object:
-    """Return a value with its reference or product filled in.
+    """Return a value with its reference or product resolved.
 
     If that is impossible, return it as written, so that it is reported.
     """
@@ -210,7 +210,7 @@ def _is_open(content: object) -> bool:
 def _product(
     name: str, factors: Sequence[str], by_name: Mapping[str, object], depth: int
 ) -> int | None:
-    """Return the product of numbers, references and products; None if a factor is not a count."""
+    """Return the product of these factors, or None if one of them is not a count."""
     product = 1
     for factor in factors:
         number = str(_content(name, factor, by_name, depth + 1))
@@ -244,7 +244,7 @@ _MOST_REFERENCES = 8
 
 
 def _referred_name(name: str, dots: str, path: str) -> str:
-    """Return the name to which a reference refers. With dots, the reference is relative.
+    """Return the name to which a reference refers. A reference with dots is relative.
 
     >>> _referred_name("model.data.seq_length", "", "model.encoder_seq_length")
     'model.encoder_seq_length'

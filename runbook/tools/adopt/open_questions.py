@@ -1,4 +1,4 @@
-"""Handles values that the source leaves open and that are inconsistent in the sandbox's run.
+"""Handles values that the source leaves open and that turn out to be inconsistent.
 
 Each of these values becomes a question in the run file, with a placeholder value, instead of an
 error.
@@ -17,12 +17,12 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 Models = Mapping[str, Model]
 Answer = Callable[[Findings, Models], bool]
-"""Changes a value so that a check passes; returns False if nothing is left to change."""
+"""A function that changes a value so that a check passes, or returns False if it cannot."""
 _MOST_NODES = 1024
 
 
 def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> bool:
-    """Change values until no failed check can be fixed; return whether any value changed."""
+    """Fix as many failed checks as possible by changing values. Return whether one changed."""
     changes = []
     for check in checks:
         for change in _answers(check):
@@ -37,7 +37,7 @@ def _answers(check: Check) -> list[Answer]:
     if by_code:
         return [by_code]
     if check.keys[-1:] == ("jobs.training.nodes",) and "training.recompute" in check.keys:
-        # For a layout that does not fit into a device's memory
+        # The layout does not fit into a device's memory
         return [_nodes_for_memory]
 
     return [answer for keys, answer in _BY_KEYS if check.keys == keys]
@@ -99,7 +99,7 @@ def _global_batch(findings: Findings, _: Models) -> bool:
 
 
 def _stages(findings: Findings, models: Models) -> bool:
-    """Take the largest number of stages, up to the source's, that divides the layers."""
+    """Take the largest number of stages that divides the layers and is at most the source's."""
     model = models.get(str(findings.value("model")))
     layers = findings.number("training.shape.layers") or (model.layers if model else 0)
     if "parallel.virtual_pipeline" in findings.carried:
@@ -154,7 +154,7 @@ def _length(findings: Findings, _: Models) -> bool:
 def _count_whole_warmup(iterations: int, findings: Findings) -> None:
     """Give the warm-up in steps if it lasts for the whole training.
 
-    If it were a share of the decay, it would grow with it.
+    As a fraction of the decay, it would grow with the decay.
     """
     carried = findings.carried.get("training.warmup_fraction")
     if carried is None or carried.value < 1:
@@ -165,7 +165,7 @@ def _count_whole_warmup(iterations: int, findings: Findings) -> None:
 
 
 def _long_decay(warmup: int, findings: Findings) -> bool:
-    """Let the decay begin after a warm-up that is longer than the training."""
+    """Let the decay start after a warm-up that is longer than the training."""
     if not warmup or findings.number("training.decay_iterations") > warmup:
         return False
     source = f"the training ends within its {warmup} steps of warm-up"
@@ -174,7 +174,7 @@ def _long_decay(warmup: int, findings: Findings) -> bool:
 
 
 def _recomputed_groups(findings: Findings, _: Models) -> bool:
-    """Recompute each layer separately if groups of layers do not divide the stages."""
+    """Recompute each layer separately if the stages cannot be divided into groups of layers."""
     carried = findings.carried.get("training.recompute_num_layers")
     if carried is None or carried.value == 1:
         return False
@@ -192,7 +192,7 @@ def _offload(findings: Findings, _: Models) -> bool:
 
 
 def _nodes_for_memory(findings: Findings, _: Models) -> bool:
-    """Use more nodes to shard the optimizer's states, if the source leaves their number open."""
+    """Shard the optimizer's states over more nodes, if the source does not set their number."""
     carried = findings.carried.get("jobs.training.nodes")
     if carried is None or (carried.line and "jobs.training.nodes" not in findings.questions):
         return False
@@ -232,4 +232,4 @@ _BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
     (("data.tokenizer", "model"), _tokenizer),
     (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
 )
-"""Answers for checks without a code, by the keys that fix them."""
+"""Functions that fix checks without a code, by the keys of these checks."""

@@ -1,6 +1,6 @@
 """Reads YAML files that list the options of a Megatron training instead of a command line.
 
-They are the test cases of Megatron-LM, files for its --yaml-cfg, and flat files of its parser's
+These are the test cases of Megatron-LM, files for its --yaml-cfg, and flat files of its parser's
 arguments.
 """
 
@@ -22,7 +22,7 @@ _OPTIONS = "MODEL_ARGS."
 """The section of a test case with the training's options."""
 _VARIABLES = "ENV_VARS."
 _MORE_OPTIONS = re.compile(r"(MODEL_ARGS_\w+)\.")
-"""Matches a key of the options that a test case has for a further training."""
+"""Matches a test case's key for the options of a further training."""
 _PROGRAMS = {
     "bert": "pretrain_bert.py",
     "t5": "pretrain_t5.py",
@@ -30,16 +30,15 @@ _PROGRAMS = {
     "mimo": "pretrain_vlm.py",
     "multimodal-llava": "pretrain_vlm.py",
 }
-"""The program of a test case, by the folder of test cases; other folders train with
-pretrain_gpt.py."""
+"""The program of a test case, by its folder. Tests in other folders use pretrain_gpt.py."""
 _PRETRAINS = "pretraining"
 
 
 def script_of_test_case(path: PurePath, text: str) -> Script | None:
-    """Return the training of a test case of Megatron-LM, or None for other files.
+    """Return the training in a test case of Megatron-LM, or None for other files.
 
-    Its runner passes the section MODEL_ARGS to the program. The program is named elsewhere: it
-    follows from the folder. Raise `ParamsError` if the case trains nothing, or by reinforcement.
+    The test runner passes the section MODEL_ARGS to the program, which depends on the folder. Raise
+    `ParamsError` if the test does not train, or uses reinforcement learning.
     """
     values = _values(path.name, text)
     options = [value for value in values if value.name.startswith(f"{_OPTIONS}--")]
@@ -109,7 +108,7 @@ def _words(option: ConfigValue) -> list[Word]:
 
 
 def _with_markers(text: str) -> str:
-    """Return a text with a marker for each variable, which only the runner's machine sets.
+    """Replace each variable in a text with a marker, because only the runner's machine sets it.
 
     >>> _with_markers("${DATA_PATH}/text")
     '__NOT_SET_DATA_PATH__/text'
@@ -144,7 +143,7 @@ _SIGNS_OF_CONFIGURATION = {
 
 
 def script_of_megatron_file(name: str, text: str) -> Script | None:
-    """Return the training that a file for Megatron-LM's --yaml-cfg describes; None for others.
+    """Return the training that a file for Megatron-LM's --yaml-cfg describes, or None.
 
     Its keys are the names of the parser's arguments, some of them in sections.
     """
@@ -177,17 +176,17 @@ def script_of_megatron_file(name: str, text: str) -> Script | None:
 
 
 _SIGNS = {"num_layers", "hidden_size", "num_attention_heads", "train_iters", "lr"}
-"""Arguments of Megatron's parser that a flat file of a training has."""
+"""Arguments of Megatron's parser that every flat file for a training has."""
 _SIGNS_OF_OTHERS = {"optimizer.type", "pipe_parallel_size", "model_parallel_size"}
-"""Keys of GPT-NeoX, whose files are flat as well."""
+"""Keys of GPT-NeoX, whose files are also flat."""
 _REFERENCE = re.compile(r"\$\{.*\}")
 
 
 def script_of_flat_files(files: Sequence[tuple[str, str]]) -> Script | None:
-    """Return the training of a flat YAML file of Megatron's arguments, or None for other files.
+    """Return the training in a flat YAML file of Megatron's arguments, or None for other files.
 
-    Launchers pass such a file's keys to the program as options. Further files are those from which
-    the first one starts: its `defaults`. Values with references to other files stay unknown.
+    Launchers pass the keys of such a file to the program as options. The other files are the
+    `defaults` of the first file. Values with references to other files stay unknown.
     """
     numbers = LineNumbers(dict(files))
     arguments: dict[str, tuple[str, int]] = {}
@@ -216,7 +215,7 @@ def _argument(value: ConfigValue) -> str:
 
 
 def _marker(reference: str) -> str:
-    """Return the marker of a reference to a value of another file.
+    """Return the marker for a reference to a value in another file.
 
     >>> _marker("${oc.divi:${.train_iters},10}")
     '__NOT_SET_oc_divi_train_iters_10__'
@@ -225,7 +224,7 @@ def _marker(reference: str) -> str:
 
 
 def _bases(values: Sequence[ConfigValue]) -> Iterator[str]:
-    """Yield the files from which Hydra starts a file, except for the file itself."""
+    """Yield the files in Hydra's list of defaults, except for the file itself."""
     for value in values:
         if value.name == "defaults":
             items = value.value if isinstance(value.value, list) else [value.value]

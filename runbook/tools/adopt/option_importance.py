@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class Importance(StrEnum):
-    """Effects of a lost option, with the worst first."""
+    """Effects of a lost option, worst first."""
 
     TRAINING = "changes the training"
     SITE = "matters to the site"
@@ -39,7 +39,7 @@ _SITE = re.compile(
 
 
 def importance_of(option: str) -> Importance:
-    """Return how much an option matters. An unknown option is assumed to change the training.
+    """Return how important an option is. An unknown option is assumed to change the training.
 
     >>> importance_of("log-throughput").value, importance_of("ckpt-format").value, importance_of("qk-layernorm").value
     ('logging', 'matters to the site', 'changes the training')

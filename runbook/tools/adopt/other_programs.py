@@ -1,6 +1,6 @@
 """Recognizes training programs that adopt does not read.
 
-These are programs of other frameworks, and Megatron's models that are not GPTs.
+These are programs of other frameworks, and Megatron's programs for models other than GPTs.
 """
 
 import re
@@ -17,11 +17,11 @@ class Sign:
     framework: str
     """The framework's usual name."""
     script: str = ""
-    """Pattern of the program's path; empty: any path."""
+    """Pattern for the program's path, or empty for any path."""
     option: str = ""
-    """Pattern of a whole option name, with dashes between words; empty: any option."""
+    """Pattern for a whole option name, with dashes between words, or empty for any option."""
     value: str = ""
-    """Pattern of a word that is not an option, such as a file; empty: any word."""
+    """Pattern for an argument that is not an option, such as a file, or empty for any argument."""
 
 
 _HUGGING_FACE = (
@@ -80,7 +80,7 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""Signs in order of precedence: the first sign that a program matches names its framework.
+"""Signs in order of precedence. The first sign that a program matches gives its framework.
 
 A program's name takes precedence over its options.
 """
@@ -111,14 +111,14 @@ _IMPORTED = (
     ("Hugging Face's Trainer", r"transformers import [^\n]*\bTrainer"),
     ("Hugging Face's Accelerate", "accelerate"),
 )
-"""Patterns of the modules that a program imports from its framework.
+"""Patterns for modules that identify the framework of the program that imports them.
 
-A program that imports Megatron itself may be of any kind.
+Megatron is not among them, because programs of any kind import it.
 """
 
 
 def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
-    r"""Return the framework that each Python program imports, by the name of its file.
+    r"""Return the framework that each Python program imports, by file name.
 
     Programs that import no such module are omitted.
 

@@ -35,7 +35,7 @@ MASKED = "..."
 
 
 def is_secret_option(name: str) -> bool:
-    """Return whether the value of an option is a secret, judging by the option's name.
+    """Return whether an option's value is a secret, judging by the option's name.
 
     >>> names = ("--hf-token", "wandb_api_key", "--pad-token", "--tokenizer-type")
     >>> [is_secret_option(name) for name in names]
@@ -47,7 +47,7 @@ def is_secret_option(name: str) -> bool:
 def without_secret_values(raw_words: Sequence[str]) -> list[str]:
     """Return the words of a command with the values of secret options masked.
 
-    Values of any form are masked.
+    Values are masked no matter how they are passed.
 
     >>> without_secret_values(["--hf-token", "abc", "--lr", "1", "--api-key=abc", "--hf-token"])
     ['--hf-token', '...', '--lr', '1', '--api-key=...', '--hf-token']
@@ -73,8 +73,8 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
 
     The settings are the process's command line and its job's variables.
 
-    Nothing is started. Other variables are not read, and secrets are masked. Raise `ParamsError` if
-    there is no such process, or if it belongs to another user.
+    No program is started. Other variables are not read, and secrets are masked. Raise `ParamsError`
+    if there is no such process, or if it belongs to another user.
     """
     folder = processes / str(number)
     raw_words = _strings(folder / "cmdline", number)
@@ -105,7 +105,7 @@ def script_of_process(number: int, processes: Path = PROCESSES) -> Script:
 
 
 def _strings(path: Path, number: int) -> list[str]:
-    """Return the strings in a file of /proc, each of which ends with a zero byte."""
+    """Return the zero-terminated strings in a file of /proc."""
     try:
         raw = path.read_bytes()
     except FileNotFoundError as error:
@@ -133,7 +133,7 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
-    """Yield the nodes and devices from the variables that the launcher set for the process."""
+    """Yield the numbers of nodes and devices that the launcher set as the process's variables."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
     if world and local:
@@ -171,7 +171,7 @@ _NEGATED = {
     "gradient_accumulation_fusion": "no-gradient-accumulation-fusion",
     "overlap_p2p_comm": "no-overlap-p2p-communication",
 }
-"""For arguments with an inverted option: that option, by the argument's printed name."""
+"""The options that invert arguments, by the printed name of the argument."""
 _RENAMED = {"virtual_pipeline_model_parallel_size": "num-virtual-stages-per-pipeline-rank"}
 _WITHOUT_ROW = (
     "data-path",
@@ -180,7 +180,7 @@ _WITHOUT_ROW = (
     "num-layers-per-virtual-pipeline-stage",
     "tokenizer-type",
 )
-"""Options that are not read through a row of the table."""
+"""Options that are read without a row of the table."""
 _COMPUTED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
     r"|start_weight_decay"
@@ -189,16 +189,18 @@ _COMPUTED = re.compile(
     r"|transformer_pipeline_model_parallel_size|encoder_\w+|decoder_\w+|kv_channels"
     r"|max_tokens_to_oom|model_parallel_size"
 )
-"""Arguments in a log that the program computed from others. Such arguments are ignored unless
-they have a row of the table."""
+"""Arguments in a log that the program computed itself.
+
+Such arguments are ignored unless they have a row of the table.
+"""
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
 )
-"""Arguments that the program always sets, even with --yaml-cfg. All others are set by the user."""
+"""Arguments that the program always sets itself, even with --yaml-cfg. The user sets all others."""
 
 
 def is_log(text: str) -> bool:
-    """Return whether a text is a log with Megatron's printed arguments."""
+    """Return whether a text is a log that contains Megatron's printed arguments."""
     return bool(_BEGIN.search(text)) and bool(_END.search(text))
 
 
@@ -289,7 +291,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[str]:
     """Return the command-line words that set an argument.
 
-    Return None if the argument is off, or if another one has the same meaning.
+    Return None if the argument is off, or if a different argument has the same meaning.
     """
     if value == "False":
         if argument in _NEGATED:
@@ -312,7 +314,7 @@ def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[
 
 
 def _values(value: str) -> list[str]:
-    """Return the words of a printed value. A list has several words."""
+    """Return the words of a printed value, of which a list has several."""
     if value.startswith(("[", "(")):
         try:
             items = ast.literal_eval(value)
@@ -325,7 +327,7 @@ def _values(value: str) -> list[str]:
 
 
 def _directives_of_world(world: int) -> list[Directive]:
-    """Return the nodes for a number of ranks: nodes of eight devices, or one smaller node."""
+    """Return directives for a number of ranks: nodes of eight devices, or one smaller node."""
     if not world:
         return []
     devices = 8 if world % 8 == 0 else world

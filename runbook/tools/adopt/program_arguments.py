@@ -25,13 +25,13 @@ _DATASETS = {
     "oscar": "oscar-1GB",
     "my-gpt2": "oscar-1GB",
 }
-"""Datasets of the catalogue, by a word that occurs in their file names."""
+"""Datasets of the catalogue, each with a word that occurs in its file names."""
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
     """Take the token files of an option.
 
-    If they belong to a dataset of the catalogue, use it; otherwise use their folder.
+    If they belong to a dataset of the catalogue, use that dataset. Otherwise use their folder.
     """
     path = values[-1]
     paths = " ".join(value.shown for value in values)
@@ -71,9 +71,9 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
 
 
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
-    """Take the number of complete files that are held out for validation.
+    """Take the number of whole files that are held out for validation.
 
-    The same number of files is held out for testing.
+    The same number is held out for testing.
     """
     prefixes = values[1::2] if len(values) > 1 else values
     text = f"--valid-data-path of {len(prefixes)} files"
@@ -84,7 +84,7 @@ def _held_out(values: Sequence[Word], findings: Findings) -> None:
 
 
 def dataset_of(path: str) -> str:
-    """Return the catalogue's dataset that a path names, or an empty string."""
+    """Return the dataset of the catalogue that a path names, or an empty string."""
     for word, dataset in _DATASETS.items():
         if word in path.lower():
             return dataset
@@ -110,7 +110,7 @@ def _blend(values: Sequence[Word]) -> dict[str, float]:
 
 
 def _text_name(prefix: str) -> str:
-    """Return a name for a text outside the catalogue, made from the prefix of its token files."""
+    """Derive a name for a text outside the catalogue from the prefix of its token files."""
     file = prefix.rpartition("/")[2].removesuffix("_text_document").lower()
     return re.sub(r"[^a-z0-9]+", "-", file).strip("-")
 
@@ -118,7 +118,7 @@ def _text_name(prefix: str) -> str:
 ModelKind = dict[str, str | float]
 """Fields of a model that options such as activation and normalization set."""
 NEVER_MINUTES = 100_000
-"""Time limits above this (69 days) count as no limit."""
+"""Time limits above this value (69 days) count as no limit."""
 
 
 def pairs(shell_words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:

@@ -1,4 +1,4 @@
-"""Checkpoint folders, written atomically: names, checksums, the tracker, and which one to load.
+"""Writes checkpoint folders atomically, verifies them, and finds the checkpoint to load.
 
 This module does not need torch.
 
@@ -58,7 +58,7 @@ class CheckpointFolder:
 
 
 _deletions: list[Future[None]] = []
-"""Old checkpoints of this process that are being deleted while the training continues."""
+"""Deletions of old checkpoints by this process, which run while the training continues."""
 
 
 def wait_for_deletions() -> None:
@@ -68,7 +68,7 @@ def wait_for_deletions() -> None:
 
 
 def _delete(folder: Path, *, in_background: bool) -> None:
-    """Delete a folder, which takes seconds for many gigabytes (18 GB: 4.7 s on an H200 node)."""
+    """Delete a folder. Large folders take seconds (18 GB took 4.7 s on an H200 node)."""
     if not in_background:
         shutil.rmtree(folder)
         return
@@ -88,10 +88,7 @@ def remove_leftovers(root: Path) -> list[str]:
 
 
 def begin_checkpoint(root: Path, iteration: int) -> Path:
-    """Return an empty folder for new shards.
-
-    Wait first until deleted checkpoints have freed the disk.
-    """
+    """Return an empty folder for new shards, once deleted checkpoints have freed their disk space."""
     wait_for_deletions()
     part = root / f"{folder_name(iteration)}{PART}"
     if part.exists():
@@ -123,7 +120,7 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    # An incomplete or damaged checkpoint of this iteration, which was not loaded
+    # An incomplete or damaged checkpoint of the same iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
     injected_faults.armed.save("rename")
@@ -150,7 +147,7 @@ def write_tracker(root: Path, iteration: int) -> None:
 
 
 def tracked_iteration(root: Path) -> int | None:
-    """Return the iteration in the tracker, or None if it is missing, empty or corrupt."""
+    """Return the iteration in the tracker, or None if the tracker is missing, empty or corrupt."""
     try:
         text = (root / TRACKER).read_text(encoding="ascii").strip()
     except (FileNotFoundError, UnicodeDecodeError):
@@ -162,7 +159,7 @@ def tracked_iteration(root: Path) -> int | None:
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
     """Point the tracker at a checkpoint. After a kill the tracker may be one checkpoint behind.
 
-    Return what was wrong with the tracker, if anything, and the newest iteration.
+    Return the tracker's fault, or '' if it was correct, and the newest iteration.
     """
     tracker = root / TRACKER
     named = tracked_iteration(root)
@@ -189,7 +186,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 
 
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
-    """Return the checkpoints, newest first, and the faults of those that cannot be opened.
+    """Return the checkpoints, newest first, and the faults of checkpoints that cannot be opened.
 
     The tracker is not used, because it may be corrupt, empty, or older than the newest checkpoint
     (after a kill between the two renames).
@@ -224,14 +221,14 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 
 
 def check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Raise `ValueError` if the metadata of a checkpoint is not as the loader expects.
+    """Raise `ValueError` if a checkpoint's metadata is not what the loader expects.
 
     The types must be right, and every file must be in the checkpoint's folder. The checksum of the
-    metadata is not enough: anyone can compute it, so it only detects accidental changes.
+    metadata is not enough, because it only detects accidental changes: anyone can compute it.
     """
     for key in _COUNTS:
         value = metadata.get(key, 0)
-        # isinstance accepts `True` as an int, but it is not a count.
+        # isinstance accepts `True` as an int, but `True` is not a count.
         if type(value) is not int or value < 0:
             raise ValueError(f"{key} is {value!r}, but a whole number is needed")
 
@@ -284,7 +281,7 @@ def has_checkpoints(root: Path) -> bool:
 def checksum_fault(checkpoint: CheckpointFolder, files: list[str], threads: int = 1) -> str:
     """Return the first checksum mismatch among these files, or ''.
 
-    The text has the expected and the actual checksum. `threads` threads read the files; Python
+    The text contains the expected and the actual checksum. `threads` threads read the files; Python
     releases the GIL while it computes a checksum.
     """
     check = functools.partial(_file_fault, checkpoint)
@@ -317,7 +314,10 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
 def differences(
     values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
-    """Describe every value that differs from the expected one; an empty string if none does."""
+    """Describe every value that differs from the planned one.
+
+    Return an empty string if none differs.
+    """
     texts = []
     for key, value in planned.items():
         if values.get(key) != value:

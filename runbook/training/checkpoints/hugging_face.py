@@ -31,7 +31,7 @@ _NOT_OURS = (
     "add_cross_attention",
     "scale_attn_by_inverse_layer_idx",
 )
-"""Config keys that change the model's architecture if they are set."""
+"""Config keys that change the model's architecture when they are set."""
 _HARMLESS = frozenset(
     {
         *("_name_or_path", "architectures", "model_type", "torch_dtype", "dtype"),
@@ -71,7 +71,7 @@ _FIXED: dict[str, object] = {
     "use_mrope": (False,),
     "norm_type": ("layer_norm",),  # Used by bigcode/starcoder2
     "mlp_type": ("default",),
-    # Names code that comes with the folder
+    # Refers to code that comes with the folder
     "auto_map": (),
 }
 """Keys that are accepted with these values only."""
@@ -93,7 +93,7 @@ _SAME_ACTIVATIONS = {"gelu_pytorch_tanh": "gelu_new", "gelu_fast": "gelu_new", "
 _BUFFERS = (".attn.bias", ".attn.masked_bias", ".rotary_emb.inv_freq", "lm_head.weight")
 """Tensors in a folder that are not weights.
 
-These are masks and angles saved by older versions, and the copy of a tied head.
+They are masks and angles saved by older versions, and the copy of a tied head.
 """
 
 
@@ -105,18 +105,18 @@ class Kind:
     """
 
     architecture: str
-    # Values that our model must have to be exported as this kind
+    # Values that our model must have so that it can be exported as this kind
     needed: dict[str, object]
-    # For each key of the kind's config, our value for it
+    # Our value for each key of the kind's config
     values: dict[str, str]
     constants: dict[str, object]
-    # Config keys that switch biases on, each with our modules that then have a bias
+    # Config keys that switch biases on, each with those of our modules that then have a bias
     biases: dict[str, list[str]]
-    # For each of our modules, the module of `transformers`; several if `transformers` splits one of
-    # our matrices
+    # The `transformers` module for each of our modules, or several modules if `transformers` splits
+    # our matrix
     modules: dict[str, list[str]]
-    # By model type of the imported folder: the meaning of absent keys, and the modules that have
-    # biases
+    # The defaults of missing keys and the modules with biases, by the model type of the imported
+    # folder
     reads: dict[str, dict[str, Any]]
 
 
@@ -128,9 +128,9 @@ def kinds() -> dict[str, Kind]:
 
 
 def kind_of(model: PlannedModel) -> str:
-    """Return the `model_type` that computes what our model does.
+    """Return the `model_type` that computes the same function as our model.
 
-    Raise `RefusedError` with the differences if no type does.
+    Raise `RefusedError` with the differences if there is none.
     """
     reasons = []
     for name, kind in kinds().items():
@@ -166,7 +166,7 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
     token = end_of_document if end_of_document >= 0 else None
     config |= {"bos_token_id": token, "eos_token_id": token, "torch_dtype": "float32"}
     if "rope_theta" in config:
-        # transformers 5 has it in a mapping, transformers 4 at the top level.
+        # transformers 5 expects this value in a mapping, and transformers 4 at the top level.
         config["rope_parameters"] = {
             "rope_type": "default",
             "rope_theta": config["rope_theta"],
@@ -177,10 +177,10 @@ def config_of(model: PlannedModel, end_of_document: int) -> dict[str, object]:
 
 
 def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Return each weight that our model may have, with its name or names in `transformers`."""
+    """Yield each weight that our model may have, with its name or names in `transformers`."""
     shape = model.shape
     for ours, theirs in kind.modules.items():
-        # A tied head is the embedding itself, which is written only once.
+        # A tied head is the embedding itself, so it is written only once.
         if ours == "output_layer" and shape.tied_embeddings:
             continue
 
@@ -198,7 +198,7 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
-    """Return the shape of a weight of the whole model."""
+    """Return the shape of a weight in the whole model."""
     hidden = model.shape.hidden
     ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
     qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
@@ -218,7 +218,7 @@ def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
 
 
 def our_shapes(model: PlannedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of one model's weights, including weights that `transformers` lacks."""
+    """Return the shapes of a model's weights, including those that `transformers` does not have."""
     has_rotary = model.shape.position_embedding == "rope"
     shapes = {}
     # GPT-2 in `transformers` has every module that our models may have.
@@ -237,9 +237,9 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
     """Convert one of our weights to the form of `transformers`.
 
     In our query-key-value matrix, the queries of a group of heads come before the group's key and
-    value. GPT-2 has all queries, then all keys, then all values in one matrix, and its matrices
-    have the shape [in, out]. The other models have three matrices, and a separate gate. Rotary
-    pairs are (i, i + size / 2) in both.
+    value. GPT-2 stores all queries, then all keys, then all values in one matrix, and its matrices
+    have the shape [in, out]. The other models have three matrices, and a separate gate. In both, a
+    rotary pair consists of the elements i and i + size / 2.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -302,12 +302,12 @@ def export_folder(
 ) -> dict[str, object]:
     """Write config.json and the weights in float32. The request sets the size of the files.
 
-    Only one weight is in memory at a time, because a large model does not fit as a whole.
+    Only one weight is in memory at a time, because a large model as a whole would not fit.
     """
     config = config_of(model, end_of_document)
     their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
     absent = {name for name in their_names if _lacks_bias(name, model)}
-    # This rejects a checkpoint that lacks a weight before anything is written.
+    # A checkpoint without one of the weights is refused here, before anything is written.
     whole.stored_names(their_names.keys() - absent, masters=True)
     # GPT-2 always has biases, so absent biases are written as zeros.
     if config["model_type"] != "gpt2":
@@ -351,7 +351,10 @@ def export_folder(
 
 
 def _make_empty_folder(folder: Path) -> None:
-    """Create `folder`. Raise `RefusedError` if it is not empty, since nothing is overwritten."""
+    """Create `folder`.
+
+    Raise `RefusedError` if it is not empty, because existing files are never overwritten.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_empty = not any(folder.iterdir())
@@ -365,9 +368,9 @@ def _make_empty_folder(folder: Path) -> None:
 def _split_into_shards(
     shapes: Mapping[str, list[tuple[int, ...]]], shard_bytes: int
 ) -> list[list[str]]:
-    """Return the weights of each file, in order.
+    """Return the names of the weights in each file, in order.
 
-    No file exceeds `shard_bytes` unless a single weight does.
+    A file exceeds `shard_bytes` only if a single weight does.
     """
     shards: list[list[str]] = [[]]
     room_bytes = shard_bytes
@@ -384,7 +387,7 @@ def _split_into_shards(
 
 
 def _shard_name(number: int, count: int) -> str:
-    """Return the name that `transformers` looks for; a single file has no number."""
+    """Return the file name that `transformers` looks for. A single file has no number."""
     if count == 1:
         return "model.safetensors"
     return f"model-{number:05d}-of-{count:05d}.safetensors"
@@ -427,10 +430,10 @@ def _lacks_bias(name: str, model: PlannedModel) -> bool:
 
 
 def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Write the beginning of a safetensors file.
+    """Write the header of a safetensors file.
 
-    The library is not used, because it can write only tensors that are completely in memory. The
-    format is eight bytes with the header's length, then JSON
+    The safetensors library is not used, because it can only write tensors that are completely in
+    memory. The header is its length in eight bytes, and then JSON
     (https://huggingface.co/docs/safetensors).
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -481,16 +484,16 @@ def check_shapes(
 
 
 class SourceWeights:
-    """Weights of another program, as a state that can be saved.
+    """Weights of another program, in the form of a state that can be saved.
 
-    `read_weight` reads each weight when it is written.
+    `read_weight` reads each weight only when it is written.
     """
 
-    # There is nothing to copy beforehand
+    # There is nothing to copy before the save
     host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
-        """Take the names of our weights that are read from the other program's files."""
+        """`names` are our names of the weights that the other program's files contain."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}
 
     def sharded_state(self) -> State:
@@ -523,7 +526,7 @@ class ImportedWeights(SourceWeights):
         their_names = dict(_their_names(model, kinds()[kind_of(model)]))
         for ours in their_names:
             if _is_linear_bias(ours) and ours.split(".")[-2] not in biased:
-                # If only the plan's model has this bias, it starts at zero
+                # A bias that only the plan's model has starts at zero
                 their_names[ours] = ()
 
         shapes: dict[str, tuple[int, ...]] = {}
@@ -546,7 +549,7 @@ class ImportedWeights(SourceWeights):
                 raise RefusedError(TrainingMessage.BIAS_NOT_ZERO, folder=folder, name=name)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """Read a weight's parts and join them in our layout; a missing bias is zero."""
+        """Read the parts of a weight and join them in our layout. A missing bias becomes zero."""
         ours = self._ours[key]
         parts = [self._files.read(name) for name in self._names[ours]]
         if parts:
@@ -577,7 +580,8 @@ def _check_config(folder: Path, model: PlannedModel) -> set[str]:
     _refuse_unknown(path, theirs, kind)
     values = _meaning(theirs, kind, model)
     planned = _planned_values(kind, model)
-    # One function has several names, so both sides are mapped to one name before the comparison.
+    # The same function can have several names, so both sides are mapped to a single name before
+    # they are compared.
     for key in planned.keys() & {"activation_function", "hidden_act"}:
         for activations in (planned, values):
             activation = activations.get(key)
@@ -608,9 +612,9 @@ def _read_config(path: Path) -> dict[str, object]:
 
 
 def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
-    """Return the values that config.json must have for weights of the plan's model."""
-    # Dropout and initialization do not change what trained weights compute. With rotary positions,
-    # the longest sequence does not either.
+    """Return the values that config.json must contain to match the plan's model."""
+    # Dropout and initialization do not change what trained weights compute. Nor does the longest
+    # sequence, if positions are rotary.
     free = {"dropout", "init_std"}
     if model.shape.position_embedding == "rope":
         free.add("positions")
@@ -682,7 +686,7 @@ def _is_full_attention(layer_types: object) -> bool:
 
 
 def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
-    """Raise `RefusedError` if a mapping of rotary positions is not the default one."""
+    """Raise `RefusedError` unless rotary positions are the default ones, without scaling."""
     for key in ("rope_scaling", "rope_parameters"):
         rotary = theirs.get(key)
         if rotary is None:
@@ -704,7 +708,7 @@ def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
 
 
 def _refuse_two_values(path: Path, theirs: Mapping[str, object]) -> None:
-    """Raise `RefusedError` if the rotary positions have two different values for one key."""
+    """Raise `RefusedError` if config.json has two values for the same key of rotary positions."""
     mappings = [theirs, theirs.get("rope_scaling"), theirs.get("rope_parameters")]
     for name in ("rope_theta", "partial_rotary_factor"):
         values = []
@@ -730,7 +734,7 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
     """Return a config.json with its defaults filled in."""
     model_type = str(theirs.get("model_type"))
     rotary: dict[str, object] = {}
-    # transformers 4 writes the first name, transformers 5 the second.
+    # transformers 4 writes the first name, and transformers 5 writes the second.
     for key in ("rope_scaling", "rope_parameters"):
         rotary.update(theirs.get(key) or {})  # type: ignore[call-overload]
 
@@ -739,7 +743,7 @@ def _meaning(theirs: dict[str, object], kind: Kind, model: PlannedModel) -> dict
         if alias in theirs:
             values.setdefault(name, theirs[alias])
 
-    # Null means the same as an absent key.
+    # A null value means the same as a missing key.
     defaults = {
         "n_inner": 4 * model.shape.hidden,
         "num_key_value_heads": values.get("num_attention_heads"),
@@ -843,7 +847,7 @@ class _SafetensorsFiles:
         for plain_name, (file, stored_name) in self._files.items():
             shapes_there[plain_name] = tuple(file.get_slice(stored_name).get_shape())
 
-        # First check the tensors that the model needs, by name, then those that it does not need.
+        # First check the tensors that the model needs, then those that it does not need.
         compared = {name: shapes_there.pop(_plain(name), ()) for name in shapes}
         compared |= shapes_there
         check_shapes(self._folder, compared, shapes, _BUFFERS)
@@ -867,5 +871,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefix of the model in which it was saved."""
+    """Return a weight's name without the prefix of the model that it was saved in."""
     return name.removeprefix("transformer.").removeprefix("model.")

@@ -1,6 +1,6 @@
 """Reads Megatron-LM's checkpoints without running code from them.
 
-They are in the `torch_dist` format, or have one file per rank.
+It reads the `torch_dist` format and the format with one file per rank.
 """
 
 import argparse
@@ -32,9 +32,9 @@ _MEGATRON: dict[str, Any] = json.loads(
 )
 """Facts about Megatron-LM's checkpoints.
 
-`not_ours` has the arguments that change the model if they are set, `absent` the behavior of
-versions that lack an argument, and `older_names` the names from before megatron-core. The other
-entries list weights that tensor parallelism splits, and tensors that are not weights.
+`not_ours` lists the arguments that change the model if they are set, `absent` the behavior of
+versions that lack an argument, and `older_names` the names that were used before megatron-core. The
+other entries list weights that tensor parallelism splits, and tensors that are not weights.
 """
 _CUT_ROWS = (*PADDED, *_MEGATRON["cut_rows"])
 Stored: TypeAlias = dict[str, tuple[tuple[int, ...], Callable[[], torch.Tensor]]]
@@ -82,7 +82,7 @@ class MegatronWeights(SourceWeights):
 
         planned_shapes = {}
         for ours, shape in shapes.items():
-            # Stored with the padding of the layout that saved it.
+            # The vocabulary is stored with the padding of the layout that saved it.
             stored_shape = (rows, *shape[1:]) if ours in PADDED else shape
             planned_shapes[stored_key(ours)] = stored_shape
 
@@ -102,7 +102,7 @@ class MegatronWeights(SourceWeights):
 
 
 def _newest(folder: Path) -> Path:
-    """Return the folder of the tracker's iteration, or the folder itself if there is no tracker."""
+    """Return the subfolder that the tracker names, or `folder` itself if there is no tracker."""
     tracker = folder / "latest_checkpointed_iteration.txt"
     if not tracker.is_file():
         return folder
@@ -134,10 +134,10 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 
     stored = _stored_arguments(arguments)
     planned = _planned_arguments(model)
-    # The padding of the vocabulary depends on the stored layout, not on the plan's.
+    # The padding of the vocabulary depends on the layout that saved it, not on the plan's layout.
     if getattr(stored, "padded_vocab_size", None) != model.shape.vocabulary:
         multiple = max(1, stored.make_vocab_size_divisible_by * stored.tensor_model_parallel_size)
-        # Integer division, rounded up.
+        # Integer division that rounds up.
         num_multiples = -(-model.shape.vocabulary // multiple)
         planned["padded_vocab_size"] = num_multiples * multiple
 
@@ -201,16 +201,16 @@ def _planned_arguments(model: PlannedModel) -> dict[str, object]:
         values["max_position_embeddings"] = shape.positions
 
     if not shape.gated:
-        # GPT-2's GELU uses tanh; Megatron-LM's other GELU uses the error function.
+        # GPT-2's GELU uses tanh. Megatron-LM also has a GELU that uses the error function.
         values["bias_gelu_fusion"] = True
 
     return values
 
 
 def _shards(folder: Path, described: metadata.Metadata) -> Stored:
-    """Return the weights of a `torch_dist` folder.
+    """Return the weights in a `torch_dist` folder.
 
-    Megatron-LM stores a weight of all layers as one tensor.
+    Megatron-LM stores the same weight of all layers as one tensor.
     """
     tensors = dict[str, Any]()
     places = {}
@@ -258,8 +258,8 @@ def _rank_files(
 ) -> Stored:
     """Return the weights in the files of all tensor and pipeline ranks.
 
-    Shapes are known immediately. A weight's parts are joined when it is read, so that only one
-    weight is in memory at a time.
+    Shapes are returned at once. The parts of a weight are joined only when it is read, so that only
+    one weight is in memory at a time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}
@@ -303,15 +303,15 @@ def _read_stages(folder: Path, tensor: int, pipeline: int) -> list[list[Any]]:
 
 
 def _chunk_names(content: Iterable[str]) -> list[str]:
-    """Return `model`, or `model0`, `model1`, ... of an interleaved pipeline, in the model's order."""
+    """Return `model`, or `model0`, `model1`, ... in order if the pipeline is interleaved."""
     names = [name for name in content if re.fullmatch(r"model\d*", name)]
     return sorted(names, key=lambda name: int(name.removeprefix("model") or 0))
 
 
 def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
-    """Return a weight's name with its layer in the whole model, and its layer in the chunk or -1.
+    """Return a weight's name with its layer in the whole model, and its layer in the chunk (or -1).
 
-    `first_layer` is the number of layers before the chunk. Layers in a chunk are numbered from 0.
+    `first_layer` is the number of layers before the chunk, and a chunk numbers its layers from 0.
     """
     for older, newer in _MEGATRON["older_names"].items():
         name = name.replace(older, newer)
@@ -326,7 +326,7 @@ def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
 def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
     """Join a weight's parts from all tensor ranks."""
     if "linear_fc1" in key and gated and key.endswith(_CUT_ROWS):
-        # Each rank stores its part of the gate, then its part of the gated input
+        # Each rank stores its part of the gate, followed by its part of the gated input
         halves = [piece.chunk(2) for piece in pieces]
         pieces = []
         for number in (0, 1):
@@ -341,7 +341,7 @@ def _join(key: str, pieces: list[torch.Tensor], gated: bool) -> torch.Tensor:
 
 
 def _tensors(content: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    """Return all tensors of nested mappings, by dotted name."""
+    """Yield all tensors in nested mappings, with their dotted names."""
     for name, value in content.items():
         if (
             isinstance(value, torch.Tensor)

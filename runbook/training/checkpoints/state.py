@@ -1,4 +1,4 @@
-"""Saving and resuming a training. All ranks call these functions together."""
+"""Saves and resumes a training run. All ranks call these functions together."""
 
 import contextlib
 import dataclasses
@@ -53,7 +53,7 @@ _SHAPE_KEYS = (
 
 @dataclass
 class TrainingProgress:
-    """The progress of a training."""
+    """How far a training run has come."""
 
     iteration: int = 0
     consumed_samples: int = 0
@@ -61,11 +61,11 @@ class TrainingProgress:
     skipped: int = 0
     nan: int = 0
     passed_over: list[list[int]] = field(default_factory=list)
-    """First and last sample of each step skipped since a rollback."""
+    """First and last sample of each step that was skipped since a rollback."""
 
 
 def model_shape(spec: PhasePlan) -> dict[str, object]:
-    """Return every value of the model on which its weights depend."""
+    """Return every setting of the model that determines its weights."""
     return {key: getattr(spec.model.shape, key) for key in _SHAPE_KEYS}
 
 
@@ -88,7 +88,7 @@ def random_state() -> ShardedObject:
 
 
 class SavedRandomStates(TypedDict, total=False):
-    """Random states of a rank, with `cuda` if it has a GPU."""
+    """Random states of a rank. `cuda` is included if the rank has a GPU."""
 
     torch: torch.Tensor
     tracker: dict[str, torch.Tensor]
@@ -106,7 +106,7 @@ def restore_random(random: SavedRandomStates) -> None:
 def tracker_states() -> dict[str, torch.Tensor]:
     """Return the states of megatron-core's tracker as tensors.
 
-    For CUDA graphs the tracker has generators, which cannot be saved as data.
+    With CUDA graphs the tracker contains generators, which cannot be saved as data.
     """
     tensors = {}
     for name, state in get_cuda_rng_tracker().get_states().items():
@@ -161,7 +161,7 @@ class PendingSave:
         in_background: bool,
         data_cache: Mapping[str, str] | None = None,
     ) -> None:
-        """Agree with all ranks on who writes what.
+        """Agree with all ranks on which rank writes what.
 
         A state that is written in the background is copied first.
         """
@@ -205,7 +205,7 @@ class PendingSave:
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
 
-        # How long the training has waited for the save so far
+        # Time that the training has waited for the save so far
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
@@ -218,7 +218,7 @@ class PendingSave:
             raise TrainingError(TrainingMessage.DISK_FULL, free=free)
 
     def is_written(self) -> bool:
-        """Return whether all ranks have written their files. All ranks call it together."""
+        """Return whether all ranks have written their files. All ranks call this together."""
         ready = self._background is None or self._background.done()
         return bool(reduce_number(int(ready), torch.distributed.ReduceOp.MIN))
 
@@ -260,7 +260,7 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            # An imported weight is unusable
+            # An imported weight cannot be used
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
@@ -287,7 +287,7 @@ class LoadedCheckpoint:
     weights_only: bool
     # What was wrong with the tracker, which is rewritten; empty if it was correct
     tracker_fault: str
-    # Number of iterations by which an incomplete newer checkpoint was ahead
+    # Number of iterations by which a newer but incomplete checkpoint was ahead
     lost_iterations: int
     # sha256 of the cached sample order; empty in older checkpoints
     data_cache: dict[str, str]
@@ -297,20 +297,20 @@ class LoadedCheckpoint:
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""A function that loads copies in node memory if they are newer than the iteration in its first
-argument.
+"""A function that loads the copies in node memory if they are newer than its first argument, an
+iteration.
 
-Its second argument is the iteration of the newest shared checkpoint.
+The second argument is the iteration of the newest checkpoint on the shared disk.
 """
 
 
 def load_checkpoint(
     spec: PhasePlan, engine: TrainingEngine, load_near: LoadNear | None = None
 ) -> LoadedCheckpoint | None:
-    """Load the newest whole checkpoint.
+    """Load the newest complete checkpoint.
 
-    Return None if there never was one. Raise `RefusedError` if no checkpoint is both complete and
-    compatible. Copies in node memory that are newer are preferred.
+    Return None if there has never been one. Raise `RefusedError` if no checkpoint is both complete
+    and compatible. Copies in node memory that are newer are preferred.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -371,8 +371,8 @@ def _load_candidate(
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:
-        # With another layout there are no saved random states for these ranks. A new seed avoids
-        # repeating earlier random numbers
+        # If the layout has changed, there are no saved random states for these ranks. A new seed
+        # avoids repeating earlier random numbers
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
 
     root = spec.path(spec.checkpoint.folder)
@@ -404,10 +404,10 @@ def _load_candidate(
 
 
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
-    """Return how a checkpoint's training differs from the plan.
+    """Return the differences between a checkpoint's training run and the plan.
 
-    The first list has the differences that change the training, the second list has the harmless
-    differences.
+    The first list contains the differences that change the training, and the second contains the
+    harmless ones.
     """
     metadata = checkpoint.metadata
     if metadata.get("fingerprint") == spec.fingerprint:
@@ -436,11 +436,11 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 
 
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
-    """Return `spec` with the newest checkpoint's padded vocabulary, if it can be used.
+    """Return `spec` with the padded vocabulary of the newest checkpoint, if that can be used.
 
     The checkpoint must have the same vocabulary, and its padded size must be divisible by the
-    tensor-parallel size. Megatron pads to a multiple of 128 x tensor, so another tensor size would
-    change the padding.
+    tensor-parallel size. Megatron pads to a multiple of 128 x tensor, so a different
+    tensor-parallel size would change the padding.
     """
     model = spec.model
     tensor = spec.parallel.tensor
@@ -465,10 +465,7 @@ def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
 
 
 def _newest_padding(spec: PhasePlan) -> int:
-    """Return the newest checkpoint's padded vocabulary.
-
-    The result is 0 if its vocabulary is not the plan's.
-    """
+    """Return the newest checkpoint's padded vocabulary, or 0 if the plan has a different one."""
     checkpoints, _ = folders.candidates(spec.path(spec.checkpoint.folder))
     for checkpoint in checkpoints:
         if "recipe" in checkpoint.metadata:

@@ -1,16 +1,17 @@
-"""The `torch_dist` layout: written by torch's plain writer, read without running code in it.
+"""Writes the `torch_dist` layout with torch's plain writer, and reads it without running its code.
 
 megatron-core's own writer forks a manager and a process for each file. These processes outlive a
 killed rank, and they report a full disk only indirectly. Here torch's plain writer writes the same
 layout in this process, with fsync.
 
 torch's reader loads a whole stored tensor into memory to get any part of it. `StoredShards` reads
-only the bytes of a range, so that each rank needs memory only for its own part, and all replicas
+only the bytes of a range. So each rank needs memory only for its own part, and the replicas
 together read each number once.
 
 torch writes `.metadata` of a `torch_dist` folder as a pickle. Only the classes that describe
 tensors may be unpickled here; a checkpoint that names any other class is refused. Other content of
-Megatron-LM's files (enums of arguments, plans for writing) is replaced by objects that do nothing.
+Megatron-LM's files (enums in its arguments, its plans for writing) is replaced with objects that do
+nothing.
 """
 
 from __future__ import annotations
@@ -56,17 +57,18 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""The result of a rank's writing: torch's metadata with the place of each tensor, and the sha256
-of each file."""
+"""What a rank has written: torch's metadata with the position of each tensor, and the sha256 of
+each file.
+"""
 
 
 class ShardWriter:
     """A state that is ready to be written.
 
-    The ranks have agreed on who writes what, and nothing is on disk yet.
+    The ranks have agreed on which rank writes what, and nothing is on disk yet.
 
-    `prepare` and `finish` are called on all ranks together. `write`, which comes between them,
-    needs no other rank, so another thread may call it.
+    `prepare` and `finish` are called on all ranks together. `write` is called between them. It does
+    not communicate with other ranks, so a separate thread may call it.
     """
 
     def __init__(
@@ -79,8 +81,8 @@ class ShardWriter:
     ) -> None:
         """Prepare to write `state` into the empty `folder`.
 
-        If the state is copied, training may change it immediately. If the state has only a tensor's
-        shape, `read` returns the tensor by its key when it is written.
+        If the state is copied, training may change it immediately. For a tensor of which the state
+        has only the shape, `read` returns the data by its key when it is written.
         """
         self.folder = folder
         shards_by_key = _shards_by_key(state)
@@ -93,8 +95,8 @@ class ShardWriter:
         num_bytes = sum(shard.data.nbytes for shard in tensors)
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
         self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
-        # If torch made the copies, it would wait for the training's stream every 10 MB, each time
-        # for up to a step.
+        # If torch made the copies, it would wait for the training's CUDA stream after every 10 MB,
+        # for up to a step each time.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -105,7 +107,10 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return what this rank writes. Rank 0 distributes the tensors that several ranks hold."""
+        """Return the plan of what this rank writes.
+
+        Rank 0 assigns each tensor that several ranks have to one of them.
+        """
         is_first = torch.distributed.get_rank() == 0
         writer = self._writer
         planner = self._planner
@@ -135,7 +140,7 @@ class ShardWriter:
         items_by_file = filesystem._split_by_size_and_type(self._num_files, self._plan.items)
         parts = [part for part in enumerate(items_by_file) if part[1]]
         results = []
-        # torch's own threads would lose all errors but the first one's.
+        # With torch's own threads, all errors but the first would be lost.
         with ThreadPoolExecutor(self._num_threads) as threads:
             run = threads.map if len(parts) > 1 else map
             for written in run(self._write_file, parts):
@@ -180,23 +185,25 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""Bytes per file. On a GPU, a rank uses one more file and thread for every `FILE_BYTES`, up to
-`MOST_FILES`.
+"""Bytes per file.
 
-On a CPU it writes one file, because the cores compute. torch keeps all weights of a file in memory
-if they are read while they are written, so imported weights get as many files as necessary.
+On a GPU, a rank uses one more file and thread for every `FILE_BYTES`, up to `MOST_FILES`.
+
+On a CPU it writes one file, because the cores are busy computing. torch keeps all weights of a file
+in memory if they are read during the save, so imported weights are spread over as many files as
+necessary.
 """
 
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
-"""A part of a tensor: the tensor's name, and the part's offset in it."""
+"""A part of a tensor, identified by the tensor's name and the part's offset in it."""
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:
     """Return this rank's part of `state` in the form that megatron-core's planner expects."""
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
-        # Objects of several ranks share one key, and differ in their position.
+        # Objects from several ranks share a key and differ in their position.
         if isinstance(shard, ShardedObject):
             key = shard.unique_key
         else:
@@ -229,9 +236,9 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return the function from which the writer gets an item.
+    """Return the function that gives the writer the data of an item.
 
-    The item is read, or comes from a host copy or the state.
+    The data is read from imported weights, or taken from a host copy or from the state.
     """
 
     def look_up(index: Any) -> Any:
@@ -246,10 +253,10 @@ def _lookup(
 
 
 def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place, torch.Tensor]:
-    """Return copies of the tensors of shards, by place, and leave only the shapes in the shards.
+    """Return host copies of the shards' tensors, and leave only the shapes in the shards.
 
-    A gathered state of a GPU is already on the host. torch would mark pinned tensors as pinned in
-    the metadata, and megatron-core cannot load such a checkpoint.
+    A state that was gathered from a GPU is already on the host. torch would mark pinned tensors as
+    pinned in the metadata, and megatron-core cannot load such a checkpoint.
     """
     host = {}
     for shard in shards:
@@ -295,7 +302,7 @@ def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
 
 
 def state_bytes(state: State) -> int:
-    """Return how many bytes of tensors all ranks together will write."""
+    """Return the number of tensor bytes that all ranks together will write."""
     rank_bytes = 0
     for shard in _shards_written_here(state):
         if isinstance(shard, ShardedTensor):
@@ -316,9 +323,9 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""Bytes of a file that are held on the host at a time, on their way to a tensor.
+"""Bytes of a file that are in host memory at a time while a tensor is loaded.
 
-The number is a power of two, to match the block size of file systems.
+This is a power of two, to match the block size of file systems.
 """
 
 READ_ERRORS = (
@@ -339,7 +346,7 @@ READ_ERRORS = (
 
 
 class Box(NamedTuple):
-    """A rectangle of a matrix. A vector counts as a matrix of one column."""
+    """A rectangle in a matrix. A vector counts as a matrix with one column."""
 
     top: int
     left: int
@@ -401,7 +408,7 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill the flat `into` from this rank's part of a stored tensor, from number `start` on."""
+        """Fill `into` with this rank's part of a stored tensor, from element `start` on."""
         first = 0
         # The parts that a factory makes are stored one after another
         for piece in each_shard(shard):
@@ -438,11 +445,12 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill `into` with the numbers of `piece`, from position `start` of the flattened piece on.
+        """Fill `into` with the elements of the flattened `piece`, from position `start` on.
 
         A piece of an optimizer's state is a flat range of a matrix. The range consists of up to
-        three boxes: part of a row, whole rows, and part of a row. Another layout stores the matrix
-        in other chunks, so each box is filled from the chunks that it overlaps.
+        three boxes: part of a row, whole rows, and part of a row. A checkpoint of a different
+        layout stores the matrix in different chunks, so each box is filled from the chunks that it
+        overlaps.
         """
         described: Any = self.description.state_dict_metadata.get(piece.key)
         stored_size = tuple(getattr(described, "size", ()))
@@ -517,7 +525,7 @@ class StoredShards:
 
 
 def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box, torch.Tensor]]:
-    """Return each box with its part of `flat`, which holds the boxes one after another."""
+    """Return each box with its part of `flat`, which contains the boxes one after another."""
     views = []
     start = 0
     for box in boxes:
@@ -531,7 +539,7 @@ def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box,
 def _overlaps(
     targets: Iterable[tuple[Box, torch.Tensor]], chunk: Box
 ) -> list[tuple[Box, torch.Tensor]]:
-    """Return the overlap of each target with a stored chunk, and that part of the target."""
+    """Return each target's overlap with a stored chunk, and the overlapping part of the target."""
     overlaps = []
     for box, view in targets:
         overlap = box.overlap(chunk)
@@ -554,7 +562,7 @@ def _data_offset(
     chunk: Box,
     dtype: torch.dtype,
 ) -> int:
-    """Return the byte offset of a tensor's numbers, in row-major order, in a saved file."""
+    """Return the byte offset in a saved file at which a tensor's row-major elements begin."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
@@ -590,11 +598,12 @@ def _copy(
     dtype: torch.dtype,
     target: torch.Tensor,
 ) -> None:
-    """Copy a box out of a stored chunk, whose numbers begin at byte `data_start`.
+    """Copy a box out of a stored chunk. The chunk's elements begin at byte `data_start`.
 
-    The copy goes through blocks of many rows on the host. With another layout, a row is only a part
-    of a stored row, and one GPU copy per row would take longer than moving its bytes. From a pinned
-    block the GPU copies while the next block is read; torch reuses the memory after the copy.
+    The copy goes through blocks of many rows on the host. If the layouts differ, a row is only a
+    part of a stored row, and the overhead of one GPU copy per row would exceed the time to move its
+    bytes. The GPU copies from a pinned block while the next block is read, and torch reuses the
+    memory after the copy.
     """
     row_bytes = overlap.width * dtype.itemsize
     rows_per_piece = max(1, PIECE_BYTES // row_bytes)
@@ -664,16 +673,16 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions, other than tensors, that are named in Megatron-LM's files.
+"""Classes and functions that Megatron-LM's files name, apart from tensors.
 
 None of them is called.
 """
 
 
 class Placeholder:
-    """Stands in for objects in a pickle that are not needed.
+    """Replaces an object in a pickle that is not needed.
 
-    The methods of a placeholder have no effect.
+    Its methods do nothing.
     """
 
     def __init__(self, *_: object) -> None: ...
@@ -716,10 +725,10 @@ class _BoundedReads:
 
 
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
-    """Return the description in `.metadata`.
+    """Return the content of `.metadata`.
 
-    Raise `RefusedError` if the description contains more than data, points outside the folder, or
-    names a file that is not in `files` (if `files` is given).
+    Raise `RefusedError` if it contains more than data, points outside the folder, or names a file
+    that is missing from `files` (if given).
     """
     try:
         folders.require_file(folder / ".metadata")
@@ -743,13 +752,13 @@ COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
 """Since 0.19, megatron-core stores everything but tensors as an object of this name."""
 MAX_COMMON_BYTES = 256 * 2**20
-"""Arguments and counters take up a few kilobytes. Larger objects are not read into memory."""
+"""Largest object that is read into memory. Arguments and counters take up a few kilobytes."""
 
 
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
-    """Return the values in a checkpoint other than tensors.
+    """Return everything in a checkpoint except its tensors.
 
-    Raise `RefusedError` if the values are missing or contain more than data.
+    Raise `RefusedError` if this is missing or contains more than data.
     """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
@@ -784,10 +793,10 @@ def _bytes_of(folder: Path, storage: Any) -> io.BytesIO:
 
 
 def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
-    """Load the output of `torch.save`, with its tensors mapped to the file.
+    """Load the output of `torch.save`, and map its tensors to the file.
 
-    Raise `RefusedError` if the file contains more than data. If the source is bytes, errors show
-    `name`.
+    Raise `RefusedError` if the file contains more than data. If the source is bytes, error messages
+    show `name`.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
@@ -833,9 +842,10 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
 
 
 def _refuse_compressed(source: Path | io.BytesIO, path: Path | None) -> None:
-    """Raise `RefusedError` for an archive with compressed entries: a few kilobytes can unpack to gigabytes.
+    """Raise `RefusedError` for an archive with compressed entries.
 
-    `torch.save` does not compress its entries.
+    A few compressed kilobytes can unpack to gigabytes, and `torch.save` does not compress its
+    entries.
     """
     with zipfile.ZipFile(source) as archive:
         for entry in archive.infolist():
@@ -853,7 +863,7 @@ def _rewind(source: Path | io.BytesIO) -> None:
 def _check_shard_files(
     folder: Path, description: metadata.Metadata, files: Collection[str] | None
 ) -> None:
-    """Require that every shard, and `.metadata` itself, is a verified file of the folder."""
+    """Raise `RefusedError` unless all shards and `.metadata` are verified files in the folder."""
     storage_by_tensor = description.storage_data
     if not _is_map_of_storage(storage_by_tensor):
         raise RefusedError(TrainingMessage.NO_STORAGE_NAMED, folder=folder / ".metadata")
@@ -895,7 +905,7 @@ def _check_range(folder: Path, storage: Any) -> None:
 
 
 def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
-    """Raise `RefusedError` if an entry is not a tensor, or the tensor is larger than all files.
+    """Raise `RefusedError` if an entry is not a tensor, or if it is larger than all files together.
 
     Otherwise a damaged description could ask for more memory than the machine has.
     """
@@ -921,7 +931,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return a tensor's size by its description, or None if it does not describe a tensor."""
+    """Return the bytes of the tensor that an entry describes, or None if it describes no tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]
@@ -930,6 +940,6 @@ def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
     except (AttributeError, TypeError, OverflowError):
         return None
 
-    # isinstance accepts `True` as an int, but it is not a length.
+    # isinstance accepts `True` as an int, but `True` is not a length.
     is_shape = all(type(length) is int and length >= 0 for length in lengths)
     return num_bytes if is_shape else None

@@ -42,8 +42,8 @@ _COLLECTIVES = (
 )
 """`deepspeed.comm` backend methods that are timed.
 
-The methods are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline
-stages are not included.
+They are the collectives for gradients and for ZeRO 3's weights, without the messages between
+pipeline stages.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -56,7 +56,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         super().__init__(spec, gpt_model.build_model(spec, draw=draw))
         (self.model,) = self.models
         self.adam = optimizers.deepspeed_adam(spec, self.model)
-        # Gradient norm in fp32 without ZeRO, which DeepSpeed does not store
+        # Gradient norm of fp32 training without ZeRO, which DeepSpeed does not store
         self.norm = math.nan
         # Whether there are gradients that no optimizer step has used yet
         self.waiting = False
@@ -75,7 +75,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Correct the behavior of DeepSpeed that does not fit this training loop."""
+        """Correct those behaviors of DeepSpeed that do not fit this training loop."""
         for state in self.adam.state.values():
             # DeepSpeed takes a step with learning rate 0 to allocate the moments
             state["step"].zero_()
@@ -92,7 +92,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         self.adam.step = step_unless_bad  # type: ignore[method-assign]
         if self.engine.fp16_enabled():
-            # The loop handles this itself.
+            # The training loop handles this itself.
             self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False
             self._let_scale_grow_later()
 
@@ -112,7 +112,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _let_scale_grow_later(self) -> None:
         """Raise the loss scale after the step.
 
-        DeepSpeed raises it before the step, and then divides by the new scale.
+        DeepSpeed raises the scale before the step, and then divides by the new scale.
         """
         optimizer = self.engine.optimizer
         take_step = self.engine._take_model_step
@@ -148,7 +148,8 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _clip(self) -> None:
         """Clip the gradients in fp32.
 
-        DeepSpeed does not store the norm that it clips by, and computes none if clipping is off.
+        DeepSpeed does not store the norm that it uses for clipping, and computes no norm if
+        clipping is off.
         """
         limit = self.spec.optimizer.clip_gradient or math.inf
         weights = list(self.engine.module.parameters())
@@ -157,9 +158,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _mark_gradients(self) -> None:
         """Copy the weights' attributes to their gradients.
 
-        DeepSpeed's 16-bit norm looks for them there.
+        DeepSpeed looks for them there when it computes a norm in 16 bits.
 
-        Without these attributes, the norm lacks the parts of the other tensor-parallel ranks.
+        Without these attributes, the norm would omit the other tensor-parallel ranks.
         """
         for weight in self.model.parameters():
             if weight.grad is not None:
@@ -170,7 +171,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Run the forward and backward passes of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
-        # ZeRO 3 compares the order of its modules during the first steps
+        # During the first steps, ZeRO 3 checks that its modules run in the same order
         with local_rank_variable():
             for index in range(num_microbatches):
                 self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
@@ -240,7 +241,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return engine.whole_logits(logits[:, : ids.shape[1]])
 
     def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pad texts to one of the few compiled lengths. Return them with their token positions."""
+        """Pad texts to one of a few compiled lengths, and return them with token positions."""
         longest = self.spec.model.shape.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, longest)
@@ -248,7 +249,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return torch.nn.functional.pad(ids, (0, padded - length)), positions.unsqueeze(0)
 
     def sharded_state(self) -> engine.State:
-        """Return weights under Megatron's names, and optimizer state under optimizer.state.*."""
+        """Return weights under Megatron's names, and optimizer state under `optimizer.state.*`."""
         state = super().sharded_state()
         if self.spec.parallel.zero_stage == 3:
             # Weights are gathered one by one into the host memory of the replica that writes them.
@@ -290,7 +291,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Restore as other engines do, and gather the small weights that are not sharded."""
+        """Restore these values, and gather the small weights that are not sharded."""
         super().finish_own(common)
         self._fill_persistent_weights()
 
@@ -327,9 +328,9 @@ class DeepSpeedEngine(engine.TrainingEngine):
         optimizer = self.engine.optimizer
         adam = self.adam
         weights = list(self.model.parameters())
-        if optimizer is adam:  # fp32 without ZeRO
+        if optimizer is adam:  # An fp32 optimizer without ZeRO
             return engine.OwnedState.whole(weights, weights, adam)
-        if isinstance(optimizer, FP16_UnfusedOptimizer):  # 16 bits without ZeRO
+        if isinstance(optimizer, FP16_UnfusedOptimizer):  # A 16-bit optimizer without ZeRO
             halves = chain.from_iterable(optimizer.fp16_groups)
             mains = chain.from_iterable(optimizer.fp32_groups)
             return engine.OwnedState.whole(halves, mains, adam)
@@ -344,7 +345,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
 
 class GptWithLoss(torch.nn.Module):
-    """GPTModel that returns the mean loss over the unmasked tokens.
+    """A A GPTModel that returns the mean loss over the unmasked tokens.
 
     DeepSpeed needs a single number for its backward pass.
     """
@@ -374,7 +375,8 @@ _TENSOR_GROUPS = {
     f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
     for fact in ("group", "rank", "world_size")
 }
-"""Methods that DeepSpeed calls for model-parallel ranks, which are the tensor-parallel ranks."""
+"""Methods that DeepSpeed calls for model-parallel ranks, mapped to those for tensor-parallel ranks.
+"""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 

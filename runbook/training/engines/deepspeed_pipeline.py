@@ -1,7 +1,7 @@
 """DeepSpeed's pipeline engine around GPTModel.
 
-The model is a list of layers, embedding and head are tied, and compute and update are separate
-calls.
+The model is a list of layers, the embedding and the head can be tied, and computing and updating
+are separate calls.
 """
 
 import functools
@@ -28,13 +28,14 @@ from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logit
 class DeepSpeedPipeline(DeepSpeedEngine):
     """DeepSpeed's pipeline behind the interface of `engine.TrainingEngine`.
 
-    Each rank has built its stage of GPTModel, and the list of layers refers to its modules.
+    Each rank has built its own stage of GPTModel, and the list of layers refers to the modules of
+    that stage.
     """
 
     def _begin(self) -> Any:
         parallel = self.spec.parallel
         gpt = self.model
-        # Here DeepSpeed makes the copies of the tied weight equal
+        # At this point DeepSpeed makes the copies of the tied weight equal
         with (
             quiet_stdout(),
             local_rank_variable(),
@@ -68,7 +69,8 @@ class DeepSpeedPipeline(DeepSpeedEngine):
                 (batch["labels"], batch["loss_mask"]),
             )
         )
-        # The loop checks the loss on all ranks first. The optimizer steps later, in `update`.
+        # The training loop first checks the loss on all ranks. The optimizer steps later, in
+        # `update`.
         engine._INSTRUCTION_MAP = {
             **engine._INSTRUCTION_MAP,
             schedule.OptimizerStep: lambda *_, **__: None,
@@ -206,7 +208,7 @@ class Block(Part):
 class Vocabulary(torch.nn.Module):
     """Both ends of a model with tied embeddings.
 
-    On the first stage this is the embeddings, on the last a copy of their weight. DeepSpeed sums
+    The first stage has the embeddings, and the last has a copy of their weight. DeepSpeed sums
     the gradients of `weight` over the two stages, and treats all weights here as copies on the last
     stage.
     """
@@ -222,8 +224,8 @@ class Vocabulary(torch.nn.Module):
 def _count_once(gpt: Any) -> None:
     """Mark the weights so that DeepSpeed's gradient norm includes each parameter exactly once.
 
-    On all ranks but the first, its fp32 norm includes only weights that are marked as sharded.
-    Without marks it would omit biases and norms of later stages, and count the copy of the tied
+    On all ranks but the first, DeepSpeed's fp32 norm includes only weights that are marked as
+    sharded. Without marks, it would omit the biases and norms of later stages, and count the tied
     weight twice.
     """
     first_of_tensor = parallel_state.get_tensor_model_parallel_rank() == 0

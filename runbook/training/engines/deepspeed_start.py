@@ -1,4 +1,4 @@
-"""Import and start DeepSpeed as a library.
+"""Imports and starts DeepSpeed as a library.
 
 DeepSpeed's output, compilation and probing of the machine are switched off.
 """
@@ -59,11 +59,12 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
         if isinstance(handler, logging.StreamHandler):
-            # Standard output is the training log
+            # Standard output is the training log, so DeepSpeed must not write to it, so DeepSpeed
+            # must not write to it
             handler.setStream(sys.stderr)
 
-    # DeepSpeed would compile a C++ extension in every process to sum over shared memory, but gloo
-    # can do that too.
+    # DeepSpeed would compile a C++ extension in every process for sums over shared memory, although
+    # gloo can compute these too.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 
@@ -113,10 +114,10 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 def local_rank_variable() -> Iterator[None]:
     """Set the variable with which DeepSpeed selects this rank's GPU.
 
-    DeepSpeed reads LOCAL_RANK as the number of a GPU. That is wrong if each rank sees only one GPU,
-    and srun does not set the variable. LOCAL_RANK stays set, because ZeRO 3 reads it again in the
-    first forward pass. Open MPI's variable would have to have the same value, so it is removed and
-    restored afterwards.
+    DeepSpeed takes LOCAL_RANK as the number of a GPU. That is wrong if each rank sees only one GPU,
+    and srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again
+    in the first forward pass. DeepSpeed also requires Open MPI's variable to have the same value,
+    so that variable is removed and restored afterwards.
     """
     os.environ["LOCAL_RANK"] = str(torch.cuda.current_device() if on_gpu() else 0)
     open_mpi = os.environ.pop("OMPI_COMM_WORLD_LOCAL_RANK", None)

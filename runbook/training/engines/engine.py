@@ -44,8 +44,8 @@ MicroBatch: TypeAlias = dict[str, torch.Tensor]
 MicroBatches: TypeAlias = Iterator[MicroBatch]
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
-"""This rank's part of a tensor or object, with its place in the whole, as megatron-core describes
-it.
+"""This rank's part of a tensor or object, with its position in the whole, as megatron-core
+describes it.
 """
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
@@ -58,7 +58,7 @@ ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 
 MASTER = "fp32_param"
 """The float32 copy of a weight, in the optimizer's state."""
-# The first includes waiting for data, the second waiting for communication
+# The first part includes waiting for data, and the second includes waiting for communication
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
@@ -68,11 +68,11 @@ OPTIMIZER = "optimizer_seconds"
 
 
 class StepClock:
-    """Measures the time of a step's parts.
+    """Measures the time that the parts of a step take.
 
-    The host only queues work for a GPU, so the host's clock cannot measure it. On a GPU, parts
-    begin and end with events in the stream. The events are read when the loop has already waited
-    for the GPU, so that reading them costs no time.
+    The host only queues work for a GPU, so the host's clock cannot measure that work. On a GPU,
+    parts begin and end with events in the stream. The events are read once the loop has waited for
+    the GPU anyway, so that reading them costs no time.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
@@ -85,7 +85,10 @@ class StepClock:
 
     @contextlib.contextmanager
     def during(self, part: str) -> Iterator[None]:
-        """Time the body. Time within nested blocks of the same part is counted only once."""
+        """Measure the time of the body.
+
+        Time within nested blocks of the same part is counted only once.
+        """
         start = self._mark()
         is_outermost = part not in self._running
         self._running.add(part)
@@ -97,7 +100,7 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the function with its time counted.
+        """Return a version of the function whose time is counted.
 
         If it returns a handle, waiting for the handle is counted too.
         """
@@ -119,7 +122,7 @@ class StepClock:
     def take(self) -> dict[str, float]:
         """Return the seconds of each part since the last call.
 
-        On a GPU, the stream must have finished them.
+        On a GPU, the stream must have finished these parts.
         """
         spans = self._spans
         self._spans = {}
@@ -162,9 +165,9 @@ class OptimizerUpdate:
     skipped: bool
     loss_scale: float
     numbers: Mapping[str, float] = field(default_factory=dict)
-    """Other numbers of the step that an engine computes, by their names in metrics.jsonl.
+    """Other numbers that an engine computes in a step, by their names in metrics.jsonl.
 
-    Those of the last rank are written, also for TensorBoard and the trackers.
+    The numbers of the last rank are written, also to TensorBoard and the trackers.
     """
 
 
@@ -181,7 +184,7 @@ class CommonState:
 class WeightPart:
     """The flat range of one weight whose optimizer state is on this rank.
 
-    The weight's float32 copy is also located here.
+    This rank also has the float32 copy of that range.
     """
 
     start: int
@@ -189,8 +192,8 @@ class WeightPart:
     main: torch.Tensor
     """The tensor that Adam updates.
 
-    The tensor is the float32 weight, a part of it, or a buffer of many weights with this one at
-    `offset`.
+    It is the float32 weight, a part of that weight, or a buffer of many weights in which this
+    weight begins at `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
@@ -228,7 +231,7 @@ class WeightPart:
     def set_group_steps(self, steps: int) -> None:
         """Set the step count of an Adam that counts steps per group.
 
-        The fused optimizers of Apex and Transformer Engine do that.
+        The fused optimizers of Apex and Transformer Engine count in this way.
         """
         for group in self.adam.param_groups:
             if "step" in group:
@@ -237,7 +240,7 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Destination:
-    """The destination of a stored range, and the replica that reads it for all replicas.
+    """The destination of a stored range, and the replica that reads the range for all replicas.
 
     If the reader is None, each replica reads its own range.
     """
@@ -270,7 +273,7 @@ class OwnedState:
         mains: Iterable[torch.Tensor],
         adam: torch.optim.Optimizer,
     ) -> OwnedState:
-        """Return the state of an optimizer that is not sharded, with each weight's float32 copy."""
+        """Return the state of an unsharded optimizer, with the float32 copy of each weight."""
         pairs = zip(weights, mains, strict=True)
         return cls(
             {weight: WeightPart(0, weight.numel(), main, adam) for weight, main in pairs},
@@ -279,7 +282,7 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model that can be trained. A rank holds its chunks in `models`.
+    """A model that can be trained. `models` contains a rank's chunks of it.
 
     Every method is called on every rank.
     """
@@ -287,16 +290,16 @@ class TrainingEngine(abc.ABC):
     def __init__(self, spec: PhasePlan, models: list[Any]) -> None:
         self.spec = spec
         self.models = models
-        # The tensors that a checkpoint has for each weight, in addition to the weight itself
+        # The tensors that a checkpoint contains for each weight, in addition to the weight itself
         self.state_kinds = (MASTER, *spec.optimizer.moments)
-        # Taken before ZeRO 3 shards the weights: each weight's shape and its place in the whole
-        # model
+        # Each weight's shape and its position in the whole model, recorded before ZeRO 3 shards the
+        # weights
         self._shards = [sharded_weights(model) for model in models]
         self.host_copies = make_host_copies()
         self.clock = StepClock(
             functools.partial(torch.cuda.Event, enable_timing=True) if on_gpu() else None
         )
-        """Clock that also measures communication of gradients (and of ZeRO 3's weights).
+        """Clock that also measures the communication of gradients (and of ZeRO 3's weights).
 
         The clock does not measure communication in DeepSpeed's own streams on a GPU.
         """
@@ -307,8 +310,8 @@ class TrainingEngine(abc.ABC):
 
         Return the sum of the micro-batches' mean losses, or 0 on a rank without losses.
 
-        The number of micro-batches may change from step to step: a batch that ramps up has fewer at
-        first.
+        The number of micro-batches may change from step to step, because a batch that ramps up has
+        fewer of them at first.
         """
 
     @abc.abstractmethod
@@ -351,13 +354,13 @@ class TrainingEngine(abc.ABC):
     def sharded_state(self) -> State:
         """Return weights and optimizer state as sharded tensors, with the data to save.
 
-        The optimizer state of each weight is gathered on the replica that writes it; the other
-        replicas have its description without data. Writing the weights is distributed in the same
-        way.
+        The optimizer state of each weight is gathered on the replica that writes it. The other
+        replicas have only a description of it without data. Writing the weights is distributed in
+        the same way.
 
         Gathered state is copied to the host, one weight after another, so that the GPU needs memory
-        for only one. These copies are complete after `host_copies.wait`. State that a rank has as a
-        whole is not copied.
+        for only one. These copies are complete after `host_copies.wait`. State that is already
+        complete on a rank is not copied.
         """
         weights = self.weights()
         owned = self._owned()
@@ -408,7 +411,7 @@ class TrainingEngine(abc.ABC):
     ) -> torch.Tensor | None:
         """Return the sum of all replicas' parts of a state.
 
-        The result is on the host of the replica that writes the state.
+        The result is in host memory of the replica that writes the state.
         """
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         numbers = whole_shape(weight).numel()
@@ -424,7 +427,7 @@ class TrainingEngine(abc.ABC):
         return copy
 
     def common_state(self) -> CommonState:
-        """Return the largest number of Adam's steps on any rank, and the loss scale."""
+        """Return the most steps that Adam has taken on any rank, and the loss scale."""
         own_steps = max((part.num_steps() for part in self._owned().parts.values()), default=0)
         return CommonState(
             reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
@@ -439,8 +442,8 @@ class TrainingEngine(abc.ABC):
     ) -> None:
         """Load a checkpoint, range by range and in place.
 
-        Without the optimizer state, Adam starts over. Each number is read by one replica: either by
-        the replica that owns it, or by one that sends it to the others.
+        Without the optimizer state, Adam starts over. Each number is read by a single replica:
+        either the replica that owns it, or one that sends it to the others.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -481,7 +484,7 @@ class TrainingEngine(abc.ABC):
         return [own_tensor for own_tensor in tensors.values() if own_tensor.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
-        """Restore the values that are not tensors, once the tensors of `own_tensors` are filled."""
+        """Restore all values but the tensors, after the tensors from `own_tensors` are filled."""
         for part in self._owned().parts.values():
             part.set_steps(common.optimizer_step)
         self._restore_scaler(common.loss_scaler)
@@ -513,7 +516,7 @@ class TrainingEngine(abc.ABC):
     def _own_range(self, weight: torch.nn.Parameter) -> tuple[int, torch.Tensor] | None:
         """Return the offset and the flat range of a weight that ZeRO 3 keeps on this rank.
 
-        Return None if this rank has no such part.
+        Return None if this rank has no part of the weight.
         """
         return None
 
@@ -526,7 +529,7 @@ class TrainingEngine(abc.ABC):
                 torch.distributed.broadcast(shared.tensor.view(torch.uint8), source, group=group)
 
     def _reset_optimizer(self) -> None:
-        """Take the float32 copies from the weights, and let Adam start over."""
+        """Copy the weights to their float32 copies, and let Adam start over."""
         for weight, part in self._owned().parts.items():
             part.adam.state[part.main].clear()
             part.set_group_steps(0)
@@ -534,9 +537,9 @@ class TrainingEngine(abc.ABC):
                 part.tensor(MASTER).copy_(weight.detach().reshape(-1)[part.start : part.stop])
 
     def _writers(self, weights: State) -> dict[str, int]:
-        """Return the replica that writes each weight and each of its states.
+        """Return the replica that writes each weight and its optimizer states.
 
-        That replica also reads data that all replicas hold.
+        That replica also reads the data that all replicas need.
         """
         sizes = {}
         for name, shard in trained_weights(weights):
@@ -548,7 +551,7 @@ class TrainingEngine(abc.ABC):
         )
 
     def num_parameters(self) -> int:
-        """Return the number of trained parameters of the whole model.
+        """Return the number of trained parameters in the whole model.
 
         Each rank counts the parameters for which it is the main replica, and the counts are summed.
         """
@@ -574,7 +577,7 @@ def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def whole_logits(logits: torch.Tensor) -> torch.Tensor:
-    """Return the logits of the whole vocabulary, gathered from the tensor-parallel ranks."""
+    """Return the logits for the whole vocabulary, gathered from the tensor-parallel ranks."""
     whole: torch.Tensor = gather_from_tensor_model_parallel_region(logits.float())
     return whole
 
@@ -628,15 +631,15 @@ def sharded_weights(model: Any) -> Shards:
     """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
-        # Transformer Engine's fp8 state, which this trainer does not use. Some versions pickle more
-        # than data.
+        # Skip Transformer Engine's fp8 state: this trainer does not use it, and some versions
+        # pickle more than data.
         weights = {name: leaf for name, leaf in weights.items() if "_extra_state" not in name}
 
     return weights
 
 
 def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
-    """Yield every trained weight of a model's chunks, by `<chunk>.<name>`."""
+    """Yield every trained weight in a model's chunks, with its name as `<chunk>.<name>`."""
     for chunk, shards in weights.items():
         for name, shard in shards.items():
             if isinstance(shard, ShardedTensor | ShardedTensorFactory) and isinstance(
@@ -646,7 +649,7 @@ def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
 
 
 def each_shard(node: Any) -> Iterator[Shard]:
-    """Yield every sharded tensor and object in a nested state, including those of factories."""
+    """Yield every sharded tensor and object in a nested state, including what factories make."""
     if isinstance(node, ShardedTensorFactory):
         yield from each_shard(node.build())
     elif isinstance(node, ShardedTensor | ShardedObject):

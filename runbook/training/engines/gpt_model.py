@@ -1,9 +1,10 @@
 """megatron-core's GPTModel, built from the plan: configuration, layers and initial weights.
 
-Each initial value is determined by the seed, the weight's name and the value's position in the
-weight, so each rank generates only its own values. A counter-based generator (numpy's Philox, whose
-stream is the same in every version) is set to the positions in a rank's slice. So every layout
-starts from exactly the weights of a single process, and losses can be compared digit by digit.
+The seed, the weight's name and the position in the weight determine each initial value, so each
+rank generates only its own values. A counter-based generator (Philox in numpy, whose stream is the
+same in every version) is set to the positions in a rank's slice. So every layout starts from
+exactly the weights that a single process would start from, and losses can be compared digit by
+digit.
 """
 
 import contextlib
@@ -51,7 +52,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class Gpt(GPTModel):  # type: ignore[misc]
     """GPTModel with our cross entropy, which ignores the padding of the vocabulary.
 
-    Megatron-core includes padding.
+    Megatron-core's own cross entropy includes the padding.
     """
 
     vocabulary = 0
@@ -75,9 +76,9 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """Return this rank's chunks of the model: one, or `virtual_pipeline` of them.
+    """Return this rank's chunks of the model: one chunk, or `virtual_pipeline` chunks.
 
-    With `draw`, the chunks have initial weights.
+    With `draw`, they have initial weights.
     """
     shape = spec.model.shape
     config = transformer_config(spec)
@@ -133,9 +134,9 @@ def kernel_parts(spec: PhasePlan) -> frozenset[str]:
 
 
 def has_own_8_bits(spec: PhasePlan) -> bool:
-    """Return whether the trainer's own 8-bit products are used.
+    """Return whether the trainer's own 8-bit matmuls are used.
 
-    If Transformer Engine is installed, its products are used instead.
+    If Transformer Engine is installed, its matmuls are used instead.
     """
     return spec.precision.fp8 == "tensorwise" and not uses_transformer_engine(spec.engine)
 
@@ -143,7 +144,7 @@ def has_own_8_bits(spec: PhasePlan) -> bool:
 def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> None:
     """Replace parts of the model with the trainer's own.
 
-    On a CPU, the trainer's matrix products are always used; on a GPU, `parts` decides.
+    On a CPU, the trainer's matmuls are always used. On a GPU, `parts` lists the parts to replace.
     """
     if "linear" in parts or not on_gpu():
         linear.use_own_layers(model, in_8_bits=in_8_bits)
@@ -162,8 +163,8 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
 def _mark_cut_weights(model: GPTModel) -> None:
     """Mark the weights that are sharded over tensor-parallel ranks.
 
-    Megatron-core marks them only if it initializes them. An unmarked weight counts as replicated,
-    and the gradient norm then lacks the other ranks' parts.
+    Megatron-core marks them only if it initializes them. A weight without this mark counts as
+    replicated, and the gradient norm then omits the other ranks' parts.
     """
     for module in model.modules():
         weight = getattr(module, "weight", None)
@@ -181,7 +182,7 @@ def _mark_cut_weights(model: GPTModel) -> None:
 
 
 def transformer_config(spec: PhasePlan) -> TransformerConfig:
-    """Return the plan as megatron-core's configuration."""
+    """Return megatron-core's configuration for the plan."""
     _refuse_without_parts(spec)
     model = spec.model
     shape = model.shape
@@ -227,11 +228,11 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
         masked_softmax_fusion=False,
         gradient_accumulation_fusion=tuning.fuse_gradients == "always",
         apply_rope_fusion=False,
-        # If sends are not waited for, gloo may still be sending from the buffer when it is freed.
-        # NCCL keeps the buffer alive.
+        # Without waiting for sends, gloo might still be sending from a buffer when the buffer is
+        # freed. NCCL keeps the buffer alive.
         deallocate_pipeline_outputs=on_gpu() or not overlaps_sends,
         # With two interleaved stages, the next stage is also the previous one, so batched messages
-        # would be mixed up.
+        # would get mixed up.
         batch_p2p_comm=not interleaved,
         overlap_p2p_comm=overlaps_sends,
         activation_func=activation,
@@ -241,9 +242,9 @@ def transformer_config(spec: PhasePlan) -> TransformerConfig:
 
 
 def _eight_bit_options(spec: PhasePlan) -> dict[str, object]:
-    """Return megatron-core's options for 8-bit products.
+    """Return megatron-core's options for 8-bit matmuls.
 
-    The result is empty if our own kernels compute these products.
+    The result is empty if our own kernels compute these matmuls.
     """
     if spec.precision.fp8 == "none" or has_own_8_bits(spec):
         return {}
@@ -269,7 +270,7 @@ def _recompute_options(spec: PhasePlan) -> dict[str, object]:
 
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
-    """Raise `RefusedError` if something that the plan's tuning requires is missing here."""
+    """Raise `RefusedError` if software that the plan's tuning requires is missing here."""
     tuning = spec.tuning
     fuses = spec.tuning.fuse_gradients == "always"
     wants = {
@@ -292,12 +293,12 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 
 
 def uses_fused_kernels() -> bool:
-    """Return whether a bias and the operations after it become one kernel.
+    """Return whether a bias is fused with the operations that follow it.
 
     One kernel fuses bias and activation, another fuses bias, dropout and residual sum.
     megatron-core uses torch.compile for them, which needs a C compiler on a GPU. Without a
-    compiler, torch reports it and computes the operations one by one. On a CPU the kernels save too
-    little to require a compiler.
+    compiler, torch reports that it is missing, and computes the operations one by one. On a CPU the
+    kernels save too little to require a compiler.
     """
     return on_gpu()
 
@@ -312,8 +313,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GPT-2's GELU is the tanh form. So is megatron-core's fused GELU, but it has the name of the
-    # other form and requires a bias.
+    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is the tanh form too, although its
+    # configuration names the exact form, and it requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
@@ -326,11 +327,14 @@ _TANH_GELU = functools.partial(torch.nn.functional.gelu, approximate="tanh")
 
 
 TRANSFORMER_ENGINE_VARIABLE = "RUNBOOK_TRANSFORMER_ENGINE"
-"""Environment variable; 0 means that Transformer Engine is not used even if it is installed."""
+"""Environment variable.
+
+With the value 0, Transformer Engine is not used even if it is installed.
+"""
 
 
 def uses_transformer_engine(engine: str) -> bool:
-    """Return whether the layers are Transformer Engine's."""
+    """Return whether Transformer Engine provides the layers."""
     # DeepSpeed gathers and releases the weights of megatron-core's own layers module by module.
     is_wanted = (
         engine == "megatron-core" and os.environ.get(TRANSFORMER_ENGINE_VARIABLE, "1") != "0"
@@ -341,7 +345,7 @@ def uses_transformer_engine(engine: str) -> bool:
 def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> Any:
     """Return the layer specification of this rank's `chunk` for GPTModel.
 
-    The layers are Transformer Engine's if it can run.
+    Transformer Engine provides the layers if it can run.
     """
     if uses_transformer_engine(engine):
         return gpt_layer_specs.get_gpt_layer_with_transformer_engine_spec()
@@ -357,12 +361,12 @@ def layer_specs(config: TransformerConfig, chunk: int | None, engine: str) -> An
 
 
 class CausalAttention(MegatronModule):  # type: ignore[misc]
-    """Causal attention of the heads on this tensor-parallel rank.
+    """Causal attention for the heads on this tensor-parallel rank.
 
     This module replaces DotProductAttention.
 
-    Queries and keys come as [sequence, batch, heads, head size]; the result is [sequence, batch,
-    heads x head size].
+    Queries and keys have the shape [sequence, batch, heads, head size], and the result has the
+    shape [sequence, batch, heads x head size].
     """
 
     def __init__(self, config: TransformerConfig, **_: Any) -> None:
@@ -378,7 +382,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         *_: Any,
         **__: Any,
     ) -> torch.Tensor:
-        """Compute causal attention. Ignore any mask that is passed."""
+        """Compute causal attention, and ignore any mask that is passed."""
         key = whole_sequence(key)
         value = whole_sequence(value)
         # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and
@@ -411,7 +415,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         visible = [(position + 1) * length for position in places]
-        # Copied, so that the tensor that holds queries, keys and values together can be freed.
+        # These are copied, so that the tensor with all queries, keys and values can be freed.
         pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
         mixed = []
         for piece, end in zip(pieces, visible, strict=True):
@@ -490,13 +494,13 @@ def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
 
 
 class Norm:
-    """torch's LayerNorm or RMSNorm.
+    """LayerNorm or RMSNorm from torch.
 
-    Megatron-core's own wrapper of them refuses sequence parallelism.
+    Megatron-core's own wrapper of these norms refuses sequence parallelism.
 
-    A norm works on one token at a time, so a part of the sequence is enough. Its weights are the
-    same on all tensor-parallel ranks, but each rank applies them to different tokens. The weights
-    are marked so that their gradients are summed over these ranks.
+    A norm works on one token at a time, so a part of the sequence is enough. All tensor-parallel
+    ranks have the same weights, but each rank applies them to different tokens. The weights are
+    marked so that their gradients are summed over these ranks.
     """
 
     def __new__(
@@ -523,30 +527,35 @@ PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 PANEL = 64
 """Columns in a panel.
 
-The numbers of a panel are generated row by row, so that row slices and column slices both consist
+The numbers of a panel are generated row by row, so that both row slices and column slices consist
 of long runs. A rank whose slice ends within a panel generates the whole width of that panel.
 """
 ROWS = 512
 """Rows of a panel that are generated at a time, in arrays that stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
-"""Numbers per counter step. Each step yields four 64-bit values, and each value two numbers."""
+"""Random numbers per counter step.
+
+Each step yields four 64-bit values, and each value yields two numbers.
+"""
 _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
-"""Bytes of a weight that are held on the host at a time, on their way to a GPU."""
+"""Bytes of a weight that are in host memory at a time before they are copied to a GPU."""
 MOST_THREADS = 8
 """Largest number of threads.
 
 With more threads, numbers would be generated faster than the GPU's bus can copy them.
 """
 SMALL_BLOCK = 2**18
-"""Smaller weights are generated without threads, because starting threads would take longer."""
+"""Size below which a weight is generated without threads, because starting threads would take
+longer.
+"""
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
     """Write initial weights by GPT-2's rule.
 
-    Weights are normally distributed, and scaled down with depth in matrices that add to the
-    residual stream.
+    Weights are normally distributed. Matrices that add to the residual stream are scaled down with
+    the depth of the model.
     """
     with torch.no_grad():
         for shard in each_shard(shards):
@@ -657,7 +666,8 @@ def _draw_panel(
 def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers:
     """Apply the Box-Muller transform.
 
-    The halves of a 64-bit value are a radius and an angle, and give two normal numbers.
+    One half of a 64-bit value gives a radius and the other an angle, and together they give two
+    normal numbers.
     """
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32

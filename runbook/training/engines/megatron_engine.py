@@ -26,7 +26,7 @@ from runbook.training.kernels import linear
 from runbook.training.kernels.gradient_norm import use_own_norm
 
 Losses: TypeAlias = list[torch.Tensor]
-"""The mean loss of each micro-batch, on ranks of the last stage only."""
+"""The mean loss of each micro-batch. Only ranks of the last stage have it."""
 
 
 class MegatronEngine(engine.TrainingEngine):
@@ -45,13 +45,13 @@ class MegatronEngine(engine.TrainingEngine):
             use_distributed_optimizer=shares_optimizer,
             overlap_grad_reduce=overlaps_gradients,
             overlap_param_gather=self.gathers_late,
-            # The loop itself checks loss and gradient norm on all ranks together.
+            # The training loop itself checks the loss and the gradient norm on all ranks together.
             check_for_nan_in_grad=False,
         )
         self.chunks = []
         for index, model in enumerate(self.models):
-            # As in Megatron-LM: later chunks' communication overlaps with computation even without
-            # buckets.
+            # As in Megatron-LM, the communication of later chunks overlaps with computation even
+            # without buckets.
             chunk = DistributedDataParallel(
                 self.config, data_parallel, model, disable_bucketing=index > 0
             )
@@ -71,9 +71,9 @@ class MegatronEngine(engine.TrainingEngine):
         self.in_8_bits = gpt_model.has_own_8_bits(spec)
 
     def _send_while_computing(self) -> None:
-        """Send the gradients of the last micro-batch while the backward pass still computes.
+        """Send the gradients of the last micro-batch while the backward pass is still running.
 
-        Later stages send in the pipeline's bubble, as in Megatron-LM.
+        Later stages send them during the pipeline bubble, as in Megatron-LM.
         """
         no_sync = [chunk.no_sync for chunk in self.chunks]
         start_sync = [chunk.start_grad_sync for chunk in self.chunks]
@@ -100,7 +100,7 @@ class MegatronEngine(engine.TrainingEngine):
         return self.spec.parallel.pipeline
 
     def clear_gradients(self) -> None:
-        """Begin a step with zeroed gradients."""
+        """Set the gradients to zero at the beginning of a step."""
         for chunk in self.chunks:
             chunk.zero_grad_buffer()
         self.optimizer.zero_grad()
@@ -111,7 +111,7 @@ class MegatronEngine(engine.TrainingEngine):
         count: int,
         num_microbatches: int,
     ) -> Losses:
-        """Compute the first micro-batches of a step, and add their gradients on this rank.
+        """Compute the first micro-batches of a step, and sum their gradients on this rank.
 
         Nothing is sent to other replicas.
         """
@@ -165,9 +165,10 @@ class MegatronEngine(engine.TrainingEngine):
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
 
-        # Lowers the loss scale if it is too high
+        # This lowers the loss scale if it is too high
         overflowed = self.optimizer.prepare_grads()
-        # Without a scaler the scale is always one, and asking for it would wait for the device.
+        # Without a scaler the scale is always 1, and reading it would make the host wait for the
+        # device.
         if self._loss_scaler() is None:
             scale = 1.0
         else:
@@ -202,7 +203,7 @@ class MegatronEngine(engine.TrainingEngine):
         """Return the logits for the token after each prefix."""
         length = ids.shape[1]
         pieces = self.spec.parallel.context
-        # Ranks that share a sequence get equal parts of it
+        # Ranks that share a sequence get parts of equal length
         multiple = 1
         if self.config.sequence_parallel:
             multiple *= self.config.tensor_model_parallel_size
@@ -320,7 +321,7 @@ class MegatronEngine(engine.TrainingEngine):
 
 @contextlib.contextmanager
 def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
-    """Set values of megatron-core's configuration within the block."""
+    """Change values of megatron-core's configuration within the block."""
     before = {name: getattr(config, name) for name in values}
     try:
         for name, value in values.items():
@@ -351,16 +352,16 @@ def _forward_loss(
 
     def loss_to_report(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
         # The loss to differentiate, which the schedule divides by the number of micro-batches, and
-        # a copy to report.
-        # The schedule multiplies it by the pieces of a sequence.
+        # a copy to report. The schedule multiplies the loss by the number of pieces of a sequence.
         mean = engine.mean_loss(losses, batch["loss_mask"])
         pieces = parallel_state.get_context_parallel_world_size()
         reported = mean.detach().clone()
         return mean / pieces, reported
 
     def loss_of_part(losses: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        # These are the schedule's operations in its order, so the result is bit-identical. The
-        # schedule would divide by the number of micro-batches in this part.
+        # These are the schedule's operations in the schedule's order, so the result is
+        # bit-identical. The schedule itself would divide by the number of micro-batches in this
+        # part.
         loss, reported = loss_to_report(losses)
         pieces = parallel_state.get_context_parallel_world_size()
         no_tokens = torch.tensor(0, dtype=torch.int)

@@ -1,4 +1,7 @@
-"""Reactions to a step whose loss or gradients jumped or are not finite: skip, roll back, stop."""
+"""Decides whether to skip, roll back or stop after a step whose loss or gradients are bad.
+
+A value is bad if it is not finite, or has jumped.
+"""
 
 from dataclasses import dataclass
 
@@ -13,7 +16,7 @@ class BadStep:
     """A step whose weight update must be discarded."""
 
     iteration: int
-    # Name of the value that is not finite, or that jumped
+    # Name of the value that is not finite or that has jumped
     fault: str
     value: float
     first_sample: int
@@ -22,7 +25,7 @@ class BadStep:
     """Key in the run file's `training` section that sets the policy."""
 
     def as_event(self) -> dict[str, object]:
-        """Return the fields for events.jsonl: the step, what was wrong with it, and its samples."""
+        """Return the step, its fault and its samples as fields for events.jsonl."""
         samples = list(range(self.first_sample, self.last_sample + 1))
         facts = {
             **vars(self),
@@ -55,7 +58,7 @@ def may_roll_back(limits: Limits) -> bool:
 class BadStepPolicy:
     """Counts bad steps and decides what to do about them.
 
-    All ranks see the same numbers and therefore make the same decision.
+    All ranks see the same values, so they all make the same decision.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -64,7 +67,7 @@ class BadStepPolicy:
         self.rollbacks = 0
 
     def policy(self, bad: BadStep) -> str:
-        """The plan's policy for this step: a `NanPolicy` or a `SpikePolicy`."""
+        """Return the plan's policy for this step: a `NanPolicy` or a `SpikePolicy`."""
         return str(getattr(self._limits, bad.key))
 
     def needs_checkpoint(self, bad: BadStep) -> bool:
@@ -72,7 +75,7 @@ class BadStepPolicy:
         return self.policy(bad) == "rollback"
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
-        """Decide what to do about the bad step that just occurred."""
+        """Decide what to do about the bad step that has just occurred."""
         self.in_a_row += 1
         policy = self.policy(bad)
         if policy == "skip":
@@ -91,7 +94,7 @@ class BadStepPolicy:
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:
-        """Return why the training ends here."""
+        """Return the error that explains why the training ends here."""
         reason = self._why_stopped(bad)
         error = TrainingError(
             TrainingMessage.BAD_VALUE,
@@ -108,7 +111,7 @@ class BadStepPolicy:
     def _why_stopped(self, bad: BadStep) -> Statement:
         """Return why the policy ends the training here.
 
-        An unknown policy also ends the training; the reason is then the policy's name.
+        An unknown policy also ends the training, and the reason is then the policy's name.
         """
         policy = self.policy(bad)
         if policy == "skip":

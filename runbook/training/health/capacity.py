@@ -23,15 +23,15 @@ from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-# Share of the free memory. Memory that will grow by less than this until the end of the training is
-# not reported as a leak
+# Share of the free memory. Growth that adds up to less than this by the end of the training is not
+# reported as a leak
 LEAK_SHARE = 0.5
-# A leak is reported again if it becomes this many times as fast
+# A leak is reported again if its speed increases by this factor
 AGAIN_FACTOR = 2.0
 SECONDS_BETWEEN_LOOKS = 60.0
-# Share of the whole file system. Other users could fill this much within minutes
+# Share of the whole file system. Other users could fill that much space within minutes
 LOW_SHARE = 0.01
-# The low-disk alarm is cleared if this share of the free space would be enough
+# The low-disk alarm is cleared if this share of the free space would still be enough
 CALM_SHARE = 0.9
 
 
@@ -41,9 +41,7 @@ class MemoryWatch:
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
         self.bytes_per_step = 0.0
-        """The leak on this rank that is still to be reported, in bytes per step; 0 if there is no
-        such leak.
-        """
+        """Leak on this rank that is not reported yet, in bytes per step; 0 if there is none."""
         self._watches = {
             name: GrowthWatch(f"{name}_memory", show=in_bytes) for name in ("host", "device")
         }
@@ -67,7 +65,7 @@ class MemoryWatch:
         iteration: int,
         seconds: float,
     ) -> None:
-        """Record this drift as the leak to report, if it fills the memory and is the fastest."""
+        """Record this drift as the leak to report, if it would fill memory and is the fastest."""
         bytes_per_step = (drift.value - drift.usual) / (drift.iteration - drift.since)
         if bytes_per_step <= max(self.bytes_per_step, AGAIN_FACTOR * self._reported):
             return
@@ -102,7 +100,7 @@ class MemoryWatch:
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
         """Yield this rank's alarm if its leak is the fastest of all.
 
-        `bytes_per_step` has the growth on each rank.
+        `bytes_per_step` is the growth on each rank.
         """
         fastest = max(bytes_per_step, default=0.0)
         if fastest > 0.0:
@@ -129,15 +127,15 @@ def host_bytes() -> int:
 
 
 def host_bytes_left() -> int:
-    """Return the memory available without swapping, as Linux estimates it."""
+    """Return Linux's estimate of the memory that is available without swapping."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
 
 class DiskWatch:
-    """Checks the file system of the checkpoints from time to time.
+    """Checks the checkpoints' file system from time to time.
 
-    Each state is reported once, until it gets worse.
+    Each state is reported once, and again only if it gets worse.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -156,7 +154,7 @@ class DiskWatch:
         self._next_look = 0.0
 
     def look(self, iteration: int, seconds_per_step: float) -> Iterator[Alarm]:
-        """Return an alarm if a coming save does not fit, or if hardly any space is free."""
+        """Yield an alarm if one of the next saves does not fit, or if hardly any space is free."""
         self._seconds.append(seconds_per_step)
         moment = time.monotonic()
         if moment < self._next_look:
@@ -167,7 +165,7 @@ class DiskWatch:
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
         except OSError:
-            # The next save reports the fault of the folder
+            # The next save will report what is wrong with the folder
             return
 
         saves = next_saves(self.spec, iteration)
@@ -206,8 +204,8 @@ class DiskWatch:
                 evidence,
             )
 
-        # The alarm is cleared only if there is room to spare. If free space stayed near the limit,
-        # every save would raise a new alarm.
+        # The alarm is cleared only if there is room to spare. Otherwise every save would raise a
+        # new alarm while the free space stays near the limit.
         fails_soon = first_failing(free=int(CALM_SHARE * usage.free))
         if fails_soon or is_full:
             self._urgency = max(urgency, self._urgency)
@@ -216,7 +214,7 @@ class DiskWatch:
 
 
 def next_saves(spec: PhasePlan, iteration: int) -> list[int]:
-    """Return the iterations of the saves that follow."""
+    """Return the iterations of the next saves."""
     interval = spec.checkpoint.interval
     end = spec.duration.iterations
     saves: list[int] = []
@@ -236,9 +234,9 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Return the iteration of the first save for which the disk has no room.
+    """Return the iteration of the first save for which the disk has no room, or 0 if all saves fit.
 
-    Saves that are kept until then are included. The result is 0 if all fit.
+    Saves that are kept until then count.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
@@ -246,7 +244,7 @@ def first_without_room(
         if free < num_bytes:
             return save
         newest.append(save)
-        # An old save is removed once the new one is complete, so the used space does not grow.
+        # An old save is removed once the new one is complete, so the space in use does not grow.
         if len(newest) > keep and not keeps_for_ever(spec.checkpoint, newest.pop(0)):
             continue
         free -= num_bytes
@@ -255,7 +253,7 @@ def first_without_room(
 
 
 def _urgency(failing_save: int, saves: Sequence[int], *, is_full: bool) -> int:
-    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, else 0."""
+    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, or else 0."""
     if failing_save and failing_save == saves[0]:
         return 2
     if failing_save or is_full:

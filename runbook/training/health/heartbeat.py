@@ -1,7 +1,7 @@
 """Heartbeats of the ranks, which show what each rank is doing.
 
-All heartbeats of a machine share one small file that stays open, so reading and writing need no
-path look-up.
+All heartbeats on a machine share a small file that stays open, so reading and writing need no path
+look-up.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ Jobs have another interval: BEAT_SECONDS in `jobs/job_folder.py`.
 
 @dataclass
 class Heartbeat:
-    """What one rank is doing at one moment."""
+    """What a rank is doing at a point in time."""
 
     rank: int
     host: str
@@ -39,22 +39,22 @@ class Heartbeat:
     # Clock ticks from boot until the process started; together with the pid they identify it
     # uniquely
     start: int
-    # The current step; 0 before the first
+    # The current step, or 0 before the first step
     step: int = 0
-    # Then one of: step, evaluating, saving, between these
+    # What the rank is doing: a step, an evaluation, a save, or something between these
     activity: str = "starting"
-    # Innermost source line that the main thread executes
+    # Innermost source line that the main thread is executing
     where: str = ""
     steps: int = 0  # Complete steps since the first one
     # Seconds since boot, which a change of the clock does not affect
     uptime: float = 0.0
     # Seconds since boot at the last change of the step, the activity or a count
     still: float = 0.0
-    # How long the other ranks may wait for this one in this activity
+    # How long the other ranks may wait for this rank during its activity
     limit: float = 0.0
     # File on the rank's machine from which its stacks can be read
     stacks: str = ""
-    # Number of collectives by process group, and of messages by direction
+    # Number of collectives for each process group, and of messages for each direction
     entered: dict[str, int] = field(default_factory=dict)
     # Output of PyTorch's flight recorder for a stuck rank
     collectives: str = ""
@@ -65,7 +65,7 @@ class Heartbeat:
     def age(self) -> float:
         """Return the seconds since this heartbeat.
 
-        Only the rank's own machine can compute this.
+        Only the rank's own machine can compute them.
         """
         return uptime() - self.uptime
 
@@ -83,9 +83,9 @@ def uptime() -> float:
 
 
 def process_start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks after boot.
+    """Return the clock ticks from boot until a process started.
 
-    The result is 0 if there is no such process, and -1 if that cannot be determined.
+    The result is 0 if there is no such process, and -1 if the start time cannot be determined.
     """
     if not Path("/proc/self/stat").exists():
         return -1
@@ -111,7 +111,7 @@ STALE_SECONDS = 5.0
 
 
 class HeartbeatFile:
-    """The heartbeats of one machine's ranks, in shared memory with a slot for each rank.
+    """The heartbeats of all ranks on a machine, in shared memory with a slot for each rank.
 
     The file is opened once and then read and written in place, so that even many ranks put no load
     on the job's file system. If the machine has no /dev/shm, the file is in the temporary folder.
@@ -123,7 +123,10 @@ class HeartbeatFile:
         self._descriptor = -1
 
     def open(self) -> None:
-        """Open the file, on every rank that reads or writes it. Raise `OSError` if that fails."""
+        """Open the file.
+
+        Every rank that reads or writes it calls this. Raise `OSError` if the file cannot be opened.
+        """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
 
@@ -149,7 +152,7 @@ class HeartbeatFile:
         return []
 
     def close(self, *, remove: bool) -> None:
-        """Close the file. The last user removes it."""
+        """Close the file, and with `remove` also delete it."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1
@@ -158,9 +161,9 @@ class HeartbeatFile:
 
 
 class HeartbeatWriter:
-    """This rank's heartbeat, which costs the training loop two assignments per step.
+    """Writes this rank's heartbeat, which costs the training loop two assignments per step.
 
-    If there is no file, the heartbeat is never written.
+    Without a file, the heartbeat is never written.
     """
 
     def __init__(
@@ -176,7 +179,7 @@ class HeartbeatWriter:
         self._file = file
         pid = os.getpid()
         self._beat = Heartbeat(rank, socket.gethostname(), pid, process_start_ticks(pid))
-        # Number of steps that the current activity is equivalent to
+        # Number of steps that take as long as the current activity
         self._work = 0
         self._first_step = 0
         self._began = self._changed = uptime()
@@ -186,7 +189,7 @@ class HeartbeatWriter:
     def open(self) -> None:
         """Write stacks whenever `STACK_SIGNAL` arrives.
 
-        The stacks go into memory that other processes of this machine can read.
+        The stacks are written to memory that other processes on this machine can read.
         """
         if hasattr(os, "memfd_create"):
             self._stacks = os.fdopen(os.memfd_create(f"stacks-{self.rank}"), "w+", encoding="utf-8")
@@ -206,14 +209,14 @@ class HeartbeatWriter:
             self._stacks.close()
 
     def step(self, iteration: int) -> None:
-        """Record that a step begins."""
+        """Record that a step has begun."""
         self._first_step = self._first_step or iteration
         self._begin("step")
         self._beat.step = iteration
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Record an activity other than a step, which takes about as long as `steps` steps."""
+        """Record an activity for the block. The activity takes about as long as `steps` steps."""
         self._work = steps
         self._begin(activity)
         try:
@@ -253,13 +256,13 @@ class HeartbeatWriter:
         )
 
     def write(self, beat: Heartbeat | None = None) -> None:
-        """Write this rank's slot of the file."""
+        """Write this rank's slot in the file."""
         if self._file is not None:
             self._file.write(beat or self.current())
 
 
 def _main_thread_line() -> str:
-    """Return the innermost line of the main thread."""
+    """Return the innermost source line that the main thread is executing."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame:
         return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}"

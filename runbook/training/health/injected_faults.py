@@ -1,7 +1,7 @@
-"""The points at which a drill can inject a fault into a rank.
+"""Points in the trainer at which a drill can inject a fault into a rank.
 
-Without the environment variable RUNBOOK_FAULTS they do nothing. `runbook/tools/drills/faults.py`
-describes its values and their effects.
+They do nothing if the environment variable RUNBOOK_FAULTS is not set.
+`runbook/tools/drills/faults.py` describes its values and their effects.
 """
 
 import importlib
@@ -28,15 +28,16 @@ class NoFaults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Called when a part of a step is computed for the first time (0) or again (1, 2 ...).
+        """Called before a part of a step is computed.
 
-        The number is -1 if the computation is for another replica.
+        `number` is 0 for the first computation and 1, 2 ... for repetitions, or -1 if the
+        computation is for another replica.
         """
 
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
-        """Return the element and bit to flip in a tensor of a part that is computed more than once.
+        """Return the element and the bit to flip in a tensor, or None to flip nothing.
 
-        None means that no bit flips.
+        The tensor belongs to a part of the step that is computed more than once.
         """
         return None
 
@@ -45,14 +46,11 @@ class NoFaults:
 
 
 armed = NoFaults()
-"""The faults of this rank. The trainer sets them as soon as it knows its rank."""
+"""The faults of this rank. The trainer sets them as soon as it knows which rank it is."""
 
 
 def faults_from(environment: Mapping[str, str], rank: int) -> NoFaults:
-    """Return the faults that the environment variable sets.
-
-    Only faults for this rank and for the job of this folder are returned.
-    """
+    """Return the faults that the environment variable sets for this rank and this job's folder."""
     faults = NoFaults()
     text = environment.get(VARIABLE, "")
     if text:

@@ -1,4 +1,7 @@
-"""Gets the stacks of another process on this machine, which writes them on a signal."""
+"""Gets the stacks of another process on this machine.
+
+That process writes them when it receives a signal.
+"""
 
 import contextlib
 import os
@@ -8,24 +11,24 @@ import time
 from pathlib import Path
 
 STACK_SIGNAL = signal.SIGUSR2
-"""Signal at which a rank writes the stacks of all its threads to its file.
+"""Signal that makes a rank write the stacks of all its threads to its file.
 
-Writing them needs neither the GIL nor our code.
+Writing them requires neither the GIL nor our code.
 """
 POLL_SECONDS = 0.01
 
 
 def send_signals(pid: int, *signals: int) -> None:
-    """Send signals in this order to a process, which may have ended."""
+    """Send signals in this order to a process. It is not an error if the process has ended."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         for number in signals:
             os.kill(pid, number)
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a process continue, ask it for its stacks, and return all of them.
+    """Let a process continue, ask it for its stacks, and return them all.
 
-    The text is empty if it wrote no stacks in time.
+    The result is empty if the process did not write them in time.
 
     faulthandler writes line by line, and on a busy machine the process may wait for a core between
     two lines. The kernel shows when the handler has returned: the signal is no longer pending, and
@@ -43,8 +46,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # Complete if the text is unchanged and the handler has returned. Without /proc, the return
-        # of the handler cannot be seen, so an unchanged text is enough
+        # The text is complete once it no longer changes and the handler has returned. Without /proc
+        # the return of the handler cannot be seen, so an unchanged text is enough
         if text and text == before and not is_handling:
             break
 

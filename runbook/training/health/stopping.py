@@ -7,9 +7,9 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Environment variable with the seconds left to the job when its ranks start.
+"""Environment variable with the seconds that the job has left when its ranks start.
 
-The job's script sets it if it knows a time limit.
+The job's script sets the variable if it knows the time limit.
 """
 SMALLEST_RESERVE_SECONDS = 2.0
 LONGEST_GUESS_SECONDS = 600.0
@@ -18,10 +18,10 @@ LONGEST_GUESS_SECONDS = 600.0
 class StopConditions:
     """Decides when a training run stops: on a signal, or when its time runs out.
 
-    The training loop checks the conditions between two steps. The conditions keep a reserve before
-    the job's limit, so that the last save is complete before the queue kills the job: twice the
-    longest save so far plus twice the longest step. Until the first save, a save is assumed to take
-    a twentieth of the time.
+    The training loop checks the conditions between two steps. It keeps a reserve before the job's
+    time limit, so that the last save is complete before the queue kills the job. The reserve is
+    twice the longest save so far plus twice the longest step. Until the first save, a save is
+    assumed to take a twentieth of the time.
     """
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class StopConditions:
         self._longest_step = max(self._longest_step, seconds)
 
     def saved(self, seconds: float) -> None:
-        """Record how long a save took. The first one replaces the estimate."""
+        """Record how long a save took. The first save replaces the estimate."""
         if self._measured:
             self._longest_save = max(self._longest_save, seconds)
         else:
@@ -53,13 +53,13 @@ class StopConditions:
         self._measured = True
 
     def reserve(self) -> float:
-        """Return the seconds reserved before the job's limit."""
+        """Return the seconds that are reserved before the job's time limit."""
         return max(SMALLEST_RESERVE_SECONDS, 2 * self._longest_save + 2 * self._longest_step)
 
     def stop_request(self) -> int:
-        """Return the number of the signal that requested the stop.
+        """Return the number of the signal that requested a stop.
 
-        The result is -1 for a time limit, and 0 for no request.
+        Return -1 for a time limit, and 0 if there is no request.
         """
         if self._signal:
             return self._signal

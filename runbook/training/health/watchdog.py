@@ -1,7 +1,7 @@
 """The watchdog of one rank.
 
-The watchdog writes the heartbeat, counts collectives, and works with the other watchdogs to find
-and end a hung rank.
+It writes the heartbeat, counts collectives, and works with the other watchdogs to find and kill a
+hung rank.
 """
 
 import contextlib
@@ -36,13 +36,13 @@ from runbook.training.health.stacks import ask_for_stacks, send_signals
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, on_gpu
 
-# Checks of the store per second, by all machines together, during the search for a hung rank
+# How often per second all machines together check the store during the search for a hung rank
 CHECKS_PER_SECOND = 100.0
 
 
 @dataclass(frozen=True)
 class Hang:
-    """A hung rank, for which the others wait."""
+    """A hung rank that other ranks are waiting for."""
 
     beat: Heartbeat
     seconds: float
@@ -50,9 +50,9 @@ class Hang:
 
 
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """Return the ranks of this machine without a recent heartbeat.
+    """Return the ranks on this machine without a recent heartbeat.
 
-    Such ranks are stopped or swapped out, or something holds Python's lock.
+    Such a rank is stopped or swapped out, or one of its threads keeps Python's global lock.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())
@@ -64,11 +64,12 @@ def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
 def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks the others are waiting for; empty while any rank makes progress.
 
-    A rank waits for a rank of its groups that has entered fewer collectives, or that has not sent a
-    message. A rank is hung if others wait for it and it waits for no one. Where it blocks does not
-    matter: on a GPU it is the first copy or `.item()` after the wait began. If all ranks have
-    entered the same number of collectives, the hung ranks are those still inside the last. If none
-    of the ranks or all of them are still inside, the process-group timeout ends the job.
+    A rank waits for a rank in one of its groups if that rank has entered fewer collectives or has
+    not sent a message. A rank is hung if others wait for it and it waits for no one. It does not
+    matter where a waiting rank blocks. On a GPU, that is the first copy or `.item()` after the wait
+    began. If all ranks have entered the same number of collectives, the hung ranks are those that
+    are still inside the last one. If none of the ranks or all of them are still inside, the
+    process-group timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
@@ -87,7 +88,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
-    """Return the ranks that wait for another rank, and the ranks that are waited for."""
+    """Return the ranks that wait for another rank, and the ranks that they wait for."""
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
@@ -99,7 +100,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
                     waiting.add(rank)
                     awaited.add(sender)
             elif not key.startswith("send "):
-                # More messages sent than received do not mean that the rank is waiting
+                # A rank that has sent more messages than were received is not necessarily waiting
                 groups.setdefault(key, []).append((count, rank))
 
     for members in groups.values():
@@ -113,7 +114,7 @@ def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int
 
 
 def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) -> int | None:
-    """Return the sender that has sent fewer messages than a rank has begun to receive, or None."""
+    """Return the sender if it has sent fewer messages than a rank has begun to receive, or None."""
     route = key.removeprefix("recv ")
     sender = int(route.rpartition(" ")[2].partition(">")[0])
     if sender not in counts or counts[sender].get(f"send {route}", 0) >= count:
@@ -199,7 +200,7 @@ HUNG_EXIT_CODE = 70
 
 
 class Watchdog:
-    """A thread that writes this rank's heartbeat and ends a hung rank of this machine."""
+    """A thread that writes this rank's heartbeat, and kills a hung rank on this machine."""
 
     def __init__(
         self,
@@ -244,7 +245,7 @@ class Watchdog:
     def join(self) -> None:
         """Start counting collectives.
 
-        All of them have just synchronized, so they start at the same moment.
+        All ranks have just synchronized, so they all start counting at the same time.
         """
         from torch.distributed import distributed_c10d
 
@@ -266,12 +267,13 @@ class Watchdog:
             self.look(time.monotonic())
 
     def look(self, now: float) -> None:
-        """Write this rank's heartbeat and check those of the other ranks on this machine."""
+        """Write this rank's heartbeat, and check those of the other ranks on this machine."""
         if overslept(self._looked, now, HANG_SHARE * self._timeout):
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # This must happen before other ranks see that this rank is stuck, because then they end it
+        # This must happen before other ranks notice that this rank is stuck, because they kill it
+        # then
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -282,7 +284,7 @@ class Watchdog:
     def _show_collectives(self, own_beat: Heartbeat) -> None:
         """Save the record of collectives when this rank gets stuck.
 
-        The heartbeat has a summary of it.
+        The heartbeat contains a summary of the record.
         """
         if not own_beat.stuck:
             self._shown = ""
@@ -292,7 +294,7 @@ class Watchdog:
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Raise the process groups' time-out if steps take long.
+        """Raise the time-out of the process groups if steps take long.
 
         The groups must not end a rank before the watchdog does.
         """
@@ -302,7 +304,7 @@ class Watchdog:
             raise_timeouts(self._timeout)
 
     def _end_hung(self, beats: Sequence[Heartbeat], now: float) -> None:
-        """End the hung ranks of this machine. Only the first rank with a heartbeat does this."""
+        """Kill the hung ranks on this machine. Only the first rank with a heartbeat does this."""
         own_beat = beats[0]
         silent = silent_ranks(beats)
         silent_numbers = {hang.beat.rank for hang in silent}
@@ -325,7 +327,7 @@ class Watchdog:
             send_signals(hang.beat.pid, signal.SIGKILL)
 
     def _find_stuck(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
-        """Return the hung ranks among those of this machine that all write heartbeats."""
+        """Return the hung ranks on this machine, all of which still write heartbeats."""
         if self.ranks.world_size == 1:
             own_beat = beats[0]
             if own_beat.activity == "step" and own_beat.steps > 0 and own_beat.stuck:
@@ -343,17 +345,19 @@ class Watchdog:
         """Return whether a rank's process has ended, even if its parent has not reaped it yet."""
         if beat.pid in self._killed:
             return True
-        # Another start time means that the pid belongs to another process now; -1 means unknown.
+        # A different start time means that the pid now belongs to a different process; -1 means
+        # that the start time is unknown.
         return process_start_ticks(beat.pid) not in (beat.start, -1)
 
     def _stacks(self, beat: Heartbeat) -> list[str]:
-        """Ask a rank for its stacks and save them.
+        """Ask a rank for its stacks, and save them.
 
-        A stopped rank must be continued for a moment so that it can write them.
+        A stopped rank must run for a moment so that it can write them.
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # Otherwise the rank would continue training, and those steps would be lost when it is ended
+        # Otherwise the rank would continue to train, and these steps would be lost when it is
+        # killed
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
         with contextlib.suppress(OSError):
@@ -381,7 +385,7 @@ class Watchdog:
             f"{hang.why} for {hang.seconds:.0f} s "
             f"(limit {beat.limit:.0f} s, {beat.activity}); it is ended. Its stacks: {stacks}"
         )
-        # Save the records of the hung rank and of one rank that waits for it.
+        # Save the collectives of the hung rank, and of one rank that waits for it.
         collectives = {}
         lines = []
         for recorded in (beat, own_beat):
@@ -415,7 +419,7 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Return whether this process itself was not running for half the limit.
+    """Return whether this process was not running for at least half the limit.
 
     In that case the other ranks may not have been running either.
     """
@@ -449,7 +453,7 @@ _keys: dict[tuple[str, str, int], str] = {}
 
 
 def count_entries() -> None:
-    """Start counting, for any backend. A second call does nothing."""
+    """Start counting collectives for every backend. A second call has no effect."""
     from torch.distributed import ProcessGroup
 
     if hasattr(ProcessGroup.allreduce, "__wrapped__"):
@@ -530,14 +534,14 @@ def is_inside() -> bool:
 
 
 def entered() -> dict[str, int]:
-    """Return the number of collectives by group and of messages by direction.
+    """Return the number of collectives for each group, and of messages for each direction.
 
     A group that this rank has not used has a count of 0.
     """
     from torch.distributed import distributed_c10d
 
     counts = dict[str, int]()
-    # A group is being created right now
+    # A group is being created at this moment
     with contextlib.suppress(RuntimeError):
         counts = dict.fromkeys(distributed_c10d._world.pg_names.values(), 0)
     counts.update(list(_entered.items()))
@@ -545,14 +549,14 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of a group that only a background thread waits for.
+"""Description of the group that only a background thread waits for.
 
-That thread detects a lost partner itself.
+That thread notices by itself when its partner is lost.
 """
 
 
 def raise_timeouts(seconds: float) -> None:
-    """Set the time-out of this rank's groups, except of those that keep their own."""
+    """Set the time-out of this rank's groups, except for groups that keep their own."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):
@@ -563,17 +567,17 @@ def raise_timeouts(seconds: float) -> None:
 
 
 ENTRIES_KEPT = 100
-"""Number of newest collectives in a file, in addition to all unfinished ones.
+"""Number of recent collectives in a file, in addition to all unfinished ones.
 
-The file then has about 50 kB; with all collectives it would have a megabyte.
+Such a file takes up about 50 kB; with all collectives it would take up a megabyte.
 """
 
 
 def switch_recorder_on(folder: Path) -> None:
-    """Turn NCCL's flight recorder on, with a dump when a group times out.
+    """Turn on NCCL's flight recorder, with a dump when a group times out.
 
-    The variables are those of torch 2.10 to 2.13. Call it before the groups are created. Variables
-    that the job has set are kept.
+    The environment variables are those of torch 2.10 to 2.13. Call this before the groups are
+    created. Variables that the job has set are kept.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")
     os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(folder / "torch-collectives-"))
@@ -581,7 +585,7 @@ def switch_recorder_on(folder: Path) -> None:
 
 
 def write_collectives(path: Path) -> str:
-    """Write this rank's record as JSON, and return a summary of it.
+    """Write this rank's record of collectives as JSON, and return a summary of it.
 
     The summary is empty if torch has no readable record. An unknown format must not raise an error,
     because that would end the thread that finds hung ranks.
@@ -608,7 +612,7 @@ def write_collectives(path: Path) -> str:
 
 
 def describe_collectives(entries: list[Any]) -> str:
-    """Return a summary: the oldest unfinished collective and the newest finished one."""
+    """Return a summary that names the oldest unfinished collective and the newest finished one."""
     if not entries:
         return ""
     oldest_under_way = ""

@@ -1,19 +1,20 @@
 """Attention and cross entropy, computed in blocks.
 
-torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. A block of queries against
-all keys up to the block's end is two plain matrix products, which oneDNN computes in bf16. That
-takes half the time of the flash kernel, forward and backward (8 heads of 64, 1,024 tokens: 26 ms
-instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 instead of 263; torch 2.13, 2026-11-21). In
-float32 the flash kernel is just as fast, so it is used there. Only the inputs and the output are
-kept for the backward pass, which recomputes the probabilities of each block.
+torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. Here the attention of a
+block of queries to all keys up to the block's end consists of two plain matmuls, which oneDNN
+computes in bf16. That takes about half the time of the flash kernel, forward and backward (8 heads
+of 64, 1,024 tokens: 26 ms instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 ms instead of 263
+ms; torch 2.13, 2026-11-21). In float32 the flash kernel is just as fast, so it is used there. Only
+the inputs and the output are kept for the backward pass, which recomputes the probabilities of each
+block.
 
-megatron-core's cross entropy makes float32 copies of all logits (206 MB for 1,024 tokens of GPT-2's
-vocabulary) and keeps one for the backward pass. Here only one block is in float32 at a time. The
-gradient overwrites the logits, which are not read again. Sums are in float32 for logits of any
-type, and the gradient is rounded to that type once. If the vocabulary is not sharded and the
-numbers have float32's range, the forward pass already computes the gradient for a loss of weight
-one, because it has the exponentials. The backward pass then multiplies by the weight; if that is
-not a power of two, it rounds once more.
+megatron-core's cross entropy makes float32 copies of all logits (206 MB for 1,024 tokens and
+GPT-2's vocabulary), and keeps one copy for the backward pass. Here only one block of logits is in
+float32 at a time. The gradient overwrites the logits, which are not read again. Sums are in float32
+for logits of any number format, and the gradient is rounded to that format once. If the vocabulary
+is not sharded and the format has float32's range, the forward pass already computes the gradient
+for a loss with weight 1, because it has the exponentials at hand. The backward pass then multiplies
+by the actual weight, which rounds once more unless the weight is a power of two.
 """
 
 from typing import Any
@@ -97,7 +98,10 @@ def _probabilities(query: torch.Tensor, key: torch.Tensor, rows: slice) -> torch
 
 
 _BLOCK_BYTES = {"cpu": 2**22, "cuda": 2**28}
-"""Bytes of float32 numbers in a block. A block fits into a CPU's cache, or keeps a GPU busy."""
+"""Size of a block in bytes of float32 numbers.
+
+A block fits into a CPU's cache, or is large enough to keep a GPU busy.
+"""
 
 
 def cross_entropy(
@@ -111,8 +115,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
 
-    Logits at index `vocabulary` and above are padding and do not count; 0 means that there is no
-    padding.
+    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
+    that there is no padding.
     """
     padding = logits.shape[-1] * (group.rank() + 1) - vocabulary if vocabulary else 0
     if padding > 0:
@@ -158,8 +162,8 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # If the whole product were computed at once, torch would make float32 copies of both
-            # factors.
+            # The product is computed in blocks. Otherwise torch would make float32 copies of both
+            # whole factors.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None

@@ -1,8 +1,8 @@
-"""Report in the job's log what runs slower because it could not be compiled.
+"""Reports in the job's log which operations run slower because they could not be compiled.
 
-A missing compiler or an old driver changes no loss: `training.kernels: auto` falls back to
-megatron-core's own kernels, and torch computes a function that it cannot compile operation by
-operation. Users should notice both, because steps take longer.
+A missing compiler or an old driver does not change the loss: `training.kernels: auto` falls back to
+megatron-core's own kernels, and a function that torch cannot compile is computed operation by
+operation. Users should know about both, because steps take longer.
 """
 
 import logging
@@ -13,7 +13,7 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""Beginning of torch's warning about a function that it does not compile (torch 2.6 to 2.13)."""
+"""First words of torch's warning about a function that it cannot compile (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
@@ -30,10 +30,10 @@ def slower_kernels(spec: PhasePlan) -> str:
 
 
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:
-    """Return whether a rank reports its reason from `slower_kernels`.
+    """Return whether a rank reports the reason that `slower_kernels` returned.
 
-    The first rank reports for all ranks with the same reason. A rank with a different reason
-    reports it for its own machine.
+    The first rank reports for all ranks with the same reason, and a rank with a different reason
+    reports its own.
     """
     return bool(reason) and (rank == 0 or reason != first_reason)
 
@@ -48,7 +48,7 @@ class CompilerFaults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Collect the function and the error that a warning names.
 
-        In the warning, a stack trace separates the two.
+        Its stack trace separates the two.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):
@@ -60,7 +60,7 @@ class CompilerFaults(logging.Handler):
         self._messages.append(f"torch could not compile {function_name}: {reason}")
 
     def take(self) -> list[str]:
-        """Return the functions collected since the last call, each once."""
+        """Return each function that was collected since the last call, without duplicates."""
         messages = list(dict.fromkeys(self._messages))
         self._messages.clear()
         return messages

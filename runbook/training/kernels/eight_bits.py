@@ -1,9 +1,10 @@
-"""Matrix products in 8 bits without Transformer Engine: `training.fp8: tensorwise`.
+"""8-bit matmuls without Transformer Engine, for `training.fp8: tensorwise`.
 
-A layer's matrix product and its input-gradient product use 8-bit factors (e4m3; gradients e5m2).
-Each factor is scaled by its current largest absolute value. The gradient of a weight is computed in
-bf16 and summed in float32, as without fp8. Its factors would have to be transposed in memory, and
-this product needs the precision most. Attention, norms, embedding and head stay in bf16.
+A layer's forward matmul and the matmul for the gradient of its input use 8-bit factors (e4m3, but
+e5m2 for gradients). Each factor is scaled by its current largest absolute value. The gradient of a
+weight is computed in bf16 and summed in float32, as without fp8. In 8 bits, the factors of that
+matmul would have to be transposed in memory, and it needs the precision most. Attention, norms,
+embedding and head stay in bf16.
 """
 
 from typing import Any
@@ -16,20 +17,22 @@ WEIGHTS = torch.float8_e4m3fn
 GRADIENTS = torch.float8_e5m2
 _HIGHEST = {WEIGHTS: 448.0, GRADIENTS: 57344.0}
 _DIVISOR = 16
-"""Sizes of 8-bit factors must be multiples of this number, because cuBLAS requires it."""
+"""cuBLAS requires the sizes of 8-bit factors to be multiples of this number."""
 _PARTS = 1024
-"""Number of programs that search for the largest absolute value, each in its own part of the
-tensor."""
+"""Number of programs that search for the largest absolute value.
+
+Each program searches its own part of the tensor.
+"""
 _BLOCK = 2048
 
 
 def fits(*sizes: int) -> bool:
-    """Return whether a product of these sizes can be computed in 8 bits."""
+    """Return whether a matmul of these sizes can be computed in 8 bits."""
     return all(size % _DIVISOR == 0 for size in sizes)
 
 
 def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return `values @ weight.t() + bias` in bf16, computed from factors in 8 bits."""
+    """Return `values @ weight.t() + bias` in bf16, computed from 8-bit factors."""
     factor, scale = in_8_bits(values, WEIGHTS)
     weight_in_8_bits = _weight_in_8_bits(weight)
     return torch._scaled_mm(
@@ -44,7 +47,7 @@ def product(values: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | Non
 
 
 def product_of_gradient(gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Return `gradient @ weight` in bf16, computed from factors in 8 bits.
+    """Return `gradient @ weight` in bf16, computed from 8-bit factors.
 
     cuBLAS accumulates in full precision, because gradients require it.
     """
@@ -68,20 +71,20 @@ def begin_pass() -> None:
     """Make the next pass convert every weight to 8 bits again.
 
     Optimizers and checkpoints write to `weight.data`, and torch does not count these changes of a
-    tensor. Therefore the code that runs the model reports when weights may have changed.
+    tensor. So the code that runs the model reports when the weights may have changed.
     """
     global _passes
     _passes += 1
 
 
 class _WeightIn8Bits:
-    """A weight's 8-bit forms for both products, valid for one pass over the model."""
+    """The 8-bit forms of a weight for both matmuls, valid for a single pass over the model."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self.of_pass = _passes
         self.matrix, self.scale = in_8_bits(weight, WEIGHTS)
-        # The product requires the summed dimension last in memory, which is not the case for
-        # `gradient @ weight`.
+        # The 8-bit matmul requires the summed dimension to be the last one in memory, which is not
+        # the case for `gradient @ weight`.
         self.transposed = self.matrix.view(torch.uint8).t().contiguous().view(WEIGHTS)
 
 
@@ -93,7 +96,7 @@ def _weight_in_8_bits(weight: Any) -> _WeightIn8Bits:
 
 
 def in_8_bits(values: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the numbers in 8 bits, and the float32 scale that restores them."""
+    """Return `values` in 8 bits, and the float32 scale that restores them."""
     values = values.contiguous()
     count = values.numel()
     blocks = triton.cdiv(count, _BLOCK)
@@ -154,7 +157,8 @@ def _cast(
     PARTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    # A tensor of zeros stays zero: a smallest scale avoids a division by zero.
+    # A tensor of zeros stays zero, because the scale has a lower limit that avoids a division by
+    # zero.
     part = tl.arange(0, PARTS)
     largest = tl.max(tl.load(highest + part, mask=part < parts, other=0.0), axis=0)
     largest = tl.maximum(largest, 1e-12)

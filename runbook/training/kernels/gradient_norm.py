@@ -1,4 +1,4 @@
-"""Compute the gradient norm with one wait for the GPU instead of one for each weight."""
+"""Computes the gradient norm with a single wait for the GPU instead of a wait for each weight."""
 
 from typing import Any
 
@@ -6,9 +6,9 @@ import torch
 
 
 def use_own_norm() -> None:
-    """Replace megatron-core's fallback for Apex's norm.
+    """Replace the code that megatron-core uses for the norm if Apex is missing.
 
-    The fallback copies the norm of every weight to the host.
+    That code copies the norm of every weight to the host.
     """
     from megatron.core.optimizer import clip_grads
 
@@ -23,6 +23,9 @@ def _norm_of_all(
     per_tensor: bool,
     *_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return the norm of all tensors together, on their device. The signature is Apex's."""
+    """Return the norm of all tensors together, on their device.
+
+    The signature is the same as in Apex.
+    """
     norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
     return torch.linalg.vector_norm(torch.stack(norms).float()).reshape(1), None

@@ -16,8 +16,9 @@ def sums_in_place(parameter: Any) -> bool:
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
     """Return what to pass to autograd if a parameter's gradient is already in its sum.
 
-    If gradients are sent during the backward pass, a hook of megatron-core starts the messages. The
-    hook runs only if autograd passes a tensor, whose numbers it does not read.
+    If gradients are reduced during the backward pass, a hook of megatron-core starts each
+    reduction. The hook runs only if autograd receives a tensor, but it does not read the tensor's
+    values.
     """
     if not getattr(parameter, "needs_hook", False):
         return None

@@ -26,16 +26,16 @@ PARTS = ("norm", "linear", "layers", "cross_entropy")
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Environment variable for benchmarks.
 
-The variable lists the parts to use instead of all of them, separated by commas.
+It lists the parts to use instead of all parts, separated by commas.
 """
 
 
 def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[str]:
     """Return the parts to replace.
 
-    Raise `RefusedError` if `compiled` was requested and cannot run. `auto` uses the parts that can
-    run here: all parts on a GPU, only norm and loss if Transformer Engine has its own layers, only
-    the norm if Triton kernels cannot run, and no part on a CPU.
+    Raise `RefusedError` if `compiled` was requested but cannot run. `auto` uses the parts that can
+    run here. On a GPU these are all parts, only the norm and the loss if Transformer Engine
+    provides the layers, or only the norm if Triton kernels cannot run. On a CPU there are none.
     """
     kernels = spec.tuning.kernels
     if kernels == "plain" or (kernels == "auto" and not on_gpu()):
@@ -76,10 +76,10 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 
 @functools.cache
 def triton_fault() -> str:
-    """Return why no Triton kernel can run in this process, or an empty string if one ran.
+    """Return why Triton kernels cannot run in this process, or an empty string if they can.
 
     A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
-    go unnoticed. Triton's interpreter runs kernels slowly on a CPU, for tests.
+    go unnoticed. For tests, Triton's interpreter can run kernels on a CPU, slowly.
     """
     try:
         import triton  # noqa: F401

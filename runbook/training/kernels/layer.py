@@ -1,9 +1,9 @@
-"""Run megatron-core's transformer layers with few passes over memory between their matrix products.
+"""Runs megatron-core's transformer layers with few passes over memory between their matmuls.
 
-Modules, names of weights and messages remain megatron-core's. Only the forward functions of norms,
-MLPs and whole layers are replaced. Values that are added to the residual stream are normalized in
-the same pass. With dropout, a layer keeps megatron-core's own forward function and thus its random
-numbers.
+The modules, the weights' names and the communication remain those of megatron-core. Only the
+forward functions of norms, MLPs and whole layers are replaced. Values that are added to the
+residual stream are normalized in the same pass. With dropout, a layer keeps megatron-core's own
+forward function, and thus the same random numbers.
 """
 
 import functools
@@ -27,7 +27,7 @@ def use_fused_layers(model: Any) -> None:
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:
-    """Return the forward function that replaces the module's own, or None if nothing replaces it."""
+    """Return the replacement for a module's forward function, or None if there is none."""
     if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
         return functools.partial(_normalize, module)
     if isinstance(module, MLP):
@@ -67,7 +67,7 @@ def _mlp(
     *_: Any,
     **__: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Compute both products of an MLP, with bias and activation between them in one pass."""
+    """Compute both matmuls of an MLP, with the bias and the activation between them in one pass."""
     inner, bias = module.linear_fc1(values)
     activate = activation.bias_swiglu if module.config.gated_linear_unit else activation.bias_gelu
     output: tuple[torch.Tensor, Any] = module.linear_fc2(activate(inner, bias))

@@ -1,10 +1,10 @@
-"""The matrix products of megatron-core's layers, and the accumulation of weight gradients.
+"""Replaces the matmuls of megatron-core's layers, and the accumulation of weight gradients.
 
-megatron-core adds the bias in a separate pass after the multiplication. In another pass, it adds
-each micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here a product adds its
-bias itself, and the product that computes a weight's gradient accumulates into the float32 sum:
-there is no copy of the gradient, and it is not rounded to 16 bits in between. Apex's extension does
-the same if it is installed.
+megatron-core adds the bias in a separate pass after the matmul. In another pass, it adds each
+micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here the matmul adds the bias
+itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. So there
+is no copy of the gradient, and it is not rounded to 16 bits in between. Apex's extension does the
+same if it is installed.
 """
 
 import functools
@@ -19,10 +19,10 @@ from runbook.training.ranks import on_gpu
 
 
 def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
-    """Make megatron-core's layers use `multiply` for their products.
+    """Make megatron-core's layers use `multiply` for their matmuls.
 
-    On a CPU, layers with sequence parallelism keep their own products. With `in_8_bits`, the
-    products of the transformer layers use 8-bit factors; the head's do not.
+    On a CPU, layers with sequence parallelism keep their own matmuls. With `in_8_bits`, the matmuls
+    of the transformer layers use 8-bit factors, but those of the head do not.
     """
     for name, module in model.named_modules():
         if not hasattr(module, "_forward_impl") or (module.sequence_parallel and not on_gpu()):
@@ -32,7 +32,7 @@ def use_own_layers(model: Any, *, in_8_bits: bool = False) -> None:
         module.sums_gradients = True
         fuses_bias = on_gpu() or model.config.bias_activation_fusion
         if name.endswith("linear_fc1") and not fuses_bias:
-            # The bias is added while the product is in the cache, not in a separate pass.
+            # The bias is added while the product is still in the cache, not in a separate pass.
             module.skip_bias_add = False
 
 
@@ -40,8 +40,8 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
     """Make layers add their weights' gradients to megatron-core's float32 sums.
 
     With `overlaps`, gradients are reduced while the backward pass continues. A hook starts each
-    reduction when autograd returns a gradient for a weight, so every weight must get a gradient,
-    whatever numbers it contains.
+    reduction when autograd produces a gradient for a weight, so every weight must get a gradient
+    tensor, whatever its values are.
     """
     on_cpu = not on_gpu()
     if on_cpu and model.config.sequence_parallel:
@@ -59,13 +59,14 @@ def sum_gradients_in_place(model: Any, *, overlaps: bool) -> None:
             weight.needs_hook = overlaps
 
     for weight in _tied_weights(model):
-        # The head adds its gradient to the sum, but the embedding passes its gradient on. Autograd
-        # adds both gradients before it calls a hook, so the head's must be a real gradient too.
+        # The head adds its gradient to the sum, but the embedding passes its gradient on to
+        # autograd. Autograd adds both gradients before it calls a hook, so the head must return a
+        # real gradient too.
         weight.sums_in_place = not overlaps
 
 
 def _tied_weights(model: Any) -> list[Any]:
-    """Return the weight that embedding and head share on this rank."""
+    """Return the weight that the embedding and the head share on this rank, if there is one."""
     is_tied = model.share_embeddings_and_output_weights and model.pre_process and model.post_process
     if is_tied:
         return [model.shared_embedding_or_output_weight()]
@@ -80,7 +81,7 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Multiply in place of the function that megatron-core's layers call."""
+    """Replace the function that megatron-core's layers call to multiply."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
@@ -92,10 +93,12 @@ def multiply(
 
 
 class _Linear(torch.autograd.Function):
-    """Compute `values @ weight.t() + bias` of [tokens, inputs], with tensor-parallel messages.
+    """The product `values @ weight.t() + bias`, with tensor-parallel communication.
+
+    `values` has the shape [tokens, inputs].
 
     With a group, the gradient of the values is summed over its ranks. If the sequence is sharded
-    (`is_cut`), the values are first gathered, and each rank gets its part of the sum.
+    (`is_cut`), the values are gathered first, and each rank gets its part of the sum.
     """
 
     @staticmethod
@@ -127,7 +130,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The data is in transit while the weight's gradient is computed.
+        # The reduction runs while the weight's gradient is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:
@@ -155,9 +158,9 @@ def begin_pass(*, in_8_bits: bool) -> None:
 
 
 def _eight_bits() -> Any:
-    """Return the module of 8-bit products.
+    """Return the module for 8-bit matmuls.
 
-    The module imports Triton, which a CPU build of torch lacks.
+    It is imported here because it imports Triton, which CPU builds of torch do not include.
     """
     from runbook.training.kernels import eight_bits
 
@@ -202,7 +205,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
-    """Return the sum over all tokens, in the form that autograd needs."""
+    """Return the sum of the gradient over all tokens, in the form that autograd needs."""
     if gradient.device.type == "cpu":
         return gradient.sum(0)
     from runbook.training.kernels.sums import column_sum
@@ -211,7 +214,7 @@ def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
 
 
 def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
-    """Add `gradient.t() @ values` to `total`, which is float32 or of the factors' type."""
+    """Add `gradient.t() @ values` to `total`, whose type is float32 or that of the factors."""
     if total.device.type == "cpu":
         cpu.add_weight_gradient(gradient, values, total)
     elif total.dtype == values.dtype:
@@ -227,9 +230,9 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Look up embeddings in place of megatron-core's embedding.
+    """Look up embeddings, instead of megatron-core's embedding.
 
-    Return zeros for tokens that other tensor-parallel ranks hold.
+    Return zeros for tokens that belong to other tensor-parallel ranks.
     """
     elsewhere = (ids < module.vocab_start_index) | (ids >= module.vocab_end_index)
     vectors: Any = _Embedding.apply(  # type: ignore[no-untyped-call]
@@ -242,7 +245,7 @@ def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
 class _Embedding(torch.autograd.Function):
     """An embedding that adds only the gradients of the batch's tokens to the weight's sum.
 
-    Torch's own function creates a gradient matrix for the whole vocabulary.
+    torch's own function would create a gradient matrix for the whole vocabulary.
     """
 
     @staticmethod

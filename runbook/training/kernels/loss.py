@@ -1,9 +1,9 @@
-"""Cross entropy and its gradient as one Triton kernel each.
+"""Computes the cross entropy and its gradient in one Triton kernel each.
 
 The vocabulary may be sharded over ranks.
 
 The forward pass reads the logits once and keeps two numbers per token. The backward pass overwrites
-the logits with the gradient; they are not read again. Sums are in float32.
+the logits with the gradient, because they are not read again. Sums are in float32.
 """
 
 from typing import Any
@@ -28,8 +28,8 @@ def cross_entropy(
 
     `logits` [..., vocabulary of this rank] are overwritten by the end of the backward pass.
 
-    Logits at index `vocabulary` and above are padding and do not count; 0 means that there is no
-    padding.
+    Logits at index `vocabulary` and above are padding and are ignored. A `vocabulary` of 0 means
+    that there is no padding.
     """
     return _CrossEntropy.apply(logits, labels, group, vocabulary)  # type: ignore[no-any-return]
 
@@ -47,7 +47,7 @@ class _CrossEntropy(torch.autograd.Function):
         width = logits.shape[-1]
         rows = logits.numel() // width
         first = width * group.rank()
-        # Number of this rank's logits that belong to tokens. The rest is padding of the vocabulary
+        # Number of this rank's logits that belong to tokens. The rest are padding of the vocabulary
         num_words = min(width, max(0, vocabulary - first)) if vocabulary else width
         own_labels = labels.reshape(-1) - first
         highest, sums, picked = torch.empty(
@@ -112,7 +112,8 @@ def _loss_forward(
 ):
     row = tl.program_id(0).to(tl.int64)
     start = logits + row * width
-    # The most negative float32 replaces minus infinity, because infinity minus infinity is NaN.
+    # The most negative float32 is used instead of minus infinity, because infinity minus infinity
+    # is NaN.
     highest = tl.full([BLOCK], -3.0e38, dtype=tl.float32)
     total = tl.zeros([BLOCK], dtype=tl.float32)
     for first in range(0, num_words, BLOCK):

@@ -1,8 +1,8 @@
 """Triton kernels for the residual stream: add a block's output and bias, and normalize.
 
-The sum and its norm come from one pass over memory, forward and backward. The sum is rounded to the
-stream's number format before it is normalized, as in separate computations. Gradients of the norm's
-weights and of the bias are summed in float32, in a fixed order.
+The sum and its norm are computed in one pass over memory, both forward and backward. The sum is
+rounded to the stream's number format before it is normalized, as if both were computed separately.
+Gradients of the norm's weights and of the bias are summed in float32, in a fixed order.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import triton.language as tl
 from runbook.training.kernels.sums import add_partials, column_sum
 
 _PROGRAMS = 528
-"""Number of programs in the backward pass: four for each multiprocessor of an H100.
+"""Number of programs in the backward pass: four for each streaming multiprocessor of an H100.
 
 Each program sums the gradients of its rows.
 """
@@ -99,7 +99,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # If the sum was not computed here, it gets no separate gradient.
+            # A sum that was not computed here has no gradient of its own.
             ctx.mark_non_differentiable(mean)
             return result, mean
 
@@ -171,9 +171,9 @@ class _Add(torch.autograd.Function):
 
 
 def _block(width: int) -> dict[str, int]:
-    """Return the block size for a row, which one program processes.
+    """Return the launch options for rows of this width.
 
-    Each thread gets at least eight numbers.
+    One program processes a row, and each thread gets at least eight numbers.
     """
     size = triton.next_power_of_2(width)
     return {"BLOCK": size, "num_warps": min(32, max(1, size // 256))}

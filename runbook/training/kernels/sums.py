@@ -1,9 +1,9 @@
-"""Gradients of biases and norms: sums over all tokens, added to megatron-core's float32 sums.
+"""Adds the gradients of biases and norms, summed over all tokens, to megatron-core's float32 sums.
 
-A layer has eight such vectors of biases and norms. Autograd would round each one to 16 bits, store
-it, and add it in a separate kernel in every micro-batch. At 1.3B these kernels took 4% of a step on
-an H200 (2026-11-26). Here one kernel writes partial sums in float32, and a second kernel adds them
-to the float32 sum in a fixed order.
+A layer has eight such bias and norm vectors. Autograd would round each one to 16 bits, store it,
+and add it in a separate kernel in every micro-batch. For a model of 1.3B parameters, these kernels
+took 4 % of a step on an H200 (2026-11-26). Here one kernel writes partial sums in float32, and a
+second kernel adds them to the float32 sum in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ import triton.language as tl
 from runbook.training.kernels.gradient_sums import gradient_after_sum, sums_in_place
 
 _ROW_BLOCKS = 32
-"""Number of programs along the rows of `column_sum`; each writes one partial sum."""
+"""Number of programs along the rows in `column_sum`. Each program writes one partial sum."""
 
 
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
-    """Return the sum of [..., width] over all dimensions but the last.
+    """Sum [..., width] over all dimensions but the last.
 
-    The sum is the gradient of a bias, in the form that `add_partials` returns.
+    The sum is the gradient of a bias, and is returned in the same form as by `add_partials`.
     """
     values = values.contiguous()
     width = values.shape[-1]
@@ -46,12 +46,12 @@ def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
 def add_partials(
     partials: torch.Tensor, parameters: Sequence[Any | None]
 ) -> list[torch.Tensor | None]:
-    """Add up partial sums [parameters, parts, width], at most three.
+    """Add up the partial sums [parameters, parts, width] of at most three parameters.
 
     Return each parameter's gradient.
 
-    If the parameter has a float32 sum, the gradient is added to it, and autograd gets None or the
-    tensor that its hook requires. A parameter that is None has no gradient.
+    If a parameter has a float32 sum, the gradient is added to that sum, and autograd gets None or
+    the tensor that the parameter's hook requires. A parameter that is None has no gradient.
     """
     count, parts, width = partials.shape
     targets: list[torch.Tensor | None] = [None] * 3
@@ -127,7 +127,8 @@ def _total(
     COLUMNS: tl.constexpr,
 ):
     which = tl.program_id(1)
-    # Triton knows at compile time whether there is a target, so this test has its own `if`.
+    # Triton evaluates `first is not None` at compile time, so this condition has an `if` of its
+    # own.
     if first is not None:
         if which == 0:
             _add_parts(

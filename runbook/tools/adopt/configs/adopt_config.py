@@ -40,8 +40,7 @@ _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
 """Smallest number of keys for which the share of unknown keys is checked.
 
-If a file has at least this many keys, and more than `_UNKNOWN_SHARE` of them are unknown, it
-belongs to another program.
+A larger file belongs to another program if more than `_UNKNOWN_SHARE` of its keys are unknown.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -55,7 +54,7 @@ _SPELLED_TWICE = (
 )
 """Keys that a configuration may set under two names, whose values must then agree."""
 _NO_VALUE = (ValueError, KeyError, TypeError, IndexError, OverflowError)
-"""Exceptions that a key's reader raises if our key has no equivalent value."""
+"""Exceptions that a conversion raises if our key has no equivalent value."""
 
 
 def adopt_config(
@@ -113,14 +112,14 @@ def _kind_of(config: ProgramConfig) -> ModelKind:
     """Return the kind of model that a configuration trains by default."""
     if config.model:
         return {**config.format.kind, **config.model.kind}
-    # Most recipes that are not in the table train a Llama model
+    # Most recipes that the table lacks train a Llama model
     if config.format in (NEMO_2, MEGATRON_BRIDGE):
         return {**config.format.kind, **LLAMA}
     return {**config.format.kind}
 
 
 def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
-    """Return the files as the source of the run file's comments."""
+    """Return the files as the source that comments in the run file refer to."""
     numbers = LineNumbers(dict(files))
     text = "".join(f"{line}\n" for line in numbers.lines)
     return Script(
@@ -175,7 +174,7 @@ def _ask_about_contradiction(
 ) -> None:
     """Ask which of two contradicting values applies.
 
-    A recipe's later assignment replaces the earlier one.
+    In a recipe, the later assignment replaces the earlier.
     """
     if config.recipe or key not in _SPELLED_TWICE or not value.line:
         return
@@ -190,7 +189,7 @@ def _ask_about_contradiction(
 
 
 def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
-    """Record each key that makes the model anything but a dense GPT."""
+    """Record each key that makes the model something other than a dense GPT."""
     for value in config.values:
         row = config.format.row(value.name)
         if not isinstance(row, DroppedKey) or not row.other_model:
@@ -203,7 +202,7 @@ def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _is_without_rotary(config: ProgramConfig) -> bool:
-    """Return whether a model learns its positions, so that no part of a head is rotated."""
+    """Return whether a model uses learned positions instead of rotary ones."""
     key = "model.position_embedding"
     for value in config.values:
         row = config.format.row(value.name)
@@ -213,7 +212,7 @@ def _is_without_rotary(config: ProgramConfig) -> bool:
 
 
 def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
-    """Ask for each value that is only known while the program runs."""
+    """Ask for each value that is known only while the program runs."""
     for value in config.values:
         row = config.format.row(value.name)
         if isinstance(row, CarriedKey) and not value.known:

@@ -19,7 +19,10 @@ from runbook.tools.adopt.configs.safe_values import safe_name, safe_value
 from runbook.tools.adopt.messages import AdoptMessage
 
 _MOST_VALUES = 3000
-"""Largest number of values with a key. The largest public configuration we have seen has 300."""
+"""Largest number of keys with a value.
+
+The largest public configuration that we have seen has 300.
+"""
 _MOST_NODES = 20_000
 """Largest number of values, sections and list items that are read.
 
@@ -32,14 +35,14 @@ _MOST_LETTERS = 200
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """One value of a configuration."""
+    """A value in a configuration."""
 
     name: str
     """Its dotted key, as the program spells it."""
     value: Any
-    """A number, a text, a boolean, None, or a list of them."""
+    """A number, a string, a boolean, None, or a list of these."""
     line: int
-    """Line in the file; 0 if the value is the program's default."""
+    """The line in the file, or 0 if the value is the program's default."""
     known: bool = True
     """Whether the value can be read without running the program."""
 
@@ -104,7 +107,7 @@ def _toml_lines(text: str) -> dict[str, int]:
 
 
 class _Reader:
-    """Reads the tree of one file, and counts its values."""
+    """Reads the values of a parsed file, and counts them."""
 
     def __init__(self, file_name: str) -> None:
         self.file_name = file_name
@@ -165,9 +168,9 @@ class _Reader:
                 yield self._value(name, self._plain(child, depth, name), line)
 
     def _key(self, node: yaml.Node) -> str:
-        """Return a key of YAML.
+        """Return a YAML key.
 
-        Raise `ParamsError` if it is a list or a section.
+        Raise `ParamsError` if the key is a list or a mapping.
         """
         if not isinstance(node, yaml.ScalarNode):
             line = node.start_mark.line + 1
@@ -181,7 +184,7 @@ class _Reader:
         depth: int,
         name: str,
     ) -> Any:
-        """Return a node as a plain value: a scalar, a list, or a section inside a mixed list."""
+        """Convert a node to a plain value: a scalar, a list, or a section inside a mixed list."""
         self._count(depth, name)
         if isinstance(node, yaml.SequenceNode):
             return [self._plain(item, depth + 1, name) for item in node.value]
@@ -200,7 +203,7 @@ class _Reader:
         depth: int,
         name: str,
     ) -> Any:
-        """Return a TOML value as a plain value, and count its items."""
+        """Convert a TOML value to a plain value, and count its items."""
         self._count(depth, name)
         if isinstance(value, list):
             return [self._counted(item, depth + 1, name) for item in value]
@@ -274,7 +277,7 @@ def safe(value: ConfigValue) -> ConfigValue:
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key, in the order of these values in the file."""
+    """Return the last value of each key, in the order in which the file sets them."""
     last: dict[str, ConfigValue] = {}
     for value in values:
         last.pop(value.name, None)

@@ -1,4 +1,4 @@
-"""Rules for reading another program's configuration: its keys, defaults and final step."""
+"""Rules for reading another program's configuration: keys, defaults, and a final computation."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class ConfigFormat:
     program: str
     """The program's usual name."""
     rows: tuple[KeyRow, ...]
-    """The rows for its keys, by precedence: the first row that matches a key applies."""
+    """The rows of the table of keys. The first row that matches a key applies."""
     defaults: Mapping[str, Any]
     """The program's defaults, by dotted key."""
     kind: ModelKind
@@ -48,7 +48,7 @@ class ConfigFormat:
         return next((row for row in self.rows if row.matches(name)), None)
 
     def has_section(self, name: str) -> bool:
-        """Return whether the program has keys below a name: `train` of `train.train_iters`."""
+        """Return whether the program has keys below a name: `train` for `train.train_iters`."""
         return any(row.name.startswith(f"{name}.") for row in self.rows)
 
 
@@ -86,5 +86,5 @@ def is_on(values: Values, name: str) -> bool:
 
 
 def line_of(values: Values, *names: str) -> int:
-    """Return the line of the first of these keys that the file has, or 0."""
+    """Return the line of the first of these keys that the file sets, or 0."""
     return next((values[name].line for name in names if name in values), 0)

@@ -1,4 +1,4 @@
-"""Proves a configuration: compares the value of each key in the file and in the run."""
+"""Proves the adoption of a configuration: compares each key's value in the file with the run's."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class _KeyVerdict:
     rendered: str = ""
     """Our value, formatted for people."""
     why: str = ""
-    """Why it differs."""
+    """Why the values differ."""
 
 
 def prove_config(
@@ -73,7 +73,7 @@ def differences(config: ProgramConfig) -> list[dict[str, object]]:
 
 
 def _proven(value: ConfigValue, row: KeyRow | None, key_verdict: _KeyVerdict) -> ProvenOption:
-    """Return the row of a key in the proof."""
+    """Return a key's row in the proof."""
     return ProvenOption(
         option=value.name,
         script=value.shown,
@@ -91,7 +91,7 @@ def _is_empty(value: ConfigValue) -> bool:
 
 
 def _verdict_of_replaced(row: KeyRow | None) -> _KeyVerdict:
-    """Return the result for a key that a later line overrides."""
+    """Return the verdict on a key that a later line overrides."""
     if row is None:
         return _KeyVerdict(OptionVerdict.UNACCOUNTED)
     return _KeyVerdict(OptionVerdict.DROPPED, why="set again in a later line, which applies")
@@ -103,7 +103,7 @@ def _verdict(
     findings: Findings,
     rendered: RenderedPhase | None,
 ) -> _KeyVerdict:
-    """Return the result for a key. A key without a row is unaccounted for."""
+    """Return the verdict on a key. A key that the table lacks is unaccounted for."""
     if isinstance(row, DroppedKey):
         return _verdict_of_dropped(value, row)
     if isinstance(row, CarriedKey):
@@ -112,7 +112,7 @@ def _verdict(
 
 
 def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
-    """Return the result for a dropped key, which is "same" if the value has no effect."""
+    """Return the verdict on a dropped key, which is "same" if the value has no effect."""
     if value.value is None or value.value in row.same_if:
         return _KeyVerdict(OptionVerdict.SAME)
     return _KeyVerdict(OptionVerdict.DROPPED, why=row.why)
@@ -121,7 +121,7 @@ def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
 def _verdict_of_carried(
     value: ConfigValue, row: CarriedKey, findings: Findings, rendered: RenderedPhase | None
 ) -> _KeyVerdict:
-    """Return the result for a key that corresponds to one of ours."""
+    """Return the verdict on a key that corresponds to one of ours."""
     if row.key == "model":
         return _verdict_of_model(findings)
 
@@ -154,7 +154,7 @@ def _why_changed(
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:
-    """Return the result for a model's name: "changed" if the catalogue does not have it."""
+    """Return the verdict on a model's name, which is "changed" if the catalogue lacks the model."""
     text = f"model: {findings.value('model')}"
     question = findings.questions.get("model", "")
     verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
@@ -209,7 +209,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _importance(row: KeyRow) -> Importance:
-    """Return how much a key matters, judging by its reason or by our key."""
+    """Return how important a key is, judging by the reason it was dropped, or by our key."""
     if isinstance(row, CarriedKey):
         return _importance_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:
@@ -220,7 +220,7 @@ def _importance(row: KeyRow) -> Importance:
 
 
 def _importance_of_carried(row: CarriedKey) -> Importance:
-    """Return how much one of our keys matters."""
+    """Return how important one of our keys is."""
     if row.key == "training.log_interval":
         return Importance.LOGGING
     if row.key.startswith(_SITE_KEYS):

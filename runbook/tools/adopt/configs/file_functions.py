@@ -1,4 +1,4 @@
-"""Functions of a Python file that can be followed, because their calls show all arguments."""
+"""Finds the functions of a Python file whose calls can be followed."""
 
 import ast
 from collections import Counter
@@ -32,9 +32,9 @@ class FileFunctions:
     """The functions and calls of a file."""
 
     plain: Mapping[str, ast.FunctionDef]
-    """Top-level functions, by name, whose name is not used for anything else at the top level."""
+    """Top-level functions by name, if nothing else at the top level has the same name."""
     calls: Mapping[str, list[ast.Call]]
-    """The calls of each name; `run.Partial(f, nodes=4)` counts as one of `f`."""
+    """The calls of each function by name; `run.Partial(f, nodes=4)` counts as a call of `f`."""
     with_result: frozenset[str]
     """Functions that return something other than a literal."""
     changing_names: frozenset[str]
@@ -66,7 +66,7 @@ class FileFunctions:
         self.depth -= 1
 
     def names_at_top(self, scope: Scope) -> Scope:
-        """Return the module-level names that have a single value that functions see."""
+        """Return the module-level names that have the same value in every function."""
         names = Scope(dict(scope.names))
         names.forget(self.changing_names)
         return names

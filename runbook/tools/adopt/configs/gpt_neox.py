@@ -90,7 +90,10 @@ def _take_precision(values: Values, findings: Findings) -> None:
 
 
 def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Compute the width of a gated block. Drop the positions if rotary embeddings are used."""
+    """Compute the width of a gated feed-forward block.
+
+    Drop position embeddings if rotary ones are used.
+    """
     if kind["position_embedding"] == "rope":
         findings.drop("training.shape.positions")
     if kind["activation"] != "swiglu":
@@ -119,7 +122,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
-    """Take the epsilon of the norm that the model uses."""
+    """Take the epsilon of the kind of norm that the model uses."""
     if kind["normalization"] == "rmsnorm":
         kind["norm_epsilon"] = number(values, "rms_norm_epsilon", 1e-8)
     else:
@@ -127,9 +130,9 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Take a decay that is given as a fraction of the steps.
+    """Take a decay length that is given as a fraction of the steps.
 
-    Replace an unknown decay shape with a cosine.
+    Replace an unknown decay with a cosine.
     """
     iterations = findings.number("training.iterations")
     share = number(values, "lr_decay_fraction")
@@ -171,7 +174,7 @@ def _leave_other_positions(values: Values, findings: Findings) -> None:
 
 
 _SPARSE = ("local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer")
-"""Attention to a part of the earlier tokens, as GPT-NeoX's `attention_config` names it."""
+"""Names in GPT-NeoX's `attention_config` for attention to only some of the earlier tokens."""
 
 
 def _leave_sparse_attention(values: Values, findings: Findings) -> None:
@@ -187,7 +190,7 @@ def _leave_sparse_attention(values: Values, findings: Findings) -> None:
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:
-    """Take the accumulation steps if no global batch is given. Ask for the number of nodes."""
+    """If no global batch is given, take the accumulation steps and ask for the number of nodes."""
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:

@@ -55,7 +55,7 @@ _PRECISION_SAYS_MORE = "`precision` or `bf16` says more"
 
 
 def _power_of_two(value: Any) -> float:
-    """Read the exponent of a loss scale."""
+    """Convert the exponent of a loss scale to the scale."""
     return 2.0 ** integer(value)
 
 

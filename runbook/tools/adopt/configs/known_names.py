@@ -1,4 +1,4 @@
-"""Determines which names of a Python file have a known value without running it."""
+"""Determines, without running a Python file, which of its names have a known value."""
 
 import ast
 import math
@@ -22,17 +22,17 @@ _NAMED = (
     | ast.MatchAs
     | ast.MatchStar
 )
-"""Kinds of syntax nodes that assign the name they contain."""
+"""Types of syntax nodes that bind the name they contain."""
 
 
 @dataclass
 class Scope:
-    """The values of names, if the statements read so far determine them."""
+    """The names whose values are determined by the statements read so far."""
 
     names: dict[str, Any] = field(default_factory=dict)
 
     def value(self, node: ast.expr) -> Any:
-        """Return the value of an expression made of literals, known names and arithmetic."""
+        """Return the value of an expression that has only literals, known names and arithmetic."""
         if isinstance(node, ast.Name):
             return self.names.get(node.id, UNKNOWN)
         if isinstance(node, ast.BinOp):
@@ -67,7 +67,7 @@ class Scope:
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return the truth of tests joined by `and` or `or`; a single test may decide it."""
+        """Return whether tests joined by `and` or `or` are true; a single test may decide."""
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
@@ -75,7 +75,7 @@ class Scope:
         return None if None in truths else not deciding
 
     def _compared(self, test: ast.Compare) -> bool | None:
-        """Return the truth of one comparison of known values."""
+        """Return whether a comparison of known values is true."""
         left_value = self.value(test.left)
         right_value = self.value(test.comparators[0])
         if len(test.ops) > 1 or left_value is UNKNOWN or right_value is UNKNOWN:
@@ -119,7 +119,7 @@ class Scope:
                 self.learn(target.id, value)
 
     def learn(self, name: str, value: Any) -> None:
-        """Record the value of a name if the value is immutable; methods may change a list.
+        """Record the value of a name if the value is immutable. A method could change a list.
 
         Secrets are not recorded: if a secret had an innocuous name, it would be shown wherever the
         name is used.
@@ -147,8 +147,8 @@ class Scope:
     def inside(self, function: Function, calls: Sequence[ast.Call]) -> "Scope":
         """Return the names whose values are known inside a function.
 
-        Known names are those of the surrounding code, and the arguments that are equal in all
-        calls.
+        These are the known names of the surrounding code, and the parameters that have the same
+        argument in all calls.
         """
         inner = Scope(dict(self.names))
         inner.forget(parameters(function))
@@ -174,7 +174,7 @@ class Scope:
 
 
 def is_scalar(value: Any) -> bool:
-    """Return whether a value is known and is None, a number, a text or a boolean."""
+    """Return whether a value is known, and is None, a number, a string or a boolean."""
     return value is None or isinstance(value, bool | int | float | str)
 
 
@@ -215,7 +215,7 @@ def arguments_given(function: Function, call: ast.Call) -> dict[str, ast.expr] |
 def _literals_given(
     function: Function, call: ast.Call, defaults: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return the argument for each parameter whose value the call states."""
+    """Return the arguments that a call gives as literals, by parameter."""
     nodes = arguments_given(function, call)
     values: dict[str, object] = dict.fromkeys(parameters(function), UNKNOWN)
     if nodes is None:
@@ -275,7 +275,7 @@ _COMPARISONS: Mapping[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 
 
 def _comparison(sign: ast.cmpop, left_value: Any, right_value: Any) -> bool | None:
-    """Return the truth of a comparison, or None for two objects of unknown identity."""
+    """Return whether a comparison is true, or None if it depends on the identity of objects."""
     compare = _COMPARISONS.get(type(sign))
     if compare is not None:
         return bool(compare(left_value, right_value))

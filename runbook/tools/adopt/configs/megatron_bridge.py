@@ -60,7 +60,7 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_evaluation(values: Values, findings: Findings) -> None:
-    """Take the recipes' evaluation if the file has no interval."""
+    """Take the recipes' evaluation settings if the file sets no interval."""
     if "validation.eval_interval" in values or "train.eval_interval" in values:
         return
     source = "the recipes' common part"

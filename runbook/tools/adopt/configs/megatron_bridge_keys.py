@@ -52,7 +52,7 @@ _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
 
 
 def _precision(value: Any) -> str:
-    """Convert the name of a precision."""
+    """Convert the program's name for a precision to ours."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:
@@ -65,7 +65,7 @@ def _seconds(minutes: Any) -> int:
     return 60 * integer(minutes)
 
 
-# TrainingConfig and ValidationConfig; earlier versions have evaluation in TrainingConfig
+# TrainingConfig and ValidationConfig. Earlier versions configure evaluation in TrainingConfig.
 _TRAIN_ROWS = (
     *in_section(
         "train",

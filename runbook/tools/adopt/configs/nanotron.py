@@ -84,7 +84,7 @@ def _take_global_batch(values: Values, findings: Findings) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take nanotron's schedule: decay after the warm-up, or after a constant phase."""
+    """Take nanotron's schedule, in which the decay follows the warm-up or a constant phase."""
     style = text(values, f"{_SCHEDULE}.lr_decay_style") or "linear"
     line = line_of(values, f"{_SCHEDULE}.lr_decay_style")
     if style == "1-sqrt":
@@ -112,7 +112,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 def _take_stable_schedule(
     findings: Findings, style: str, start: int, length: int, line: int
 ) -> None:
-    """Take a decay of `length` steps that begins at step `start`, after a constant phase."""
+    """Take a decay of `length` steps that starts at step `start`, after a constant phase."""
     end = start + length
     is_wsd = "lr_decay_starting_step after the warm-up"
     findings.take("training.schedule", "wsd", line, is_wsd)
@@ -126,7 +126,7 @@ def _take_stable_schedule(
 
 
 def _leave_later_stages(values: Values, findings: Findings) -> None:
-    """Note that a run has only one text, but the file has several stages of text."""
+    """Note that a run reads one dataset, but the file has several data stages."""
     stages = {name.split(".")[1] for name in values if name.startswith("data_stages.")}
     if len(stages) > 1:
         line = line_of(values, "data_stages.1.name", "data_stages.1.start_training_step")

@@ -1,7 +1,7 @@
 """The keys of nanotron's YAML files: model, optimizer, parallelism, tokens and data_stages.
 
 Based on huggingface/nanotron, 2026-11 (src/nanotron/config/config.py and models_config.py), and on
-files of its users.
+its users' files.
 """
 
 from typing import Any
@@ -192,7 +192,7 @@ _TOKENS_ROWS = in_section(
     IntegerKey("limit_val_batches", "training.eval_iterations", why="nothing is evaluated"),
     DroppedKey("limit_test_batches", why="there is no test after the training", same_if=ZERO),
 )
-# config.py, DatasetStageArgs; one `data` section in earlier versions
+# config.py, DatasetStageArgs; earlier versions have one `data` section
 _DATA_ROWS = (
     *in_section(
         "data_stages",

@@ -1,7 +1,7 @@
 """Reads nanotron's configurations in Python: files that build a `Config` and save it as YAML.
 
-Based on huggingface/nanotron, 2026-11 (examples). Values in these files get the dotted keys of the
-YAML files, so that one table works for both. The file is never executed.
+Based on huggingface/nanotron, 2026-11 (examples). Values in these files get the same dotted keys as
+in the YAML files, so that both can share a table. The file is never executed.
 """
 
 import ast
@@ -57,28 +57,27 @@ _CHANGES_NOTHING = (
     "isinstance",
     "hasattr",
 )
-"""Last names of calls that do not change a configuration."""
+"""Functions and methods that do not change a configuration, by the last part of their name."""
 _READS_ONLY = ("get", "items", "keys", "index", "count")
 """Methods of lists and dictionaries that do not change them."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
-"""Last names of calls in the head of a loop that return the items of a part one by one."""
+"""Functions and methods through which a loop iterates over a list's own items."""
 _ANY_ITEM = "*"
-"""Stands for the number of an item in the dotted key of a loop's variable."""
+"""Stands for an item's index in the dotted key of a loop's variable."""
 _MOST_LOOPS = 3
-"""Largest depth of nested loops whose variables are followed."""
+"""Deepest nesting of loops whose variables are followed."""
 _MUTABLE = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
 """Expressions whose values a method may change later."""
 _MOST_NODES = 10_000
-"""Largest number of expressions that are read. Names whose lists contain each other would repeat
-forever."""
+"""Largest number of expressions that are read. Lists that contain each other would never end."""
 _MOST_DEPTH = 40
 """Deepest nesting of expressions that is read. Names that refer to each other would never end."""
 
 
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
-    """Return the values of the last `Config` that a file builds, by the keys of a YAML file.
+    """Return the values of the last `Config` that a file builds, under the keys of a YAML file.
 
-    The result is empty if the file does not build one. Raise `ParamsError` if it repeats forever.
+    The result is empty if the file builds no `Config`. Raise `ParamsError` if the values never end.
     """
     classes = _imported_classes(tree)
     if _CONFIG not in classes:
@@ -109,16 +108,16 @@ class _BuiltConfig:
 
     call: ast.Call
     variable: str
-    """The variable that holds it; empty if no variable does."""
+    """The variable that holds the configuration, or '' if no variable does."""
     statements: Sequence[ast.stmt]
     """The statements in the same body that always run."""
     names: Mapping[str, ast.expr]
-    """The expression for which each name stands, if exactly one statement sets the name."""
+    """The expression assigned to each name that exactly one statement sets."""
     scope: Scope
 
 
 def _last_config(tree: ast.Module) -> _BuiltConfig | None:
-    """Return the last `Config` that is built at the top of a file, or else in one of its functions."""
+    """Return the last `Config` built at a file's top level, or else in one of its functions."""
     top = _always_run(tree.body)
     built = _config_in(tree, top)
     if built:
@@ -143,7 +142,7 @@ def _always_run(body: Sequence[ast.stmt]) -> list[ast.stmt]:
 
 
 def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig | None:
-    """Return the last of these statements that builds a `Config`, with the names it can use."""
+    """Return the last `Config` that these statements build, and the names known at that point."""
     names, scope = _names_of(tree, statements)
     for statement in reversed(statements):
         call = getattr(statement, "value", None)
@@ -168,7 +167,7 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
-            # A secret would be shown under every key that its name is used for
+            # Otherwise, a secret would be shown under every key that is set to its name
             if is_secret_name(target.id):
                 continue
             names[target.id] = value
@@ -186,10 +185,9 @@ class _ConfigReader:
     names: Mapping[str, ast.expr]
     scope: Scope
     paths: dict[str, list[str]] = field(default_factory=dict)
-    """The dotted keys of the parts of the configuration that each variable holds."""
+    """For each variable, the dotted keys of the parts of the configuration that it holds."""
     plain_keys: set[str] = field(default_factory=set)
-    """The dotted keys of values that no other statement can change: numbers, texts and unknown
-    values."""
+    """The dotted keys of values that no other statement can change, such as numbers."""
     num_nodes: int = 0
     depth: int = 0
 
@@ -240,7 +238,7 @@ class _ConfigReader:
             yield from rows
         if len(self.paths) == num_parts:
             return
-        # A name that became a part through this change may have been changed before
+        # This change may make a variable part of the configuration that was changed earlier
         for statement in statements:
             if statement not in named and list(self._changes_of(statement, built)):
                 yield _unknown(statement)
@@ -262,7 +260,7 @@ class _ConfigReader:
             yield _unknown(statement)
 
     def _name_items(self, statement: ast.stmt) -> None:
-        """Record the variables of a statement's loops as items of the parts in these loops."""
+        """Record that the variables of a statement's loops hold items of the configuration."""
         for target, iterable in _loops_of(statement):
             keys = self._keys_of_items(iterable)
             for name in _bound_by(target):
@@ -270,9 +268,9 @@ class _ConfigReader:
                 known_keys += [key for key in keys if key not in known_keys]
 
     def _keys_of_items(self, iterable: ast.expr) -> list[str]:
-        """Return the dotted keys of the items of a loop.
+        """Return the dotted keys of a loop's items.
 
-        The list is empty if the loop goes through no part.
+        The list is empty if the loop does not iterate over a part of the configuration.
         """
         keys: list[str] = []
         for part in _gone_through(iterable):
@@ -287,7 +285,7 @@ class _ConfigReader:
     def _changed(
         self, variable: str, attribute: str, value: ast.expr, *, is_certain: bool
     ) -> Iterator[ConfigValue]:
-        """Yield a change of an attribute under each key that the variable has."""
+        """Yield a change of an attribute, once for each key of the variable."""
         for path in list(dict.fromkeys(self.paths[variable])):
             name = _joined(path, attribute)
             if is_certain:
@@ -297,7 +295,7 @@ class _ConfigReader:
                 yield ConfigValue(name, source, value.lineno, known=False)
 
     def _may_change(self, statement: ast.stmt) -> bool:
-        """Return whether a statement may change the configuration in a way that is not followed."""
+        """Return whether a statement may change the configuration in ways that are not followed."""
         return (
             self._sets_an_item(statement)
             or self._has_another_name(statement)
@@ -305,7 +303,7 @@ class _ConfigReader:
         )
 
     def _sets_an_item(self, statement: ast.stmt) -> bool:
-        """Return whether a statement sets or deletes a part other than by an assignment."""
+        """Return whether a statement sets or deletes a part without a plain assignment."""
         followed = [target for target in assigned_targets(statement) if dotted(target)]
         for node in _nodes_in(statement):
             is_load = isinstance(getattr(node, "ctx", None), ast.Load)
@@ -316,7 +314,7 @@ class _ConfigReader:
         return isinstance(statement, ast.AugAssign) and bool(self._place(statement.target)[0])
 
     def _has_another_name(self, statement: ast.stmt) -> bool:
-        """Return whether a statement gives a part a name that is not followed."""
+        """Return whether a statement binds a part to a name that is not followed."""
         values: list[ast.expr] = []
         targets = assigned_targets(statement)
         is_new = any(not self._place(target)[0] for target in targets)
@@ -334,7 +332,7 @@ class _ConfigReader:
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
         """Return whether a call may change a part.
 
-        The call is a method of the part, or receives the part as an argument.
+        It may if it is a method of the part, or receives the part as an argument.
         """
         name = _called_name(call)
         if name in _CHANGES_NOTHING:
@@ -352,9 +350,10 @@ class _ConfigReader:
         return any(self._is_part(item) for value in arguments for item in _items_of(value))
 
     def _place(self, node: ast.expr) -> tuple[str, str]:
-        """Return the configuration's variable at the start of an expression, and its attribute.
+        """Return the configuration's variable at the start of an expression, and the attribute.
 
-        Both texts are empty if there is no such variable. An item of a list is treated as the list.
+        Both strings are empty if there is no such variable. An item of a list is treated as the
+        list.
         """
         name = dotted(_without_items(node))
         parts = name.split(".")
@@ -374,7 +373,7 @@ class _ConfigReader:
         return not all(self._is_plain(key) for key in keys)
 
     def _is_plain(self, key: str) -> bool:
-        """Return whether a key has a value that no other statement can change."""
+        """Return whether no other statement can change a key's value."""
         if _ANY_ITEM not in key:
             return key in self.plain_keys
         pattern = re.compile(re.escape(key).replace(re.escape(_ANY_ITEM), r"\d+"))
@@ -400,7 +399,7 @@ class _ConfigReader:
                 yield from self.values(_joined(path, keyword.arg), keyword.value)
 
     def _plain(self, path: str, node: ast.expr) -> ConfigValue:
-        """Return a value that is not a nanotron class, or its source if it is not known."""
+        """Return a value that is not a nanotron class, or its source text if it is unknown."""
         value = self.scope.value(node)
         if value is UNKNOWN:
             value = self._choice(node)
@@ -418,7 +417,7 @@ class _ConfigReader:
         return UNKNOWN
 
     def _attribute(self, node: ast.Attribute) -> ast.expr | None:
-        """Return the argument that set an attribute of a variable: `model_config.vocab_size`."""
+        """Return the argument that set a variable's attribute, as in `model_config.vocab_size`."""
         variable, _, attribute = dotted(node).partition(".")
         built = self.names.get(variable)
         if not isinstance(built, ast.Call) or is_secret_name(attribute):
@@ -436,7 +435,7 @@ class _ConfigReader:
 
 
 def _unknown(statement: ast.stmt) -> ConfigValue:
-    """Return the row of a statement whose effect on the configuration is unknown."""
+    """Return a value that represents a statement with an unknown effect on the configuration."""
     return ConfigValue("statement", source_of_head(statement), statement.lineno, known=False)
 
 
@@ -456,12 +455,12 @@ def _loops_of(statement: ast.stmt) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _bound_by(target: ast.expr) -> list[str]:
-    """Return the names that a loop gives to its items: `number` and `stage`."""
+    """Return the names that a loop binds to its items, such as `number` and `stage`."""
     return [node.id for node in ast.walk(target) if isinstance(node, ast.Name)]
 
 
 def _gone_through(iterable: ast.expr) -> list[ast.expr]:
-    """Return the lists whose items a loop yields, such as `stages` for `enumerate(stages)`."""
+    """Return the lists over which a loop iterates, such as `stages` for `enumerate(stages)`."""
     if not isinstance(iterable, ast.Call) or _called_name(iterable) not in _GIVES_ITEMS:
         return [iterable]
     if isinstance(iterable.func, ast.Attribute):
@@ -480,12 +479,12 @@ def _called_name(call: ast.Call) -> str:
 
 
 def _calls_in(statement: ast.stmt) -> list[ast.Call]:
-    """Return the calls of a statement, without those of the statements inside it."""
+    """Return the calls in a statement, without those in the statements inside it."""
     return [node for node in _nodes_in(statement) if isinstance(node, ast.Call)]
 
 
 def _items_of(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the values that an expression may have, with the items of lists: `[a, b if c else d]`."""
+    """Yield the values that an expression may have, such as a, b and d for `[a, b if c else d]`."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         children = node.elts
     elif isinstance(node, ast.Dict | ast.BoolOp):
@@ -516,7 +515,7 @@ def _without_items(node: ast.expr) -> ast.expr:
 
 
 def _builds_another(statement: ast.stmt, built: _BuiltConfig) -> bool:
-    """Return whether a later statement may assign another `Config` to the variable."""
+    """Return whether a later statement may assign a different `Config` to the variable."""
     value = getattr(statement, "value", None)
     if not isinstance(value, ast.Call) or last_name(value.func) != _CONFIG:
         return False

@@ -66,7 +66,7 @@ _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
 
 
 def _precision(value: Any) -> str:
-    """Convert the name of a precision, or of its class."""
+    """Convert NeMo's name for a precision, or the precision's class, to ours."""
     name = str(value).lower()
     for sign, precision in _PRECISION_SIGNS.items():
         if sign in name:
@@ -77,7 +77,7 @@ def _precision(value: Any) -> str:
 def _batches(value: Any) -> int:
     """Convert a number of batches.
 
-    0.0 means no batches; other fractions of an epoch cannot be converted.
+    0.0 means no batches. Other fractions of an epoch cannot be converted.
     """
     is_share = isinstance(value, float) and value < 1
     if is_share and value:
@@ -86,7 +86,7 @@ def _batches(value: Any) -> int:
 
 
 def _shares(value: Any) -> str:
-    """Convert the split of the text, which is `900,50,50` or a list of three."""
+    """Convert the split of the text, which is a string `900,50,50` or a list of three numbers."""
     text = value if isinstance(value, str) else ",".join(map(str, value))
     return text.strip("[]").replace(" ", "")
 

@@ -38,7 +38,7 @@ _EIGHT_BITS = {
     "fp8_subchannel": "blockwise",
     "fp8": "delayed",
 }
-"""8-bit scaling by a substring of the precision's name. The first one that matches applies.
+"""The 8-bit scaling, by a substring of the precision's name. The first one that matches applies.
 
 Source: recipes/precision/mixed_precision.py.
 """
@@ -85,7 +85,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def take_recipe_model(values: Values, findings: Findings) -> None:
-    """Take the model of the recipe or of its class, unless the file sets its own shape."""
+    """Take the model from the recipe or its model class, unless the file sets its own shape."""
     model_class = text(values, "model.config._target_")
     provider = text(values, "model._target_")
     weights = weights_of(provider)
@@ -141,7 +141,7 @@ def _take_eight_bits(values: Values, findings: Findings) -> None:
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:
-    """Take a tenth of the peak if the file does not set the minimum learning rate."""
+    """Take a tenth of the peak as minimum learning rate, if the file does not set one."""
     if "optim.lr_scheduler.min_lr" in values or "optim.min_lr" in values:
         return
     peak = findings.value("training.learning_rate", _PEAK)
@@ -150,7 +150,7 @@ def _take_least_rate(values: Values, findings: Findings) -> None:
 
 
 def _take_saves(values: Values, findings: Findings) -> None:
-    """Turn checkpoints off if NeMo's are off; ask for the interval if NeMo's is in minutes."""
+    """Turn checkpoints off if NeMo's are. Ask for the interval if NeMo's is in minutes."""
     is_given = "trainer.enable_checkpointing" in values
     is_off = is_given and not is_on(values, "trainer.enable_checkpointing")
     has_none = "log.ckpt" in values and value_of(values, "log.ckpt") is None

@@ -1,4 +1,4 @@
-"""The configuration of another program: which program, and the values by dotted key."""
+"""Reads the configuration of another program, and recognizes the program."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class ProgramConfig:
 
     format: ConfigFormat
     values: tuple[ConfigValue, ...]
-    """The file's values, in the file's order."""
+    """The values, in the order of the file."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,13 +70,13 @@ class ProgramConfig:
 
     @property
     def recipe(self) -> str:
-        """The recipe that the file starts from, or an empty string."""
+        """The recipe from which the file starts, or an empty string."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
 
     @property
     def model(self) -> ModelRecipe | None:
-        """The model of the configuration's class or recipe, or None if no table has either."""
+        """The model of the configuration's class or recipe, or None if our tables have neither."""
         model_class = by_name(self.values).get("model.config._target_")
         if model_class:
             return recipe_of_class(str(model_class.value))
@@ -94,9 +94,9 @@ class ProgramConfig:
 
 
 def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramConfig | None:
-    """Return the configuration in files, or None if they are something else, such as a script.
+    """Return the configuration in these files, or None for other files, such as a script.
 
-    If a Python file has several recipes, its default is used, or the one numbered `launch_number`.
+    If a Python file has several recipes, use its default, or the recipe numbered `launch_number`.
     Raise `ParamsError` if a second file or the number would have no effect.
     """
     endings = {Path(name).suffix for name, _ in files}
@@ -124,7 +124,7 @@ def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> Non
 
 
 def _read_toml(name: str, text: str) -> ProgramConfig:
-    """Return torchtitan's configuration. Raise `ParamsError` if the file is another program's."""
+    """Return torchtitan's configuration. Raise `ParamsError` for another program's file."""
     values = toml_values(text, name)
     if not _count_signs(TORCHTITAN, values):
         raise ParamsError(AdoptMessage.NOT_TORCHTITAN, name=name)
@@ -132,7 +132,7 @@ def _read_toml(name: str, text: str) -> ProgramConfig:
 
 
 def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
-    """Return the configuration of YAML files. A later file overrides an earlier one."""
+    """Return the configuration in YAML files. Later files override earlier ones."""
     first_name = files[0][0]
     numbers = LineNumbers(dict(files))
     values: list[ConfigValue] = []
@@ -142,7 +142,7 @@ def _read_yaml(files: Sequence[NamedText]) -> ProgramConfig:
 
     _refuse_by_name(values, first_name)
     best = max(_YAML_FORMATS, key=lambda config_format: _count_signs(config_format, values))
-    # Lightning's command line also names classes in this way, but their models are unknown
+    # Lightning's command line also gives classes in this way, but their models are unknown
     is_lightnings = any(value.name.endswith(".class_path") for value in values)
     if is_lightnings or _count_signs(best, values) < _ENOUGH_SIGNS:
         raise ParamsError(AdoptMessage.NOT_A_CONFIGURATION, files=first_name)
@@ -176,13 +176,13 @@ def _refuse_by_name(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _count_signs(config_format: ConfigFormat, values: Sequence[ConfigValue]) -> int:
-    """Count the keys of a file that identify a format."""
+    """Count the file's keys that identify a format."""
     names = {value.name for value in values}
     return sum(_has_sign(names, sign) for sign in config_format.signs)
 
 
 def _has_sign(names: Iterable[str], sign: str) -> bool:
-    """Return whether the keys include a sign: a key, or a section with a trailing dot."""
+    """Return whether the keys include a sign, which is a key, or a section with a trailing dot."""
     if sign.endswith("."):
         return any(name.startswith(sign) for name in names)
     return sign in names
@@ -208,7 +208,7 @@ def _refuse_fine_tuning(values: Sequence[ConfigValue], name: str) -> None:
 
 
 def _other_layers(value: ConfigValue) -> str:
-    """Return the layers that a value sets instead of attention, or an empty string."""
+    """Return the kind of layers that a value sets instead of attention, or an empty string."""
     if value.name.endswith(".is_mamba_config") and value.value is True:
         return "mamba"
     if value.name == "attention_config":
@@ -239,7 +239,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
 
 
 def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:
-    """Return the call of a recipe that becomes the run file."""
+    """Return the recipe call from which the run file is made."""
     if launch_number > len(calls):
         raise ParamsError(
             AdoptMessage.RECIPE_OUT_OF_RANGE,

@@ -19,7 +19,7 @@ from runbook.tools.adopt.configs.syntax import (
 )
 
 _HELPERS = ("set_primary_perf_configs",)
-"""Functions that change a recipe, whose keyword arguments have rows in the table."""
+"""Functions that change a recipe through keyword arguments that the table of keys has."""
 _STARTERS = ("run.run", "nemo_run.run", "run.cli.main", "pretrain", "llm.pretrain")
 """Functions that start the training of a recipe without changing it."""
 _STARTER_ARGUMENTS = frozenset(
@@ -48,7 +48,7 @@ _READABLE = (
 )
 """Attributes of a recipe that are numbers or names.
 
-Reading one of them, for example for an executor, changes nothing.
+A statement that only reads them, for example to create an executor, changes nothing.
 """
 
 
@@ -78,7 +78,7 @@ def starts_with(statement: ast.stmt, recipe: ast.Call) -> bool:
 
 
 def is_readable(name: str) -> bool:
-    """Return whether a part of a recipe is a number or a name, and so immutable."""
+    """Return whether a part of a recipe is a number or a name, and therefore immutable."""
     return name in _READABLE
 
 
@@ -94,7 +94,7 @@ def _changes_nothing(variable: str, statement: ast.AST) -> bool:
 
 
 def _reads_numbers(statement: ast.AST, variable: str) -> bool:
-    """Return whether a statement only reads numbers of the recipe."""
+    """Return whether a statement only reads numbers from the recipe."""
     leaves = {f"{variable}.{name}" for name in _READABLE}
     uses = 0
     reads = 0
@@ -171,7 +171,7 @@ def _added(
 def _given_to(
     function: str, call: ast.Call, variable: str, reader: ValueReader
 ) -> list[ConfigValue] | None:
-    """Return the changes that a function makes if it receives the whole recipe."""
+    """Return the changes that a function makes when it receives the whole recipe."""
     arguments = [*call.args, *(keyword.value for keyword in call.keywords)]
     is_whole = [dotted(argument) == variable for argument in arguments]
     if not any(is_whole):

@@ -49,7 +49,7 @@ _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
 """Largest number of configurations mentioned in one statement.
 
-Each configuration is searched for in the whole statement.
+The whole statement is searched for each of them.
 """
 _MOST_BRANCHES = 200
 """Largest number of branches around one statement.
@@ -74,11 +74,11 @@ _NO_OBJECTS = frozenset(
         "sum",
     )
 )
-"""Functions that return numbers, texts or an element of a dictionary."""
+"""Functions that return a number, a string or an element of a dictionary."""
 Makers = Mapping[str, bool]
 """Functions that make recipes, by name.
 
-The value is True if each call makes a new configuration, as torchtitan's functions do, and those of
+The value is True if each call makes a new configuration, as with torchtitan's functions and
 Megatron Bridge's recipes.
 """
 
@@ -104,20 +104,20 @@ class RecipeReader:
     top: Scope
     """The module-level names."""
     start: Branches = ()
-    """If this function was followed from a call, the branches around that call."""
+    """The branches around the call from which this function was followed, if there is one."""
     is_followed: bool = False
     bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of the functions that make recipes; the `recipe` of each call is the function's name.
+    """Calls of functions that make recipes; `recipe` is then the name of the function.
     """
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """The value of each return statement that was read, and the branches around it."""
 
     def read(self, body: Sequence[ast.stmt], path: Branches) -> None:
-        """Read statements that are inside the branches of `path`."""
+        """Read statements that are inside the branches in `path`."""
         for statement in body:
             self._statement(statement, path)
             if self._may_have_left(statement):
@@ -218,13 +218,13 @@ class RecipeReader:
         self._forget_objects(names)
 
     def _forget_objects(self, names: Sequence[str]) -> None:
-        """Forget the objects of variables. Changes to a recipe still apply."""
+        """Forget the objects that variables hold. A variable that holds a recipe keeps it."""
         for name in names:
             if name in self.bindings and not self._is_recipe(name):
                 del self.bindings[name]
 
     def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
-        """Report a compound statement whose head uses a recipe, as in a loop over its callbacks."""
+        """Report a compound statement whose head uses a recipe, like a loop over its callbacks."""
         mentioned = self._mentioned(nodes)
         if not mentioned:
             return
@@ -233,7 +233,7 @@ class RecipeReader:
             self._add(variable, unread, path)
 
     def _definition(self, statement: Function | ast.ClassDef, path: Branches) -> None:
-        """Report the statements of an inner function that change a recipe of the outer one.
+        """Report the statements of an inner function that change an outer function's recipe.
 
         A default argument, as in `def tune(r=recipe)`, is bound when the function is defined.
         """
@@ -324,7 +324,7 @@ class RecipeReader:
         self._add_changes(changed, statement, path)
 
     def _rebind(self, statement: ast.stmt) -> None:
-        """Forget the objects of variables that a statement sets, or record an object's new name."""
+        """Forget objects in variables that a statement sets, or record an object's new name."""
         value = getattr(statement, "value", None)
         held_configs: list[HeldConfig] = []
         if isinstance(value, ast.Name):
@@ -337,8 +337,8 @@ class RecipeReader:
     def _open_nested(self, statement: ast.stmt, call: ast.Call | None, path: Branches) -> None:
         """Track the recipes created inside a statement, as in `run.run(tune(pretrain_recipe()))`.
 
-        What happens to such a recipe is not read, unless it is passed directly to a function that
-        starts the training.
+        Report the statement as not understood, unless it passes such a recipe directly to a
+        function that starts the training.
         """
         for node in ast.walk(statement):
             if not isinstance(node, ast.Call) or node is call:
@@ -358,7 +358,7 @@ class RecipeReader:
     ) -> None:
         """Track the recipe that a call creates.
 
-        The earlier recipe of the variable gets no more changes.
+        The variable's earlier recipe is no longer changed.
         """
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)
@@ -368,12 +368,12 @@ class RecipeReader:
         if isinstance(statement, ast.Return):
             names = [""]
         elif not names:
-            # Changes to `recipes["base"]` are not read
+            # Changes to a target such as `recipes["base"]` are not followed
             opened.add(_unread(statement), path)
         self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
-        """Return whether a call returns a recipe made by a function of the file."""
+        """Return whether a call returns a recipe that a function in the file makes."""
         maker = dotted(call.func)
         is_maker = self.context.makers.get(maker) is False
         return is_maker and maker in self.context.functions.with_result
@@ -401,9 +401,9 @@ class RecipeReader:
         return opened
 
     def _is_maker(self, variable: str, call: ast.Call) -> bool:
-        """Return whether a call makes a recipe with a function of the file, for a variable.
+        """Return whether a call makes a recipe for a variable, with a function of the file.
 
-        If each call makes a new configuration, a function may return it without a variable.
+        The variable is not needed if each call makes a new configuration.
         """
         makes_own = self.context.makers.get(dotted(call.func))
         return makes_own is not None and (bool(variable) or makes_own)
@@ -420,8 +420,8 @@ class RecipeReader:
     def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
         """Track the recipe that a function in the file makes.
 
-        The changes are certain only if the function has one caller, or if each call makes a new
-        configuration.
+        Changes to the recipe are certain only if the function is called once, or if each call makes
+        a new configuration.
         """
         maker = dotted(call.func)
         num_calls = len(self.context.functions.calls.get(maker, []))
@@ -441,8 +441,8 @@ class RecipeReader:
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
         if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
-            # The call only copies the recipe, or its result is known only at run time, so later
-            # changes to the variable still count
+            # Keep the recipe, because the call may only copy it, so that later changes to the
+            # variable still count
             if inner is not None:
                 self._add_unread(variable, statement, path)
             return
@@ -488,9 +488,9 @@ class RecipeReader:
     def _bindings_given(
         self, function: ast.FunctionDef, call: ast.Call
     ) -> dict[str, list[HeldConfig]] | None:
-        """Return the configurations that a call passes to parameters.
+        """Return the configurations that a call passes, by parameter.
 
-        Return None if an argument uses a recipe in another way.
+        Return None if an argument uses a recipe in any other way.
         """
         by_parameter: dict[str, list[HeldConfig]] = {}
         for name, node in (arguments_given(function, call) or {}).items():
@@ -504,9 +504,9 @@ class RecipeReader:
         return by_parameter
 
     def result(self) -> list[HeldConfig]:
-        """Return the value that a followed function certainly returns.
+        """Return the value that a followed function returns.
 
-        The list is empty if that is uncertain.
+        The list is empty if the value is uncertain.
         """
         if len(self.returned) != 1:
             return []
@@ -531,7 +531,7 @@ class RecipeReader:
         return ValueReader(self.scope, self.bindings, self.context.functions.plain, follow)
 
     def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
-        """Apply an object's changes to the configuration of which it became a part."""
+        """Make later changes to objects apply to the configuration of which they became parts."""
         for variable, name in reader.used:
             parts = [binding.part(name) for binding in held_configs]
             self.bindings[variable] = [*self.bindings.get(variable, []), *parts]
@@ -573,7 +573,7 @@ class RecipeReader:
 
 
 def _makes_object(function: str) -> bool:
-    """Return whether a function may create a configuration object, not a number or a text."""
+    """Return whether a function may create a configuration object, not a number or a string."""
     return bool(function) and function.rpartition(".")[2] not in _NO_OBJECTS
 
 
@@ -585,16 +585,16 @@ def _has_recipe(held_configs: Sequence[HeldConfig]) -> bool:
 def _unread(statement: ast.AST) -> ConfigValue:
     """Return a statement that is not understood, identified by its line.
 
-    Of a loop, only the head is returned.
+    For a loop, return only the head.
     """
     line = getattr(statement, "lineno", 1)
     return ConfigValue(f"line {line}", source_of_head(statement), line, known=False)
 
 
 def _merged(ends: Sequence[Mapping[str, list[HeldConfig]]]) -> dict[str, list[HeldConfig]]:
-    """Return the values of variables after alternative branches are merged.
+    """Merge the values that variables have at the ends of alternative branches.
 
-    An object that exists in only some branches is uncertain, so an unknown object is added to it.
+    A variable that holds an object in only some of the branches may also hold an unknown object.
     """
     merged: dict[str, list[HeldConfig]] = {}
     for variable in dict.fromkeys(itertools.chain.from_iterable(ends)):

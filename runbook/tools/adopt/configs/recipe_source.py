@@ -1,7 +1,7 @@
-"""Recipes in Python files: each recipe call, its keyword arguments and later changes.
+"""Reads recipes in Python files: each recipe call, its keyword arguments and later changes.
 
 The file is parsed but never executed. Values that are known only at run time are kept as source
-text, as are statements that use a recipe in a way that adopt does not understand.
+text, and so are statements that use a recipe in a way that adopt does not understand.
 """
 
 import ast
@@ -37,12 +37,12 @@ _MOST_COPIES = 5
 
 @dataclass(frozen=True)
 class RecipeCall:
-    """One call of a recipe, and the changes that its file makes."""
+    """A call of a recipe, and the changes that the file makes to the result."""
 
     recipe: str
     """The recipe's name: llama3_8b."""
     function: str
-    """The function around the call; empty at module level."""
+    """The function that contains the call, or '' at module level."""
     line: int
     values: tuple[ConfigValue, ...]
     is_bridge: bool
@@ -50,7 +50,7 @@ class RecipeCall:
 
     @property
     def is_torchtitan(self) -> bool:
-        """Whether it is a torchtitan configuration, which is named after its function."""
+        """Whether the call makes a torchtitan configuration, which is named after its function."""
         return self.recipe == TRAINER_CONFIG
 
 
@@ -96,7 +96,8 @@ def parsed_file(text: str, file_name: str) -> ast.Module:
 def _parsed(text: str) -> ast.Module:
     """Parse a Python file.
 
-    Suppress Python's warnings about the file's strings, which only the file's author can change.
+    Suppress Python's warnings about strings in the file, because only the file's author can fix
+    them.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -143,7 +144,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
     for _ in range(_MOST_COPIES):
-        # A function that starts from another function's configuration makes one, too
+        # A function that starts from another function's configuration also makes a configuration
         more_makers = _copying_functions(reading.callers, makers)
         if not more_makers:
             break
@@ -162,10 +163,7 @@ def _read_file(tree: ast.Module) -> list[OpenConfig]:
 
 
 def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
-    """Return each call that may set any name or change any recipe.
-
-    The calls are identified by their lines.
-    """
+    """Return each call, by line, that may set any name or change any recipe."""
     calls: list[ConfigValue] = []
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call) or dotted(node.func) not in _REWRITES:
@@ -196,7 +194,7 @@ def _makers(calls: Sequence[OpenConfig]) -> dict[str, bool]:
 
 
 def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[str]:
-    """Return the functions, not yet known as makers, that create a configuration first."""
+    """Return functions that start from a maker's configuration and are not known as makers yet."""
     copying = [caller.function for caller in callers if makers[caller.recipe]]
     return [name for name in copying if name and name not in makers]
 
@@ -204,8 +202,8 @@ def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[st
 def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -> list[OpenConfig]:
     """Return a configuration for each function that calls another maker and changes its result.
 
-    Each call of such a function makes a new configuration, and a function may start from one
-    that another function has already changed.
+    Each call of such a function makes a new configuration. Functions can form a chain, each of
+    which starts from the previous function's result.
     """
     by_function = {call.function: call for call in calls if call.recipe in NAMED_AFTER_FUNCTION}
     changed: list[OpenConfig] = []

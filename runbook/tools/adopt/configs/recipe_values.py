@@ -25,7 +25,7 @@ _MOST_VALUES = 5000
 _MOST_PART_VALUES = 300
 """Largest number of values in an object.
 
-An object can be part of several others, so the number of values can explode.
+An object can be part of several others, so the number of values can grow exponentially.
 """
 
 
@@ -33,22 +33,22 @@ An object can be part of several others, so the number of values can explode.
 class OpenConfig:
     """A configuration whose changes are being read.
 
-    It is a recipe, or an object that may become part of one.
+    It is a recipe, or an object that may become part of a recipe.
     """
 
     recipe: str
     """The recipe's name; empty for an object."""
     function: str
-    """The function around its call."""
+    """The function that contains the call."""
     line: int
     path: Branches
     is_bridge: bool = False
     values: list[ConfigValue] = field(default_factory=list)
     is_certain: bool = True
-    """Whether changes outside of branches certainly happen."""
+    """Whether changes outside of branches are certain to happen."""
 
     def add(self, value: ConfigValue, path: Branches) -> None:
-        """Add a change by a statement inside the branches of `path`, which may not run."""
+        """Add a change by a statement inside the branches in `path`, which may not run."""
         if len(self.values) >= _MOST_VALUES:
             raise ParamsError(
                 AdoptMessage.MANY_VALUES_OF_A_RECIPE, line=value.line, most=_MOST_VALUES
@@ -63,7 +63,7 @@ class OpenConfig:
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
         """Take the values of the object that a call makes.
 
-        If there are too many values, take the call's source text.
+        If there are too many values, take the source text of the call instead.
         """
         self.values = list(itertools.islice(values, _MOST_PART_VALUES + 1))
         if len(self.values) > _MOST_PART_VALUES:
@@ -92,15 +92,15 @@ class HeldConfig:
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""The values of each variable. A variable has several if a branch decides its value."""
+"""The configurations that each variable may hold. There are several if a branch decides."""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
 
 
 def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
-    """Return the single object that a variable holds, or None if it does not hold exactly one.
+    """Return the only object that a variable holds, or None if it holds none or several.
 
-    An object that became part of a recipe is also held as that part.
+    If an object became part of a recipe, the variable also holds that part.
     """
     objects = [binding for binding in held_configs if not binding.config.recipe]
     is_part_elsewhere = all(binding.prefix for binding in held_configs if binding.config.recipe)
@@ -142,7 +142,7 @@ class ValueReader:
             yield ConfigValue(name, source_of(node), node.lineno, known=False)
 
     def keywords(self, call: ast.Call, prefix: str) -> Iterator[ConfigValue]:
-        """Yield the keyword arguments of a call, and those of the configurations among them."""
+        """Yield a call's keyword arguments, and recursively those of configurations among them."""
         for keyword in call.keywords:
             if keyword.arg is None:
                 source = f"**{source_of(keyword.value)}"
@@ -153,7 +153,7 @@ class ValueReader:
     def _chosen(self, node: ast.IfExp) -> ast.expr:
         """Return the branch that a conditional expression takes.
 
-        If that is unknown, return the whole expression.
+        If its test is unknown, return the whole expression.
         """
         truth = self.scope.truth(node.test)
         if truth is None:
@@ -192,7 +192,7 @@ def class_of(node: ast.expr) -> str:
 
 
 def _is_config(call: ast.Call) -> bool:
-    """Return whether a call of nemo_run wraps the arguments of another class."""
+    """Return whether a call is one of nemo_run's that wrap the arguments of another class."""
     return last_name(call.func) in _CONFIG_CALLS and bool(call.args)
 
 
@@ -209,7 +209,7 @@ def joined(prefix: str, name: str) -> str:
 def under(prefix: str, value: ConfigValue) -> ConfigValue:
     """Return a value with a prefix before its key.
 
-    A statement identified by its line keeps its name.
+    The name of a statement, which is its line, stays unchanged.
     """
     if value.name.startswith("line "):
         return value

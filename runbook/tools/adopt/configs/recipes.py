@@ -1,4 +1,4 @@
-"""The recipes of NeMo 2 and Megatron Bridge: the model that each trains and its settings.
+"""The recipes of NeMo 2 and Megatron Bridge, each with its model and settings.
 
 Based on NVIDIA/NeMo (nemo/collections/llm/recipes, 2025-09) and NVIDIA-NeMo/Megatron-Bridge
 (2026-08).
@@ -218,7 +218,7 @@ _WEIGHTS: Mapping[str, ModelRecipe] = {
     "qwen2-7b": _QWEN_2_7B,
     "qwen2.5-7b": _QWEN_2_7B,
 }
-"""Models on the Hugging Face Hub that Megatron Bridge's recipes name, without the owner."""
+"""Models on the Hugging Face Hub that Megatron Bridge's recipes use, named without the owner."""
 OTHER_MODELS = (
     "mixtral",
     "deepseek",
@@ -251,7 +251,7 @@ OTHER_MODELS = (
 
 
 def recipe_of(name: str) -> ModelRecipe | None:
-    """Return a recipe by its name, which may end with a sequence length.
+    """Return the recipe with a name, which may end in a sequence length.
 
     Return None if the table has no such recipe.
 
@@ -275,7 +275,7 @@ def recipe_of_class(path: str) -> ModelRecipe | None:
 
 
 def weights_of(source: str) -> str:
-    """Return the Hub's name of the model in a provider's source, or an empty string.
+    """Return the name on the Hub of the model in a provider's source, or an empty string.
 
     >>> weights_of('AutoBridge.from_hf_pretrained("meta-llama/Llama-3.2-1B").get_model_config')
     'Llama-3.2-1B'

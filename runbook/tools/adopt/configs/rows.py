@@ -1,4 +1,4 @@
-"""Rows that map another program's keys to keys of the run file, or explain why no key matches."""
+"""Rows that map another program's keys to keys of the run file, or say why there is no such key."""
 
 import math
 import re
@@ -17,7 +17,7 @@ UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
 """Values that have no effect, so that a key with such a value can be left out."""
 ALL_EARLIER_TOKENS = (None, [-1, -1], [-1, 0], (-1, -1), (-1, 0))
-"""Windows of attention without an end on the left. A GPT never attends to later tokens."""
+"""Attention windows that are unbounded on the left. A GPT never attends to later tokens."""
 
 PERFORMANCE = "this affects only speed: our trainer chooses its own kernels"
 LOGGING = "our trainer writes its own log, in the run's folder"
@@ -73,17 +73,16 @@ class KeyRow:
 
 @dataclass(frozen=True)
 class DroppedKey(KeyRow):
-    """A key for which the run file has no key."""
+    """A key of the program that has no counterpart in the run file."""
 
     why: str = field(kw_only=True)
-    """Why its value is dropped."""
+    """Why the value is dropped."""
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Values for which the key can be dropped without changing anything."""
+    """Values with which the key has no effect, so that it can be dropped."""
     other_model: str = field(default="", kw_only=True)
-    """The part, such as experts, that any other value adds to the model, so that it is no longer a
-    dense GPT.
+    """The part, such as experts, that any other value adds to the model.
 
-    Empty if other values add nothing.
+    Empty if no value adds a part.
     """
 
 
@@ -92,25 +91,25 @@ class CarriedKey(KeyRow):
     """A key whose value is carried over unchanged."""
 
     key: str
-    """Our key, or `model.FIELD` for a property of the kind of model."""
+    """Our key, or `model.FIELD` for a field of `ModelKind`."""
     why: str = field(default="", kw_only=True)
     """The reason why our value differs, if it does."""
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All of our keys that the value sets."""
+        """All keys of the run file that the value sets."""
         return (self.key,)
 
     def read(self, value: Any) -> Any:
         """Convert the program's value to ours.
 
-        Raise ValueError or KeyError if our key has no such value.
+        Raise ValueError or KeyError if our key cannot express it.
         """
         return value
 
 
 class IntegerKey(CarriedKey):
-    """A key with a whole number."""
+    """A key whose value is a whole number."""
 
     def read(self, value: Any) -> int:
         """Read a whole number, which may be written as 1e6."""
@@ -118,7 +117,7 @@ class IntegerKey(CarriedKey):
 
 
 class DecimalKey(CarriedKey):
-    """A key with a number."""
+    """A key whose value is a number."""
 
     def read(self, value: Any) -> float:
         """Read a number."""
@@ -134,16 +133,16 @@ class SwitchKey(CarriedKey):
 
 
 class TextKey(CarriedKey):
-    """A key with a text."""
+    """A key whose value is a string."""
 
     def read(self, value: Any) -> str:
-        """Read a text."""
+        """Read a string."""
         return word(value)
 
 
 @dataclass(frozen=True)
 class ChosenKey(CarriedKey):
-    """A key with a few possible values that our key names differently."""
+    """A key with a few possible values, for which our key has different names."""
 
     choices: Mapping[Any, Any]
     """Our value for each of the program's values, in lower case."""
@@ -167,7 +166,7 @@ class ConvertedKey(CarriedKey):
 
 @dataclass(frozen=True)
 class PairKey(CarriedKey):
-    """A key with two numbers, which correspond to two of our keys."""
+    """A key whose value is two numbers, each of which has its own key in the run file."""
 
     second_key: str
 
@@ -184,7 +183,7 @@ class PairKey(CarriedKey):
 
 
 def in_section(section: str, *rows: KeyRow) -> tuple[KeyRow, ...]:
-    """Return rows with the section's name in front of their own names.
+    """Return the rows with the section's name prefixed to their own.
 
     >>> in_section("train", IntegerKey("steps", "training.iterations"))[0].name
     'train.steps'
@@ -230,7 +229,7 @@ def switch(value: Any) -> bool:
 def word(value: Any) -> str:
     """Read a text.
 
-    Raise ValueError for anything else; a list must not be turned into text.
+    Raise ValueError for anything else, such as a list.
     """
     if not isinstance(value, str):
         raise ValueError(value)
@@ -238,7 +237,7 @@ def word(value: Any) -> str:
 
 
 def zero_if_off(value: Any) -> int:
-    """Read a switch that is off as an interval of 0. Raise ValueError if the switch is on."""
+    """Read a switch: return an interval of 0 if it is off, and raise ValueError if it is on."""
     if value:
         raise ValueError(value)
     return 0
@@ -250,12 +249,12 @@ def chunks_or_one(value: Any) -> int:
 
 
 def at_least_zero(value: Any) -> int:
-    """Read an interval; -1 means never."""
+    """Read an interval, in which -1 means never, as 0 or more."""
     return max(0, integer(value))
 
 
 def at_least_one(value: Any) -> int:
-    """Read a number of stages; 0 means no pipeline."""
+    """Read a number of stages, in which 0 means no pipeline, as 1 or more."""
     return max(1, integer(value))
 
 

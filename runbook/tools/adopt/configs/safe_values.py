@@ -42,7 +42,7 @@ def _is_secret_part(part: str) -> bool:
 
 
 def safe_name(name: str) -> str:
-    """Return a dotted key without control characters and tokens."""
+    """Return a dotted key without control characters and access tokens."""
     return visible(mask(name))
 
 

@@ -20,7 +20,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 @dataclass(frozen=True)
 class FunctionReading:
-    """One function of a file that was read, or the file's module level."""
+    """A function of a file, or its module level, together with its reader."""
 
     node: Function | ast.Module
     reader: RecipeReader
@@ -38,12 +38,12 @@ class _SharedRecipe:
     def reaches(self, function: Function) -> bool:
         """Return whether a function may change the recipe and has not been read yet.
 
-        Statements at module level after the recipe have been read already.
+        Module-level statements after the recipe have already been read.
         """
         return self.binder is not function and bool(self.unread_in(function))
 
     def unread_in(self, function: Function) -> list[HeldConfig]:
-        """Return the configurations whose changes in a function are still unread."""
+        """Return the configurations that a function may change in ways not read yet."""
         if not isinstance(self.binder, ast.Module):
             return self.held_configs
         return [held for held in self.held_configs if held.config.line > function.lineno]
@@ -52,7 +52,7 @@ class _SharedRecipe:
 def read_shared_recipes(
     tree: ast.Module, top: Scope, context: FileContext, readings: Sequence[FunctionReading]
 ) -> None:
-    """Add the changes that functions make to a recipe from elsewhere in the file.
+    """Add the changes that functions make to recipes created elsewhere in the file.
 
     It is unknown when these functions are called, so these changes are never certain.
     """
@@ -78,7 +78,7 @@ def read_shared_recipes(
 def _check_number(shared: Sequence[_SharedRecipe]) -> None:
     """Raise `ParamsError` if a name may refer to too many recipes.
 
-    Each of these recipes gets all changes.
+    Every change would be added to each of them.
     """
     num_recipes = Counter[str]()
     for recipe in shared:
@@ -110,7 +110,7 @@ def _outer_functions(node: ast.AST) -> Iterator[Function]:
 def _bindings_in(
     function: Function, shared: Sequence[_SharedRecipe]
 ) -> dict[str, list[HeldConfig]]:
-    """Return the shared recipes that a function mentions by a name it does not define."""
+    """Return the shared recipes that a function uses through names that it does not define."""
     own_names = set(bound_names(function.body)) - global_names(function)
     own_names |= {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
     names = names_in([function]) - own_names
@@ -122,7 +122,7 @@ def _bindings_in(
 
 
 def _is_before_calls(statement: ast.stmt) -> bool:
-    """Return whether a module-level statement leaves the recipes of functions unchanged.
+    """Return whether a module-level statement cannot change recipes that functions use.
 
     For example, `recipe = None` only declares the name.
     """
@@ -150,14 +150,14 @@ def _read_later(
     context: FileContext,
     bindings: dict[str, list[HeldConfig]],
 ) -> None:
-    """Read the changes that statements make to shared recipes, as a branch that may be taken."""
+    """Read the changes that statements make to shared recipes, as in a branch that may not run."""
     if bindings:
         reader = RecipeReader(context, name, scope, top, bindings=bindings)
         reader.read(body, (next(context.branches),))
 
 
 def _drop_repeated(config: OpenConfig, number: int) -> None:
-    """Drop later values of a configuration that only repeat one of its first values."""
+    """Drop later values of a configuration that only repeat one of the first `number` values."""
     earlier = config.values[:number]
     known = {(value.line, value.name, repr(value.value)) for value in earlier}
     for value in config.values[number:]:

@@ -5,7 +5,7 @@ from runbook.tools.adopt.findings import Findings
 
 
 def take_tokenizer_file(values: Values, *names: str, findings: Findings) -> None:
-    """Take the tokenizer's file if the first of these keys is an absolute path; else ask for it."""
+    """Take the tokenizer's file if the first of these keys is an absolute path, or ask for it."""
     name = next((name for name in names if name in values), names[-1])
     findings.ask_for_tokenizer(text(values, name), line_of(values, name), name)
 
@@ -23,7 +23,7 @@ def turn_evaluation_off(findings: Findings, line: int) -> None:
 
 
 def take_nodes_of(world: int, findings: Findings, *, line: int, source: str) -> None:
-    """Convert a number of devices to nodes of the site's size, or to a part of one node."""
+    """Convert a number of devices to whole nodes of the site, or to part of one node."""
     devices_per_node = findings.devices_per_node
     nodes = -(-world // devices_per_node)
     findings.take("jobs.training.nodes", max(1, nodes), line, source)
@@ -38,5 +38,5 @@ def drop_single_chunk(findings: Findings) -> None:
 
 
 def leave_schedule(findings: Findings, line: int, name: str) -> None:
-    """Record a shape of the learning-rate decay that our schedules do not have."""
+    """Record a learning-rate decay whose shape our schedules do not have."""
     findings.leave(line, name, "our schedules fall linearly, as a cosine or exponentially")

@@ -37,7 +37,7 @@ def last_name(node: ast.AST) -> str:
 
 
 def names_in(nodes: Sequence[ast.AST]) -> set[str]:
-    """Return each name and each dotted name that is used below nodes."""
+    """Return all names and dotted names in these syntax trees."""
     names: set[str] = set()
     for node in nodes:
         for item in ast.walk(node):
@@ -56,7 +56,7 @@ def global_names(node: ast.AST) -> set[str]:
 
 
 def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
-    """Return whether the nodes use the variable itself, and not only its attributes."""
+    """Return whether syntax trees use a variable itself, not only its attributes."""
     uses = 0
     for node in nodes:
         for item in ast.walk(node):
@@ -68,7 +68,7 @@ def uses_whole(nodes: Sequence[ast.AST], variable: str) -> bool:
 
 
 def path_in(target: ast.expr, variable: str) -> str:
-    """Return the dotted key of a recipe's attribute, or '' for any other target."""
+    """Return the dotted key if the target is an attribute of the recipe, or '' otherwise."""
     name = dotted(target)
     if name.startswith(f"{variable}."):
         return name.removeprefix(f"{variable}.")
@@ -90,14 +90,14 @@ def assigned_call(statement: ast.stmt) -> tuple[str, ast.Call] | None:
 
 
 def assigned_targets(statement: ast.stmt) -> list[ast.expr]:
-    """Return the targets that an assignment assigns to."""
+    """Return the targets of an assignment."""
     if isinstance(statement, ast.AnnAssign):
         return [statement.target]
     return statement.targets if isinstance(statement, ast.Assign) else []
 
 
 def is_compound(statement: ast.stmt) -> bool:
-    """Return whether a statement contains other statements, like a loop or a function."""
+    """Return whether a statement contains other statements, as a loop or a function does."""
     return isinstance(statement, ast.Match) or hasattr(statement, "body")
 
 
@@ -123,12 +123,12 @@ def is_main_test(test: ast.expr) -> bool:
 
 
 def is_passive(node: ast.AST | None) -> bool:
-    """Return whether an expression only reads: it calls nothing and sets no name."""
+    """Return whether an expression only reads values: it calls nothing and sets no name."""
     return node is not None and not any(isinstance(item, _ACTIVE) for item in ast.walk(node))
 
 
 def is_truth_value(statement: ast.stmt) -> bool:
-    """Return whether a statement assigns a boolean to a plain name, without any call."""
+    """Return whether a statement only assigns a boolean to a plain name."""
     if not isinstance(statement, ast.Assign):
         return False
     is_name = all(isinstance(target, ast.Name) for target in statement.targets)

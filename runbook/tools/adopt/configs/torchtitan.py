@@ -39,7 +39,7 @@ OTHER_MODELS = ("deepseek", "llama4", "moe", "gpt_oss", "kimi", "flux", "muse", 
 _DEBUG_SHAPE = {"layers": 6, "hidden": 256, "heads": 16, "ffn_hidden": 768}
 """Shape of the flavor debugmodel.
 
-The feed-forward block is 2/3 of 4 x hidden, rounded up to a multiple of 256.
+The feed-forward width is 2/3 of 4 x hidden, rounded up to a multiple of 256.
 """
 _KIND: ModelKind = {
     "activation": "swiglu",
@@ -93,7 +93,7 @@ _LLAMAS = ("llama2", "llama3")
 
 
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Take the catalogue's model for a name and a flavor; ask for the shape of any other model."""
+    """Take the catalogue's model for a name and flavor. Ask for the shape if there is none."""
     name = text(values, "model.name").lower()
     flavor = text(values, "model.flavor").lower()
     line = line_of(values, "model.flavor", "model.name")
@@ -113,7 +113,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take torchtitan's schedule: a decay after the warm-up, or after a constant phase."""
+    """Take torchtitan's schedule, in which the decay follows the warm-up or a constant phase."""
     line = line_of(values, "lr_scheduler.decay_type", "lr_scheduler.decay_ratio", "optimizer.lr")
     shape = text(values, "lr_scheduler.decay_type", "lr_scheduler.lr_decay_type") or "linear"
     if shape == "sqrt":
@@ -135,7 +135,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 
 
 def _take_nodes(values: Values, findings: Findings) -> None:
-    """Compute the nodes from a fixed data-parallel size; ask for them if it uses all devices."""
+    """Compute the number of nodes from a fixed data-parallel size, or else ask for it."""
     replicas = max(1, _degree(values, "data_parallel_replicate_degree", 1))
     shards = _degree(values, "data_parallel_shard_degree", -1)
     if shards <= 0:
@@ -155,7 +155,7 @@ def _take_nodes(values: Values, findings: Findings) -> None:
 
 
 def _take_batches(values: Values, findings: Findings) -> None:
-    """Divide a stage's local batch into micro-batches; drop a global batch of -1."""
+    """Divide a stage's local batch into micro-batches. Drop a global batch of -1."""
     if findings.number("training.global_batch") <= 0:
         findings.drop("training.global_batch")
     if findings.number("parallel.pipeline", 1) <= 1:
@@ -178,7 +178,7 @@ def _take_batches(values: Values, findings: Findings) -> None:
 
 
 def _degree(values: Values, name: str, default: int) -> int:
-    """Return a degree of parallelism, which earlier versions have in another section."""
+    """Return a degree of parallelism, which is in a different section in earlier versions."""
     for section in ("parallelism", "training", "experimental"):
         if f"{section}.{name}" in values:
             return whole_number(values, f"{section}.{name}", default)
@@ -202,7 +202,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Turn 8-bit products on if a converter or an old switch asks for them."""
+    """Turn 8-bit matrix products on if a converter, or a switch of earlier versions, does."""
     converters = value_of(values, "model.converters") or []
     if isinstance(converters, list):
         names = " ".join(map(str, converters))

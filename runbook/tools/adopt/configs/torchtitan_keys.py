@@ -42,13 +42,13 @@ _HELD_OUT = "02-data holds out text with data.split"
 
 
 def _recompute(mode: Any) -> str:
-    """Read the mode of activation checkpoints."""
+    """Convert the mode of activation checkpointing."""
     modes = {"none": "none", "selective": "selective", "full": "full"}
     return modes[str(mode).lower()]
 
 
 def _zero_stage(degree: Any) -> int:
-    """Read a degree of sharding: 1 means no sharding, -1 means all devices."""
+    """Convert a degree of sharding, in which 1 means no sharding and -1 means all devices."""
     return 0 if integer(degree) == 1 else 1
 
 

@@ -1,7 +1,7 @@
 """Reads torchtitan's configurations in Python: functions that return a `Trainer.Config`.
 
 Based on pytorch/torchtitan, 2026 (torchtitan/models/llama3/config_registry.py). Values in these
-files get the dotted keys of the TOML files, so that one table works for both.
+files get the same dotted keys as in the TOML files, so that both can share a table.
 """
 
 import ast
@@ -29,7 +29,7 @@ _MODES = {"SelectiveAC": "selective", "FullAC": "full"}
 
 
 def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
-    """Return the values of a configuration under the keys of a TOML file."""
+    """Return the values of a configuration under the keys that a TOML file would use."""
     name = _model_name(call.function)
     values = [ConfigValue("model.name", name, call.line)]
     for value in call.values:
@@ -62,7 +62,7 @@ def _as_in_toml(value: ConfigValue) -> ConfigValue:
 
 
 def _literal(value: ConfigValue) -> ConfigValue:
-    """Return a value with the string that its source states, or unchanged if it is not a string."""
+    """Replace a string literal in source form with the string. Return other values unchanged."""
     try:
         text = ast.literal_eval(value.shown)
     except (ValueError, SyntaxError):
@@ -71,7 +71,7 @@ def _literal(value: ConfigValue) -> ConfigValue:
 
 
 def _local_batch(values: list[ConfigValue]) -> Iterator[ConfigValue]:
-    """Yield the local batch of a configuration that counts tokens instead of sequences."""
+    """Yield the local batch in sequences, if a configuration gives it in tokens."""
     numbers = {value.name: value for value in values if isinstance(value.value, int)}
     tokens = numbers.get(_TOKENS)
     length = numbers.get("training.seq_len")
