@@ -1,12 +1,12 @@
 """Forecasts the last validation loss of a training run from the first part of its curve.
 
-A Gaussian process forecasts by how much the loss will still fall. Its inputs are differences of the
-loss at fixed parts of the steps done (so moving a curve up or down changes nothing), the share of
-the steps after which the learning rate falls, and logarithms of steps. Each family of published
-curves has its own process. The families are short trainings that compete for speed, and
-pre-trainings with a cosine or WSD schedule. A common process would blur their different scales. The
-family with the nearest curves has the largest weight. `benchmarks/fit_curve_forecast.py` fits them
-and writes `curve_coefficients.json`.
+A Gaussian process forecasts how much further the loss will fall. Its inputs are differences between
+the losses at fixed shares of the steps done (so shifting a curve up or down changes nothing), the
+share of the steps after which the learning rate falls, and logarithms of step numbers. Each family
+of published curves has its own process, because a common process would blur their different scales.
+The families are short training runs that compete for speed, and pre-training runs with a cosine or
+WSD schedule. The family with the nearest curves has the largest weight.
+`benchmarks/fit_curve_forecast.py` fits the processes and writes `curve_coefficients.json`.
 """
 
 import json
@@ -26,15 +26,15 @@ from runbook.forecast.tables import PartialCurve
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """The points at which the curve is read, as shares of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input value if it is unknown when the learning rate starts to decay.
+"""Input value that is used if it is unknown when the learning rate starts to decay.
 
-Another input marks it as unknown.
+A separate input marks this case.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
-"""Shares of the steps at which the interval was measured."""
+"""Shares of the steps at which the width of the interval was measured."""
 LENGTH = 2.0
-"""Length scale of the similarity of curves, in standard deviations of the inputs."""
+"""Length scale over which curves count as similar, in standard deviations of the inputs."""
 NOISE = 0.05
 LINEAR = 0.05
 """Variances of the noise and of the linear part, relative to the variance of the Gaussian part."""
@@ -64,13 +64,13 @@ class CurveModel:
     """Standardised inputs, one row for each part of a fitted curve."""
     weights: Array
     inverse: Array
-    """Inverse of the kernel matrix, from which the variance of a forecast follows."""
+    """Inverse of the kernel matrix, from which the variance of a forecast is computed."""
     mean_change: float
     """Mean change of the loss until the last step, in nats."""
     half_widths: Array
     """Half-width of the interval, relative to the standard deviation, at each of `SHARES_MEASURED`.
 
-    It contains 80% of the held-out curves.
+    The interval contains 80% of the held-out curves.
     """
 
 
@@ -105,17 +105,17 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
 
 @dataclass(frozen=True)
 class ChangeForecast:
-    """The change of the loss that is still to come, in nats."""
+    """The change of the loss over the remaining steps, in nats."""
 
     change: float
     half_width: float
-    """80% of the curves of other recipes and sizes are inside it."""
+    """Half-width of the interval that contains 80% of the curves of other recipes and sizes."""
     distance: float
     """Distance to the nearest fitted curve, in standard deviations of the inputs of its family."""
 
 
 NEARNESS_POWER = 4.0
-"""Families are weighted by the distance of their nearest curve to the power -4.
+"""Families are weighted by the distance to their nearest curve, to the power of -4.
 
 With this weighting, 80 curves of other recipes were forecast as accurately as with the process of
 their own family.
@@ -139,7 +139,8 @@ def forecast_change(
         half_widths.append(factor * deviation)
         distances.append(max(distance, LEAST_DISTANCE))
 
-    # Relative to the nearest one, so that the power neither overflows nor vanishes.
+    # Take distances relative to the nearest family, so that the power neither overflows nor
+    # vanishes.
     nearness = (np.array(distances) / min(distances)) ** -NEARNESS_POWER
     return ChangeForecast(
         change=float(np.average(changes, weights=nearness)),
@@ -150,16 +151,16 @@ def forecast_change(
 
 MOST_WIDENING = 4.0
 FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve, in standard deviations. From this distance on, the
-interval has its greatest width and a warning is shown.
+"""Distance from the nearest fitted curve, in standard deviations, at which the interval reaches its
+greatest width and a warning is shown.
 """
 
 
 def widening(distance: float) -> float:
     """Return by how much the interval widens at this distance from the nearest fitted curve.
 
-    With the square of the distance, intervals contain 75 to 96% of the curves if a track is held
-    out, and 69 to 100% if a schedule is held out.
+    If the width grows with the square of the distance, intervals contain 75 to 96% of the curves of
+    a track that was held out of the fit, and 69 to 100% of the curves of a held-out schedule.
     """
     return min(max(distance**2, 1.0), MOST_WIDENING)
 
@@ -177,7 +178,7 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
 
 
 def _checked(curve: PartialCurve) -> tuple[Array, Array]:
-    """Return steps and losses without the loss before the first step."""
+    """Return the steps and losses, leaving out the loss before the first step."""
     points = [point for point in curve.points if point.step > 0]
     if len(points) < FEWEST_POINTS:
         raise DataError(
@@ -231,7 +232,7 @@ def _squared_distances(first: Array, second: Array) -> Array:
 def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveModel:
     """Fit the Gaussian process.
 
-    A part of a curve with a smaller weight is treated as noisier.
+    Parts of curves that have smaller weights are treated as noisier.
     """
     means = inputs.mean(axis=0)
     deviations = inputs.std(axis=0) + 1e-6
@@ -253,7 +254,8 @@ def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveMode
 def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, float, float]:
     """Return the change of the loss until the last step, its standard deviation, and the distance to the nearest fit.
 
-    The deviation is in units of the Gaussian part; `CurveModel.half_widths` turns it into nats.
+    The standard deviation is in units of the Gaussian part; `CurveModel.half_widths` converts it
+    into nats.
     """
     standardised = ((inputs - coefficients.means) / coefficients.deviations)[None, :]
     to_fitted = kernel(standardised, coefficients.inputs)[0]
@@ -268,7 +270,7 @@ def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, floa
 def load_coefficients() -> tuple[CurveModel, ...]:
     """Load the coefficients that the package ships, one model for each family.
 
-    The inverse is computed, because it would be most of the file.
+    The inverse is computed here, because it would make up most of the file.
     """
     content = json.loads(COEFFICIENTS.read_text(encoding="utf-8"))
     models = []

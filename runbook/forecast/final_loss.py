@@ -1,9 +1,10 @@
-"""Forecasts the final loss of a larger training, with an interval, from finished smaller ones.
+"""Forecasts the final loss of a larger training run, with an interval, from finished smaller runs.
 
 Several laws are fitted (`laws.py`) and corrected by their residuals near the target. With few runs,
-the laws have equal votes: the forecast is their median. With sixty or more, a rolling backtest
-chooses one. The interval is conformal: it is as wide as the errors of the same method in backtests,
-and grows with the square root of the decades of compute extrapolated.
+the laws have equal votes: the forecast is the median of their predictions. With sixty runs or more,
+a rolling backtest chooses a single law. The interval is conformal: it is as wide as the errors of
+the same method in backtests, and grows with the square root of the number of decades of compute
+over which the method extrapolates.
 """
 
 from collections.abc import Sequence
@@ -17,44 +18,47 @@ from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
 from runbook.forecast.messages import ForecastMessage
 
 FEWEST_RUNS = 5
-"""A law has five numbers, so fewer runs would fit any law."""
+"""Fewest runs to which laws are fitted.
+
+A law has five parameters, so it would fit fewer runs whatever they are.
+"""
 FEWEST_FOR_CHOICE = 60
-"""Smallest number of runs with which a backtest has enough rows to choose a single law."""
+"""Smallest number of runs from which a backtest can choose a single law."""
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
-"""A backtest fits the runs below this quantile of compute, and forecasts the others."""
+"""Each backtest fits the runs below one of these quantiles of compute, and forecasts the others."""
 FARTHEST_RATIO = 1000.0
-"""Compute of the target, relative to that of the largest run, beyond which no backtest supports a
+"""Largest ratio of the target's compute to that of the largest run for which backtests support a
 forecast.
 """
 FAR_WIDENING = 2.0
 
 CORRECTION_LENGTH = 1.0
-"""Length scale of the similarity of residuals, in e-folds of size or tokens."""
+"""Length scale over which residuals count as similar, in e-folds of size or tokens."""
 CORRECTION_NOISE = 1.0
-"""Part of a residual that is specific to its row (seed, learning rate), relative to the part that
-neighbouring rows share.
+"""The part of a residual that is specific to its row (seed, learning rate), relative to the part
+that it shares with neighbouring rows.
 """
 
 USUAL_SCORE = 0.025
-"""Relative error, divided by the root of the decades, that the interval uses before a family has
-its own backtests.
+"""Relative error, divided by the square root of the decades, that is assumed as long as a family
+has no backtests of its own.
 """
 USUAL_SCORE_ROWS = 15
 """Weight of the usual score, expressed as a number of errors from the family's own backtests."""
 MOST_OWN_WEIGHT = 0.5
-"""Upper limit for the weight of the family's own backtests, because the errors of one backtest come
-from one law and are not independent.
+"""Upper limit for the weight of the family's own backtests. The errors within a backtest are not
+independent, because they all stem from one law.
 """
 
 
 @dataclass(frozen=True)
 class LossForecast:
-    """Forecast of one final loss, in nats."""
+    """Forecast of a final loss, in nats."""
 
     loss: float
     low: float
     high: float
-    """80% of forecasts have the loss between `low` and `high`."""
+    """In 80% of forecasts, the loss is between `low` and `high`."""
     decades: float
     """Decades of compute between the largest run and the target."""
     warnings: tuple[str, ...] = field(default=())
@@ -82,8 +86,8 @@ def voting_choices(runs: Runs) -> list[LawChoice]:
     """Return the laws to try on these runs.
 
     With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
-    right. A single exponent and all parameters gave the smallest errors when series were left out
-    (docs/forecast.md). With sixty runs or more, a backtest decides.
+    right. A single exponent and the count of all parameters gave the smallest errors in tests on
+    held-out series (docs/forecast.md). With sixty runs or more, a backtest decides.
     """
     choices = law_choices(runs)
     if len(runs) >= FEWEST_FOR_CHOICE:
@@ -110,7 +114,7 @@ def check_runs(runs: Runs) -> None:
 
 @dataclass(frozen=True)
 class _Backtest:
-    """Forecasts of the larger runs from the smaller ones, by every law."""
+    """Forecasts that every law makes of the larger runs from the smaller ones."""
 
     predictions: dict[LawChoice, Array]
     losses: Array
@@ -123,13 +127,13 @@ class _Backtest:
         return errors
 
     def scores(self, choices: Sequence[LawChoice]) -> Array:
-        """Return the relative errors, divided by the root of the extrapolated decades."""
+        """Return the relative errors, divided by the square root of the extrapolated decades."""
         scores: Array = np.abs(self.errors(choices)) / np.sqrt(self.decades + DECADES_AT_ZERO)
         return scores
 
 
 def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
-    """Return a backtest for each share of the runs that leaves enough of them on both sides."""
+    """Return a backtest for each share that leaves enough runs both to fit and to forecast."""
     backtests = []
     for share in BACKTEST_SHARES:
         limit = np.quantile(runs.flops, share)
@@ -159,7 +163,7 @@ def law_votes(
     targets: Runs,
     choices: Sequence[LawChoice],
 ) -> dict[LawChoice, Array]:
-    """Return each law's predictions for the targets, corrected by its residuals near them."""
+    """Return each law's predictions for the targets, corrected by the law's residuals near them."""
     weights = _correction_weights(runs, targets)
     predictions = {}
     for choice in choices:
@@ -196,8 +200,8 @@ def _similarity(first: Runs, second: Runs) -> Array:
 def interval_score(scores: Sequence[Array]) -> float:
     """Return the relative half-width of the interval, divided by the root of the decades.
 
-    It lies between the usual score of other families and the score of this family's own backtests,
-    because with a dozen errors, their 80th percentile alone is off by a third.
+    It is a weighted mean of the usual score of other families and the score of this family's own
+    backtests, because the 80th percentile of only a dozen errors is off by a third.
     """
     pooled = np.concatenate(scores) if scores else np.array([])
     if not len(pooled):
@@ -214,7 +218,7 @@ def with_interval(
     loss: float,
     score: float,
 ) -> LossForecast:
-    """Return a forecast whose interval grows with the decades beyond the largest run."""
+    """Return a forecast whose interval grows with the number of decades beyond the largest run."""
     ratio = float(targets.flops[position]) / runs.largest_flops
     decades = max(0.0, float(np.log10(ratio)))
     half_width = score * np.sqrt(decades + DECADES_AT_ZERO)

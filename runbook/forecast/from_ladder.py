@@ -1,8 +1,8 @@
 """Forecasts the final loss of a run, with an interval, from the rungs of its ladder.
 
 The line through the rungs forecasts runs with the same number of tokens per parameter
-(`ladder_line.py`). For other runs, the laws (`final_loss.py`) give the ratio of their loss to that
-of a run on the line with the same compute.
+(`ladder_line.py`). For other runs, the laws (`final_loss.py`) give the ratio of the run's loss to
+that of a run on the line with the same compute.
 """
 
 from dataclasses import replace
@@ -32,8 +32,8 @@ from runbook.forecast.laws import Array, LawChoice, Runs
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
 """Penalties on the exponents of laws that are fitted to a ladder.
 
-Rungs share one seed and one held-out text, so their losses differ less by chance than those of a
-table. So the data may determine the exponent more than the usual penalty of 0.1 allows.
+Rungs share a seed and a held-out text, so their losses differ less by chance than those in a table.
+The data may therefore determine the exponent more freely than the usual penalty of 0.1 allows.
 """
 
 
@@ -66,8 +66,8 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
     """Return the line's votes.
 
-    A target that is off the line is corrected by the ratio between the laws' predictions for it and
-    for the line.
+    For a target off the line, they are multiplied by the ratio of the laws' predictions for the
+    target to those for the line.
     """
     tokens = tokens_on_line(targets, line)
     beside = ~is_on_line(targets, runs)
@@ -79,7 +79,7 @@ def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
 
 
 def _ratios_to_line(runs: Runs, line: Runs, targets: Runs) -> Array:
-    """Return the laws' loss of each target, divided by that of a model on the line of equal compute."""
+    """Return the laws' loss for each target, divided by that for the line at the same compute."""
     tokens = tokens_on_line(targets, line)
     params_per_token = line.params[-1] / line.tokens[-1]
     same_compute = replace(

@@ -1,10 +1,11 @@
-"""A straight line through the rungs of a ladder: the logarithm of the loss over that of the tokens.
+"""A straight line through a ladder's rungs: the logarithm of the loss against that of the tokens.
 
-Rungs with the same number of tokens per parameter lie on one line of growing compute. On 16 ladders
-of the shipped corpus, each trained with its run on a GPU (benchmarks/forecast/ladders_corpus.csv),
-the slope from the last rung to the run was within a tenth of the slope before it. The slopes
-between smaller rungs were steeper, because these rungs are still in the transient. So the last
-rungs have the largest weight, and the floor of the loss is set instead of fitted.
+Rungs with the same number of tokens per parameter lie on one line as compute grows. In 16 ladders
+on the included corpus, each trained together with its run on a GPU
+(benchmarks/forecast/ladders_corpus.csv), the slope from the last rung to the run was within a tenth
+of the preceding slope. The slopes between smaller rungs were steeper, because the losses of these
+rungs are still in the initial transient. So the last rungs have the largest weight, and the floor
+of the loss is set instead of fitted.
 """
 
 from dataclasses import dataclass
@@ -15,50 +16,50 @@ from numpy.typing import NDArray
 from runbook.forecast.laws import Array, Runs
 
 FLOORS = (1.0, 1.7, 2.2)
-"""Loss in nats below which no model can go.
+"""Candidates for the loss, in nats, below which no model can go.
 
 It is 1.69 for web text (Hoffmann et al., arXiv:2203.15556); 1.0 to 2.2 covers the floors of other
 texts. Five rungs do not determine the floor, so each of these values has a vote.
 """
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
-"""The weight of a rung is its compute to this power.
+"""The weight of a rung is its compute to the power of one of these.
 
 With 4, a rung with half the compute has a sixteenth of the weight.
 """
 FEWEST_ON_LINE = 3
 """Minimum number of rungs: two define a line, and a third shows whether it bends."""
 SAME_RATIO = 1.3
-"""Trainings are on one line if their tokens per parameter differ by a smaller factor than this."""
+"""Training runs are on one line if their tokens per parameter differ by less than this factor."""
 UNEVEN = 0.04
 """Relative distance of a rung's loss from the line between its neighbours.
 
-In 14 of 15 ladders of stable trainings, no rung was farther than 3.5 % from it; in the one with too
-high a learning rate, one was 8.9 % away.
+In 14 of 15 ladders with stable training, no rung was farther than 3.5 % from the line; in the
+ladder whose learning rate was too high, a rung was 8.9 % away.
 """
 
 
 @dataclass(frozen=True)
 class LineVotes:
-    """The loss of each target as predicted by every choice of floor and weight."""
+    """The loss of each target as predicted with every choice of floor and weight."""
 
     losses: Array
-    """A row for each vote, a column for each target."""
+    """Losses in nats, with a row for each vote and a column for each target."""
 
     @property
     def median(self) -> Array:
-        """Return the middle vote of each target."""
+        """Return the median of the votes for each target."""
         middle: Array = np.median(self.losses, axis=0)
         return middle
 
 
 def line_of(runs: Runs) -> Runs:
-    """Return the trainings with the same tokens per parameter as the largest one, by compute."""
+    """Return the runs with the same tokens per parameter as the largest one, sorted by compute."""
     on_line = runs.take(is_on_line(runs, runs))
     return on_line.take(np.argsort(on_line.flops))
 
 
 def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
-    """Return which targets have as many tokens per parameter as the largest of these trainings."""
+    """Return which targets have as many tokens per parameter as the largest of these runs."""
     ratios = runs.tokens / runs.params
     ratio_of_largest = ratios[np.argmax(runs.flops)]
     distances = np.abs(np.log(targets.tokens / targets.params / ratio_of_largest))
@@ -67,13 +68,13 @@ def is_on_line(targets: Runs, runs: Runs) -> NDArray[np.bool_]:
 
 
 def tokens_on_line(targets: Runs, line: Runs) -> Array:
-    """Return how many tokens a training on the line has if its compute is that of each target."""
+    """Return, for each target, the number of tokens of a run on the line with the same compute."""
     tokens: Array = line.tokens[-1] * np.sqrt(targets.flops / line.flops[-1])
     return tokens
 
 
 def extend_line(line: Runs, tokens: Array) -> LineVotes:
-    """Return the votes for trainings on the line with this many tokens."""
+    """Return the votes for runs on the line with these numbers of tokens."""
     votes = []
     for floor in FLOORS:
         for power in WEIGHT_POWERS:
@@ -89,12 +90,12 @@ def _extended(
     power: float,
 ) -> Array:
     """Return floor + A / tokens^a, fitted to the logarithm of the loss above the floor."""
-    # A family's losses may be below the floor of other families. In that case the line has no
-    # floor.
+    # The losses of one family may be below the floor of other families. In that case the line has
+    # no floor.
     if line.loss.min() <= floor:
         floor = 0.0
     above_floor = np.log(line.loss - floor)
-    # numpy multiplies residuals, not their squares, by a weight.
+    # numpy multiplies the residuals by the weights, not their squares.
     weights = (line.flops / line.flops[-1]) ** (power / 2)
     slope, height = np.polyfit(np.log(line.tokens), above_floor, 1, w=weights)
     losses: Array = floor + np.exp(height + slope * np.log(tokens))
@@ -102,7 +103,7 @@ def _extended(
 
 
 def line_errors(line: Runs) -> tuple[Array, Array]:
-    """Return by how much the line of smaller rungs missed larger ones, and over how many decades."""
+    """Return how far lines through smaller rungs missed the next rung, and the decades to it."""
     errors = []
     decades = []
     for count in range(FEWEST_ON_LINE, len(line)):

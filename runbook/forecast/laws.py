@@ -1,8 +1,8 @@
 """Scaling laws L(N, D) = E + A / N^a + B / D^b, fitted to finished runs.
 
-The fit works on logarithms of the loss with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556,
-D.2), so that one failed run does not bend the law. Sizes and tokens are divided by their geometric
-means first, which makes E, A and B comparable in size.
+The logarithm of the loss is fitted with a Huber loss, as in Hoffmann et al. (arXiv:2203.15556,
+D.2), so that a single failed run does not distort the law. Sizes and tokens are first divided by
+their geometric means, which makes E, A and B similar in size.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,8 @@ from scipy.optimize import least_squares, nnls
 Array = NDArray[np.float64]
 
 USUAL_EXPONENT = 0.33
-"""Centre of the penalty on exponents: 0.34 and 0.28 (Hoffmann et al.), 0.35 and 0.37 (Besiroglu et
-al., 2404.10102).
+"""Exponent that is not penalized. Published values are 0.34 and 0.28 (Hoffmann et al.), 0.35 and
+0.37 (Besiroglu et al., 2404.10102).
 """
 EXPONENT_PENALTY = 0.1
 """Residual that is added if an exponent is e times the usual one.
@@ -27,40 +27,42 @@ With few rows, a small exponent cannot be distinguished from a high floor E.
 HUBER_SCALE = 0.003
 """Relative residual up to which the penalty is quadratic.
 
-Two seeds of a small model differ by about as much.
+The losses of a small model with two seeds differ by about as much.
 """
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3
-"""Start value of a term that the linear fit sets to zero, because its logarithm must exist."""
+"""Start value for a term that the linear fit sets to zero, because the logarithm of the term is
+needed.
+"""
 LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
 UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)
-"""Bounds of log E, log A, log B, a and b, of the centred law."""
+"""Upper bounds of log E, log A, log B, a and b in the centred law."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Finished or planned trainings of one family: one entry per training in each array."""
+    """Finished or planned training runs of one family, with one entry per run in each array."""
 
     params: Array
-    """Parameters with embeddings."""
+    """Number of parameters, including embeddings."""
     params_no_embed: Array
-    """Parameters without embeddings; equal to `params` if a table does not list them."""
+    """Number of parameters without embeddings; equal to `params` if a table does not list it."""
     tokens: Array
     flops: Array
     loss: Array
-    """Final loss in nats; NaN for planned trainings."""
+    """Final loss in nats; NaN for planned runs."""
 
     def __len__(self) -> int:
         return len(self.params)
 
     @property
     def largest_flops(self) -> float:
-        """Return the compute of the largest training."""
+        """Return the FLOPs of the largest run."""
         return float(self.flops.max())
 
     def take(self, rows: NDArray[Any]) -> "Runs":
-        """Return the trainings that a mask or a list of positions selects."""
+        """Return the runs that a mask or a list of positions selects."""
         return Runs(
             params=self.params[rows],
             params_no_embed=self.params_no_embed[rows],
@@ -70,7 +72,7 @@ class Runs:
         )
 
     def sizes(self, *, embeddings: bool) -> Array:
-        """Return parameters, with or without embeddings."""
+        """Return the numbers of parameters, with or without embeddings."""
         return self.params if embeddings else self.params_no_embed
 
 
@@ -79,13 +81,13 @@ class LawChoice:
     """One of the laws that have a vote."""
 
     embeddings: bool
-    """Whether N includes the embeddings."""
+    """Whether the number of parameters N includes the embeddings."""
     tied: bool
-    """Whether a and b are equal."""
+    """Whether the exponents a and b are equal."""
     weight_power: float
     """The weight of a row is its compute to this power."""
     exponent_penalty: float | None = None
-    """Used instead of `EXPONENT_PENALTY`, unless it is None."""
+    """Penalty to use instead of `EXPONENT_PENALTY`, unless it is None."""
 
 
 WEIGHT_POWERS = (0.0, 0.5, 1.0, 2.0)
@@ -109,7 +111,7 @@ class Law:
     """A fitted law, in terms of the original sizes and tokens."""
 
     floor: float
-    """E: the loss that neither more parameters nor more tokens can lower."""
+    """E: the loss that remains with any number of parameters and tokens."""
     size_term: float
     """A / N^a at `size_unit` parameters."""
     token_term: float
@@ -120,7 +122,7 @@ class Law:
     token_unit: float
 
     def predict(self, sizes: Array, tokens: Array) -> Array:
-        """Return the loss of trainings of these sizes and tokens."""
+        """Return the loss of runs with these sizes and numbers of tokens."""
         by_size = self.size_term * (sizes / self.size_unit) ** -self.size_exponent
         by_tokens = self.token_term * (tokens / self.token_unit) ** -self.token_exponent
         return self.floor + by_size + by_tokens
@@ -128,7 +130,7 @@ class Law:
 
 @dataclass(frozen=True)
 class _Problem:
-    """Rows of one fit: centred logarithms of size and tokens, loss, and the root of the weight."""
+    """Rows of a fit: centred logarithms of size and tokens, loss, and the root of the weight."""
 
     log_sizes: Array
     log_tokens: Array
@@ -145,7 +147,7 @@ class _Problem:
         return floor, by_size, by_tokens
 
     def residuals(self, log_law: Array) -> Array:
-        """Return weighted residuals of log loss, then one for each exponent."""
+        """Return the weighted residuals of the log loss, then a residual for each exponent."""
         floor, by_size, by_tokens = self.terms(log_law)
         residuals = self.root_weights * np.log((floor + by_size + by_tokens) / self.loss)
         penalties = self.exponent_penalty * np.log(log_law[3:] / USUAL_EXPONENT)
@@ -170,7 +172,7 @@ class _Problem:
         return np.concatenate([of_rows, of_penalties])
 
     def starts(self) -> list[Array]:
-        """Return the best starting points: with given exponents, the law is linear."""
+        """Return the best starting points, found by linear fits for given exponents."""
         scored = []
         for size_exponent in START_EXPONENTS:
             for token_exponent in START_EXPONENTS:
@@ -227,7 +229,7 @@ def fit_law(runs: Runs, choice: LawChoice) -> Law:
 
 
 def _solve(problem: _Problem) -> Array:
-    """Return log E, log A, log B and the exponents of the best fit from several starting points."""
+    """Return log E, log A, log B and the exponents of the best fit from all starting points."""
     count = 4 if problem.tied else 5
     lower = np.array(LOWER_BOUNDS[:count])
     upper = np.array(UPPER_BOUNDS[:count])

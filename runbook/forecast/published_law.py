@@ -1,10 +1,10 @@
-"""The published scaling law, for runs without a ladder: its predictions and their range.
+"""The published scaling law, for runs without a ladder: its predictions and where they are valid.
 
-Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 trainings; the
-numbers are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). It holds for their
-text and tokenizer: on the 86 trainings of other families in benchmarks/forecast it errs by up to
-14% in 80% of cases, which is its interval inside the range of its trainings; beyond it, the
-interval grows.
+Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 training runs;
+the coefficients are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). The law
+holds for their text and tokenizer. For 80% of the 86 runs of other families in benchmarks/forecast,
+it is at most 14% off. This is the width of its interval within the range of the fitted runs; beyond
+that range, the interval grows.
 """
 
 import math
@@ -22,32 +22,34 @@ SIZE_EXPONENT = 0.3478
 TOKEN_TERM = 2085.43
 TOKEN_EXPONENT = 0.3658
 HALF_WIDTH = 0.14
-"""Logarithm of the loss: 80th percentile of the law's error on the trainings of
+"""80th percentile of the law's error, in the logarithm of the loss, for the runs in
 benchmarks/forecast.
 """
 SMALLEST_SIZE = 44e6
 LARGEST_SIZE = 16e9
 FEWEST_TOKENS = 1e9
-"""Range of the trainings that it was fitted to (their figure 3, and table A9)."""
+"""Range of the runs to which the law was fitted (figure 3 and table A9 of Hoffmann et al.)."""
 MOST_TOKENS = 500e9
-"""Their trainings read 5 to 500 billion tokens (their abstract)."""
+"""Hoffmann et al. trained on 5 to 500 billion tokens (their abstract)."""
 MOST_OVER = 30.0
-"""Multiple of the largest size up to which it is still shown; GPT-3 175B is 11 times as large."""
+"""Multiple of the largest fitted size up to which predictions are shown; GPT-3 175B has 11 times
+that size.
+"""
 
 
 @dataclass(frozen=True)
 class LawForecast:
-    """The law's prediction for one training, in nats."""
+    """The law's prediction for a training run, in nats."""
 
     loss: float
     low: float
     high: float
     widening: float
-    """Factor by which the interval is wider than inside the law's range."""
+    """Factor by which the interval is wider than within the law's range."""
 
 
 def decades_beyond(parameters: float, tokens: float) -> float:
-    """Return the decades of compute beyond the largest and the longest trainings of the fit.
+    """Return the decades of compute beyond the largest and the longest runs of the fit.
 
     >>> decades_beyond(16e9, 500e9), decades_beyond(160e9, 5e12)
     (0.0, 2.0)
@@ -58,13 +60,13 @@ def decades_beyond(parameters: float, tokens: float) -> float:
 
 
 def widening(parameters: float, tokens: float) -> float:
-    """Return the factor by which the interval widens outside the range, with the root of decades."""
+    """Return the factor by which the interval widens outside the range: the root of decades."""
     decades = decades_beyond(parameters, tokens)
     return math.sqrt((decades + DECADES_AT_ZERO) / DECADES_AT_ZERO)
 
 
 def published_loss(parameters: float, tokens: float) -> LawForecast:
-    """Return the law's prediction for a size and a length."""
+    """Return the law's prediction for these numbers of parameters and tokens."""
     by_size = SIZE_TERM / parameters**SIZE_EXPONENT
     by_tokens = TOKEN_TERM / tokens**TOKEN_EXPONENT
     loss = FLOOR + by_size + by_tokens
@@ -74,7 +76,7 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
 
 
 def why_not(parameters: float, tokens: float) -> str:
-    """Return why the law does not apply to a training. The text is empty if the law covers it."""
+    """Return why the law does not apply to a training run, or an empty text if it does."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return ForecastMessage.OUTSIDE_OF_LAW.fill(parameters=parameters, fitted=fitted)
@@ -85,7 +87,7 @@ def why_not(parameters: float, tokens: float) -> str:
 
 
 def best_size(parameters: float, tokens: float) -> tuple[float, float]:
-    """Return the size and the tokens with the lowest loss at the same compute (N x D)."""
+    """Return the parameters and tokens with the lowest loss at the same compute (N x D)."""
     product = parameters * tokens
     ratio = SIZE_EXPONENT * SIZE_TERM / (TOKEN_EXPONENT * TOKEN_TERM)
     size = (ratio * product**TOKEN_EXPONENT) ** (1 / (SIZE_EXPONENT + TOKEN_EXPONENT))

@@ -1,4 +1,4 @@
-"""Forecasts a table of planned trainings from a table of finished ones, each series separately."""
+"""Forecasts a table of planned runs from a table of finished runs, each series separately."""
 
 from collections import defaultdict
 
@@ -9,10 +9,11 @@ from runbook.forecast.tables import TrainingRow, as_runs
 
 
 def forecast_table(finished: list[TrainingRow], planned: list[TrainingRow]) -> list[LossForecast]:
-    """Return a forecast for each planned training, in their order.
+    """Return a forecast for each planned run, in the same order.
 
-    Losses on different data are not comparable, so a planned training is forecast from the finished
-    ones of its series. A table of finished trainings with a single series serves all planned ones.
+    Losses on different data are not comparable, so a planned run is forecast from the finished runs
+    of its series. If all finished runs belong to a single series, they are used for all planned
+    runs.
     """
     finished_by_series = _by_series(finished)
     forecasts: dict[int, LossForecast] = {}

@@ -1,4 +1,4 @@
-"""The tables that `runbook forecast` reads: finished and planned trainings, and a curve."""
+"""The tables that `runbook forecast` reads: finished runs, planned runs, or a curve."""
 
 import csv
 import math
@@ -13,14 +13,14 @@ from runbook.forecast.laws import Runs
 from runbook.forecast.messages import ForecastMessage
 
 FLOPS_PER_PARAMETER_AND_TOKEN = 6
-"""Forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), used if a table has
-no FLOPs.
+"""FLOPs of the forward and backward pass of a dense model (Kaplan et al., arXiv:2001.08361), used
+if a table lists no FLOPs.
 """
 
 
 @dataclass(frozen=True)
 class TrainingRow:
-    """One row of a table of trainings."""
+    """A row in a table of training runs."""
 
     series: str
     params: float
@@ -28,12 +28,12 @@ class TrainingRow:
     tokens: float
     flops: float
     loss: float
-    """NaN for a planned training."""
+    """Final loss in nats; NaN for a planned run."""
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A validation loss during a training run."""
+    """A validation loss measured during a training run."""
 
     step: float
     val_loss: float
@@ -41,21 +41,21 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class PartialCurve:
-    """The first part of a training's validation curve."""
+    """The first part of a training run's validation curve."""
 
     points: tuple[CurvePoint, ...]
     total_steps: float
     decay_from: float
-    """Share of the steps after which the learning rate falls, or NaN if it is not known."""
+    """Share of the steps after which the learning rate falls, or NaN if unknown."""
 
 
 def read_finished_trainings(path: Path) -> list[TrainingRow]:
-    """Read a table of trainings with their losses."""
+    """Read a table of training runs with their losses."""
     return [_training_row(path, line, row, finished=True) for line, row in _rows(path)]
 
 
 def read_planned_trainings(path: Path) -> list[TrainingRow]:
-    """Read a table of trainings; a loss in it is ignored."""
+    """Read a table of training runs. Any losses in it are ignored."""
     return [_training_row(path, line, row, finished=False) for line, row in _rows(path)]
 
 

@@ -41,17 +41,17 @@ MODULES = (
 )
 """Modules that the server imports.
 
-The trainer is given by name, because only this separate process imports it.
+The trainer is named as a string, because only this separate process imports it.
 """
 KEEP_RANKS = "--keep-ranks"
-"""Option with which ranks outlive the server's owner, as the jobs of a ladder do."""
+"""Option that lets ranks outlive the server's owner, as the jobs of a ladder do."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """Give a socket a name that fits into its address of 107 bytes, in a folder of any length."""
+    """Yield a short name for a socket, because the address of a socket is limited to 107 bytes."""
     folder, name = os.path.split(path)
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -70,7 +70,7 @@ class RankRequest:
         environment: Mapping[str, str],
         folder: str,
     ) -> None:
-        # `module:function`; the function returns the exit code
+        # Written as `module:function`; the function returns the exit code
         self.function = function
         self.arguments = arguments
         self.environment = environment
@@ -90,7 +90,7 @@ class RankRequest:
 
 
 class ForkServer:
-    """The forked ranks by process id, each with the connection of its client."""
+    """Forks ranks, and keeps the connection of each rank's client by process id."""
 
     def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
@@ -101,7 +101,7 @@ class ForkServer:
         self.ranks: dict[int, socket.socket] = {}
 
     def serve(self) -> None:
-        """Serve until the owner has ended."""
+        """Serve requests until the owner has ended."""
         owner, _ = self.listener.accept()
         self.selector.register(owner, selectors.EVENT_READ, "owner")
         self.selector.register(self.listener, selectors.EVENT_READ, "listener")
@@ -123,7 +123,7 @@ class ForkServer:
     def _stop_listening(self, owner: socket.socket) -> None:
         """Accept no further requests. From now on, clients start their ranks without this server.
 
-        Ranks that were requested before are still forked, because other ranks already wait for
+        Ranks that have already been requested are still forked, because other ranks are waiting for
         them.
         """
         self.listens = False
@@ -138,7 +138,7 @@ class ForkServer:
         self.listener.close()
 
     def _next_pending(self) -> socket.socket | None:
-        """Return a connection that waits to be accepted, or None."""
+        """Return a connection that is waiting to be accepted, or None."""
         try:
             return self.listener.accept()[0]
         except BlockingIOError:
@@ -158,8 +158,8 @@ class ForkServer:
         pid = os.fork()
         if pid == 0:
             self.listener.close()
-            # Otherwise the peer would not notice that its connection was closed while this rank is
-            # running.
+            # Close the inherited connections, because a connection that the server closes would
+            # stay open in this rank.
             for rank_connection in self.ranks.values():
                 rank_connection.close()
 
@@ -200,7 +200,8 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client was killed. The server will read its closed connection next, and then end the rank.
+    # The client was killed. The server will next see that its connection is closed, and end the
+    # rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
 
@@ -225,7 +226,7 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     """Run the function and exit.
 
-    An exception ends this process, as it would end a rank that was not forked.
+    An exception ends this process just as it would end a rank that was not forked.
     """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
@@ -249,8 +250,8 @@ def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
 
 def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> None:
     """Import the modules, listen on the socket, and serve."""
-    # All of them compute on the CPU. A forked rank would inherit the devices that were detected during
-    # the imports.
+    # All ranks compute on the CPU, because a forked rank would inherit the devices that were
+    # detected during the imports.
     importlib.import_module("runbook.training.ranks").hide_gpus()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -267,7 +268,7 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
 
 
 class RankStandIn:
-    """Process that replaces a rank's python in a job's script."""
+    """The process that takes the place of a rank's python in a job's script."""
 
     def __init__(self) -> None:
         self.rank: int | None = None
@@ -279,12 +280,12 @@ class RankStandIn:
         module: str,
         arguments: Sequence[str],
     ) -> int | None:
-        """Return the rank's exit code, or the negative number of the signal that ended it.
+        """Return the rank's exit code, or minus the number of the signal that ended it.
 
         Return None if no server listens.
         """
         parent = os.getppid()
-        # PR_SET_PDEATHSIG; a rank that was not forked sets this itself.
+        # 1 is PR_SET_PDEATHSIG; a rank that was not forked sets this itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
@@ -323,7 +324,7 @@ class RankStandIn:
 
 
 def end_like(code: int) -> None:
-    """End with this exit code, or by the signal that a negative code represents."""
+    """Exit with this code, or die from the signal that a negative code stands for."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -335,11 +336,11 @@ def end_like(code: int) -> None:
 if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         code = RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:])
-        if code is None:  # The server ended without removing its socket, or just now.
+        if code is None:  # The server ended without removing its socket, or it has ended just now.
             os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
         end_like(code)
     options = [word for word in sys.argv[1:] if word == KEEP_RANKS]
     path, *modules = [word for word in sys.argv[1:] if word != KEEP_RANKS]
     serve(path, modules, keeps_ranks=bool(options))
-    # No work is left, and unloading torch would take seconds.
+    # Exit at once: no work is left, and unloading torch would take seconds.
     os._exit(0)

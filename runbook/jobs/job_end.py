@@ -11,5 +11,5 @@ from runbook.plan_file.job_ends import JobEnd as JobEnd
 
 
 def job_end(status: JobStatus, cause: EndCause | None = None) -> JobEnd:
-    """Return the end of a job with its cause, according to its status."""
+    """Return how a job ended according to its status, with this cause."""
     return JobEnd(status.state, status.exit_code, status.signal, cause)

@@ -1,4 +1,4 @@
-"""The folder of one job: its files and states, and the operations that all schedulers share."""
+"""The folder of a job: its files and states, and the operations that all schedulers share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runbook.plan_file.job_ends import JobState as JobState
 
 
 class _File:
-    """The files of a job's folder, by name."""
+    """The names of the files in a job's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder jobs/<phase>[-n] of a run: the submitted files, and the job's own records."""
+    """The folder jobs/<phase>[-n] of a run, with the submitted files and the job's own records."""
 
     path: Path
 
@@ -51,21 +51,21 @@ class JobFolder:
     # Written by the job:
     # Once: the process and machine of the job
     started = _File("started")
-    # Written every few seconds: clock, seconds since the machine's start
+    # Written every few seconds: the time, and the seconds since the machine was booted
     heartbeat = _File("heartbeat")
     # Exists only in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
     # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
     chain = _File("chain")
-    # Written by a job of a chain or with spare nodes: the decision after its newest attempt; see
-    # next_job
+    # Written by a job that is in a chain or has spare nodes: the decision after its newest attempt;
+    # see next_job
     decision = _File("decision")
     # Written in a queue by rank 0 when its program has ended: the exit code
     rank_0 = _File("rank-0")
     # Written in a queue by the first rank whose program was ended by a signal: the rank and the
     # signal
     rank_signal = _File("rank-signal")
-    timed_out = _File("timed_out")  # Exists when the job's walltime has ended
+    timed_out = _File("timed_out")  # Exists once the job's walltime has run out
     reason = _File("reason")  # One sentence about its end
     # The number of the signal that ended a rank; the file is absent if no signal did
     signal = _File("signal")
@@ -74,13 +74,14 @@ class JobFolder:
     cancelled = _File("cancelled")
     # Requests a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
-    # Created for watchers: exists if a user asked the job to stop, so that it is not resumed
+    # Exists if a user asked the job to stop, so that watchers do not resume it
     stop_requested = _File("stop_requested")
-    # Exists while a watcher waits before it submits the next job: see watcher_wait
+    # Exists while a watcher waits before submitting the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
 
     def __post_init__(self) -> None:
-        # The path stays valid if this process changes its working directory.
+        # Make the path absolute, so that it stays valid if this process changes its working
+        # directory.
         object.__setattr__(self, "path", self.path.absolute())
 
     @property
@@ -89,7 +90,7 @@ class JobFolder:
         return self.path.parent.parent
 
     def decision_kept_for(self, job_id: str) -> Path:
-        """Return the file to which the next job of a chain moves the decision."""
+        """Return the path to which the next job of a chain moves the decision file."""
         return self.path / f"{self.decision.name}.{job_id}"
 
     def was_submitted(self) -> bool:
@@ -107,25 +108,25 @@ WORST_FIRST = (
     JobState.STOPPED,
     JobState.DONE,
 )
-"""The ends of jobs, by precedence.
+"""The ends of jobs, from worst to best.
 
-An array has the first of these ends that any of its elements has.
+An array ends as its worst element does.
 """
 
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of a job at one moment."""
+    """The status of a job at a certain time."""
 
     state: JobState
     job_id: str
     exit_code: int | None
     reason: str
     started: float | None = None
-    """Unix time, by the clock of the job's own machine."""
+    """Unix time of the start, by the clock of the job's own machine."""
     ended: float | None = None
     signal: int | None = None
-    """Number of the signal that killed a rank, if that signal caused the job's end."""
+    """Number of the signal that killed a rank, if this is why the job ended."""
 
     @property
     def final(self) -> bool:
@@ -167,18 +168,20 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""Clocks differ, so a heartbeat from another machine may be this far in the future."""
+"""A heartbeat from a different machine may be this many seconds in the future, because clocks
+differ.
+"""
 
 FRESH_SECONDS = 120.0
-"""A job with a sign of life newer than this is running, whatever the queue reports.
+"""A job whose last sign of life is no older than this is running, whatever the queue reports.
 
-Network file systems are up to 60 s late.
+Network file systems may show changes up to 60 s late.
 """
 
 
 @dataclass(frozen=True)
 class Started:
-    """A job's record of its start."""
+    """The record that a job writes at its start."""
 
     job_id: str
     identity: Identity
@@ -203,9 +206,9 @@ def read_started(folder: JobFolder) -> Started | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """The content of job.json, written by the submitter.
+    """The content of job.json.
 
-    It is written before the submission, and again with the job's id afterwards.
+    The submitter writes it before the submission, and again with the job's id afterwards.
     """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
@@ -215,7 +218,7 @@ class JobRecord:
     """Unix time of the submission."""
     host: str = ""
     token: str = ""
-    """Token by which a job can be found in the queue if its submission was interrupted."""
+    """Token by which the job can be found in the queue if its submission was interrupted."""
     queue_id: str = ""
     boot_id: str = ""
     uptime: float = 0.0
@@ -236,7 +239,7 @@ class JobRecord:
 def read_record(folder: JobFolder) -> JobRecord | None:
     """Return the content of job.json.
 
-    Return None if the file is missing, or empty after a crash of the machine.
+    Return None if the file is missing, or was left empty by a crash of the machine.
     """
     if not read_text(folder.record):
         return None
@@ -251,18 +254,18 @@ def read_record(folder: JobFolder) -> JobRecord | None:
 
 
 BEAT_SECONDS = 5
-"""Time between two heartbeats of a job.
+"""Seconds between two heartbeats of a job.
 
-For heartbeats of ranks, see `training/health/heartbeat.py`.
+For the heartbeats of ranks, see `training/health/heartbeat.py`.
 """
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
-    Return None if there is none, or if its clock does not fit ours. If this machine wrote the
-    heartbeat since its last boot, uptimes are compared, because clock changes do not affect them.
-    Between machines only clocks can be compared.
+    Return None if there is none, or if its time is too far in our future. If the heartbeat was
+    written on this machine since its last boot, uptimes are compared, because clock changes do not
+    affect them. Between machines, only clock times can be compared.
     """
     try:
         unix_time, uptime, writer_boot_id = read_text(folder.heartbeat).split()
@@ -279,9 +282,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return when the job last showed a sign of life, by its own machine's clock.
+    """Return when the job last showed a sign of life, by the clock of its own machine.
 
-    If it has shown no sign of life since its start, return the time of the start.
+    If it has shown none since its start, return the time of the start.
     """
     start = read_started(folder)
     try:
@@ -305,7 +308,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    # This also holds if the job ended before the request to stop reached it.
+    # This is also true of a job that ended before the request to stop reached it.
     if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
@@ -318,7 +321,7 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """Return the signal that a shell's exit code represents.
+    """Return the signal that a shell's exit code stands for.
 
     Return None if the program ended without a signal.
 
@@ -354,7 +357,7 @@ def status_by_files(
     state: JobState,
     reason: str,
 ) -> JobStatus:
-    """Return a status with the times recorded in the job's own files."""
+    """Return a status with this state, and with the times recorded in the job's own files."""
     began = read_started(folder)
     status = JobStatus(
         state,
@@ -387,11 +390,11 @@ def read_text(path: Path) -> str:
 
 
 class Scheduler(ABC):
-    """Interface to this machine or a queue.
+    """Interface to the local machine or to a queue.
 
-    Every operation has a job's folder as its argument, so any process can use it at any time. The
-    job's own files are read first. The queue is asked only if they do not determine the state. If
-    it does not answer, the state is UNKNOWN.
+    Every operation takes a job's folder, so any process can use it at any time. The job's own files
+    are read first. The queue is queried only if they do not determine the state. If the queue does
+    not answer, the state is UNKNOWN.
     """
 
     kind: str
@@ -401,9 +404,10 @@ class Scheduler(ABC):
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit job.sh of the folder and return the job's id.
 
-        If the folder already has an active job, return its id instead of submitting a second one. A
-        folder whose job has ended is refused, because its files are evidence. With `after`, which
-        only queues support, the job starts when the jobs or arrays of these folders have succeeded.
+        If the folder already has an active job, return that job's id instead of submitting a second
+        one. A folder whose job has ended is refused, because its files are needed as evidence. With
+        `after`, which only queues support, the job starts when the jobs or arrays of these folders
+        have succeeded.
         """
         if not folder.script.is_file():
             raise JobError(JobMessage.SCRIPT_MISSING, script=folder.script)
@@ -444,7 +448,7 @@ class Scheduler(ABC):
         return statuses
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs from a folder, and return their ids.
+        """Queue this many more jobs from a folder, and return their ids.
 
         Each job starts after the previous one has ended. Raise `JobError` if the scheduler does not
         support this, or if the queue refuses a job.
@@ -471,7 +475,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and everything it started, gently at first.
+        """End the job and everything that it started, by a request first and then by force.
 
         A job that has already ended keeps its state.
         """
@@ -487,7 +491,7 @@ class Scheduler(ABC):
         earlier: Sequence[JobStatus],
         after: Sequence[JobFolder],
     ) -> str:
-        """Submit job.sh. `earlier` is how the phase's other jobs ended."""
+        """Submit job.sh. `earlier` contains how the phase's other jobs ended."""
 
     @abstractmethod
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:

@@ -1,4 +1,4 @@
-"""A job's requests to its queue, including array jobs, and the queue's limits."""
+"""What jobs request from a queue, including array jobs, and the queue's limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -14,7 +14,10 @@ from runbook.jobs.script_directives import directives_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The requests that queues limit. A value is 0 or empty if the script does not set it."""
+    """The requests of a job that queues limit.
+
+    A value is 0 or empty if the script does not set it.
+    """
 
     partition: str = ""
     account: str = ""
@@ -37,13 +40,13 @@ class NodeKind:
 
 @dataclass(frozen=True)
 class UnusableNodes:
-    """Nodes that do not accept jobs, and the reason."""
+    """Nodes that do not accept jobs, and why."""
 
     count: int
     names: str
-    """In the queue's notation, such as node[1-2,7]."""
+    """Names of the nodes in the queue's notation, such as node[1-2,7]."""
     state: str
-    """Slurm's word for the state: drained, draining, down, fail, maint ..."""
+    """State in Slurm's terms: drained, draining, down, fail, maint ..."""
     reason: str
 
     def __str__(self) -> str:
@@ -52,14 +55,14 @@ class UnusableNodes:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Limits of one partition or queue. 0 or empty means no limit."""
+    """Limits of a partition or queue. 0 or empty means no limit."""
 
     name: str
     state: str = "UP"
     """State of the queue in Slurm's terms.
 
-    DOWN accepts jobs but does not start any, DRAIN only starts the jobs it has, INACTIVE does
-    neither.
+    A DOWN queue accepts jobs but starts none, a DRAIN queue only starts the jobs that it already
+    has, and an INACTIVE queue does neither.
     """
     default: bool = False
     max_seconds: int = 0
@@ -67,14 +70,14 @@ class QueueLimits:
     min_nodes: int = 0
     total_nodes: int = 0
     accounts: tuple[str, ...] = ()
-    """Only these accounts are allowed."""
+    """The only accounts that are allowed; empty means all."""
     denied_accounts: tuple[str, ...] = ()
     words: str = ""
-    """The line that the queue prints about it."""
+    """The line that the queue prints about this partition."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Kinds of node in the queue, with the number of nodes of each kind.
+    """Kinds of nodes in the queue, with the number of nodes of each kind.
 
-    Empty if this was not queried, or if the scheduler does not report it.
+    Empty if they were not queried, or if the scheduler does not report them.
     """
 
 
@@ -88,7 +91,7 @@ def parse_job_request(script: str) -> JobRequest:
     >>> parse_job_request("#BSUB -q batch\n#BSUB -nnodes 4\n#BSUB -W 2:00\n").seconds
     7200
     """
-    # A queue reads only the directives above the first command.
+    # Queues read only the directives above the first command.
     head = itertools.takewhile(lambda line: line[:1] in ("", "#"), script.splitlines())
     texts: dict[tuple[str, RequestKind], str] = {}
     for entry in directives_of("\n".join(head)):
@@ -97,7 +100,7 @@ def parse_job_request(script: str) -> JobRequest:
             texts[entry.queue, request] = entry.value
 
     def first(request: RequestKind) -> tuple[str, str]:
-        """Return the first queue of the table that has this request, and the request's text."""
+        """Return the queue whose directives contain this request, and the request's value."""
         for queue in REQUESTS:
             if text := texts.get((queue, request)):
                 return queue, text
@@ -115,7 +118,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return what the script in a job's folder requests; without a script, the request is empty."""
+    """Return what the script in a job's folder requests; empty if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
@@ -136,10 +139,10 @@ def request_problems(
 ) -> list[str]:
     """Return the reasons why a queue would refuse a job or never start it.
 
-    Each reason has the job's request and the queue's limit.
+    Each reason states the job's request and the queue's limit.
 
-    `queue_word` is the scheduler's name for a partition. The queue's own words are repeated
-    unchanged. If a job names several partitions, one of them must accept it.
+    `queue_word` is the scheduler's term for a partition. Text from the queue is quoted unchanged.
+    If a job names several partitions, one of them must accept it.
     """
     by_name = {queue.name: queue for queue in queues}
     names = [name for name in request.partition.split(",") if name]
@@ -215,13 +218,13 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
-    """Return the folder of each element of an array, or no folders if the job is not an array."""
+    """Return the folder of each element of an array; empty if the job is not an array."""
     indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
 
 def array_indices(text: str) -> list[int]:
-    """Return the elements that an array directive names.
+    """Return the indices that an array directive specifies.
 
     >>> array_indices("0-3"), array_indices("1,4-6%2"), array_indices("")
     ([0, 1, 2, 3], [1, 4, 5, 6], [])
@@ -238,7 +241,7 @@ def array_indices(text: str) -> list[int]:
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     """Return the status of an array once every element has written its exit code.
 
-    Return None while one of them has not.
+    Return None before that.
     """
     parts = element_folders(folder)
     if not parts:

@@ -33,8 +33,8 @@ class LocalScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the job's state.
 
-        It follows from the exit code, or else from the process, or on another host from the sign of
-        life.
+        It is determined by the exit code, or else by the process, or, on a different host, by the
+        last sign of life.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)
@@ -47,12 +47,12 @@ class LocalScheduler(Scheduler):
             state, reason = _half_submitted(folder, job_id)
 
         status = job_folder.status_by_files(folder, job_id, state, reason)
-        # The job may have ended since the state was read. The exit code is written before the
-        # process ends, so it exists by now.
+        # The job may have ended since the state was read. If so, its exit code exists by now,
+        # because it is written before the process ends.
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """Ask the job to save and stop; after `grace_seconds` kill all its processes."""
+        """Ask the job to save and stop, and kill all its processes after `grace_seconds`."""
         status = self.state(folder)
         identity = _identity(folder)
         if status.final:
@@ -68,8 +68,8 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            # The script asks its ranks only once. During its set-up, the ranks must be asked
-            # directly.
+            # The script asks its ranks only once. While it is still starting them, they must be
+            # asked directly.
             if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
 
@@ -114,10 +114,10 @@ class LocalScheduler(Scheduler):
         assert not after, "only the jobs of a queue wait for each other"
         lost_jobs = [status.job_id for status in earlier if status.state is JobState.LOST]
         if lost_jobs:
-            _kill(*lost_jobs)  # Processes that the jobs left running
+            _kill(*lost_jobs)  # Processes that these jobs left running
 
         job_id = f"local-{secrets.token_hex(4)}"
-        # The record is written first, so that the job's processes can be found whatever happens
+        # Write the record first, so that the job's processes can be found whatever happens
         # afterwards.
         record = JobRecord(
             kind=self.kind,
@@ -220,7 +220,7 @@ def _job_id(folder: JobFolder) -> str:
         raise JobError(
             JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
         )
-    # The job was started by hand, perhaps just now.
+    # The job was started by hand, perhaps only a moment ago.
     if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
     record = job_folder.read_started(folder) or job_folder.read_record(folder)

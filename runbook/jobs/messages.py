@@ -251,7 +251,7 @@ class JobLine(Message):
 
 
 class SetupLine(Message):
-    """Lines that are written by the scripts for setting up a site and starting a rented cluster.
+    """Lines written by the scripts that set up a site or start a rented cluster.
 
     A value may be a shell variable, such as `$folder`.
     """

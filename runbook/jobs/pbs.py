@@ -1,4 +1,4 @@
-"""PBS Pro and OpenPBS: their commands qsub, qstat and qdel, and the parsers of their output."""
+"""PBS Pro and OpenPBS: their commands qsub, qstat and qdel, and parsers for the output."""
 
 import os
 import pwd
@@ -16,7 +16,7 @@ from runbook.jobs.queue import Queue, QueueJob
 from runbook.plan_file.errors import STOPPED
 
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
-"""Environment variable that marks a job.
+"""Environment variable that carries a job's token.
 
 PBS lists a job's variables, but has no field for a comment.
 """
@@ -25,20 +25,20 @@ _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: 
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS reports a signal as its number plus this: 271 is TERM, which qdel sends."""
+"""PBS reports a signal as this plus the signal's number: 271 is TERM, which qdel sends."""
 
 _DELETED = "91"
 _FAILED = "93"
 """Substate of a finished job that failed, even if its Exit_status is 0.
 
-A shell that survives TERM ends with 0, and an array has the exit status of its last element.
+A shell that survives TERM exits with 0, and an array has the exit status of its last element.
 """
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
     """Return the name and the attributes of each entry in a full listing.
 
-    An entry begins with `head`. Values that PBS wrapped are joined.
+    Each entry begins with `head`. Values that PBS has wrapped are joined again.
     """
     entries: list[tuple[str, dict[str, str]]] = []
     for line in re.sub(r"\n\t", "", text).splitlines():
@@ -71,7 +71,7 @@ def _limits(name: str, values: dict[str, str]) -> QueueLimits:
 
 
 def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
-    r"""Return the queues of `qstat -Q -f` that accept and run a user's job.
+    r"""Return the queues listed by `qstat -Q -f` to which a user can submit jobs that will run.
 
     >>> [queue.name for queue in queues_to_submit_to(
     ...     "Queue: prod\n    queue_type = Route\n    route_destinations = small\n    enabled = True\n    started = True\n"
@@ -116,7 +116,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return a route queue with its own limits, or else the widest ones of its destinations."""
+    """Return a route queue with its own limits, or else the widest limits of its destinations."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -140,7 +140,7 @@ def _queue_state(values: dict[str, str]) -> str:
 
 
 def queue_rows(text: str) -> list[dict[str, str]]:
-    """Return the queues of `qstat -Q -f` as rows of a table."""
+    """Return the queues listed by `qstat -Q -f` as rows of a table."""
     rows = []
     for name, values in parse_entries(text, "Queue"):
         num_jobs = values.get("state_count", values.get("total_jobs", ""))
@@ -163,7 +163,7 @@ def state_of(
 ) -> tuple[JobState, int | None]:
     """Return our state and a shell's exit code for PBS's letter, exit status and substate.
 
-    An unknown letter is UNKNOWN.
+    For an unknown letter, the state is UNKNOWN.
 
     A finished job without an exit status never ran. It was deleted by a user, or because of a job
     on which it depended.
@@ -222,7 +222,7 @@ def _job(name: str, values: dict[str, str]) -> QueueJob:
 
 
 def _hosts(exec_host: str) -> str:
-    """Return the hosts of PBS's `exec_host`, each once.
+    """Return the hosts in PBS's `exec_host` without duplicates.
 
     >>> _hosts("x3006/0*64+x3006/1*64+x3007/0*64")
     'x3006,x3007'
@@ -233,7 +233,7 @@ def _hosts(exec_host: str) -> str:
 
 
 MOST_JOBS = 500
-"""Number of a user's newest jobs to search for one whose submission was interrupted."""
+"""Number of a user's newest jobs that are searched for a job whose submission was interrupted."""
 _QUEUE_OR_HISTORY = ((), ("-x",))
 
 
@@ -246,7 +246,7 @@ def _sequence_number(job: str) -> int:
 
 
 class Pbs(Queue):
-    """The programs of PBS, as found on the PATH of a login node."""
+    """The commands of PBS on the PATH of a login node."""
 
     kind = "pbs"
     name = "PBS"
@@ -255,7 +255,7 @@ class Pbs(Queue):
     end_word = "delete"
     programs = ("qsub", "qstat", "qdel")
     limits_question = ("qstat", "-Q", "-f")
-    # 1701.polaris-pbs-01, 12[].pbs
+    # Such as 1701.polaris-pbs-01 or 12[].pbs
     job_id_line = re.compile(r"(\d+(?:\[\d*\])?(?:\.[\w.-]+)?)")
     unknown_job = ("Unknown Job Id", "Job has finished")
     broken_off = ("End of File", "Premature end", "timed out", "Protocol")
@@ -270,7 +270,7 @@ class Pbs(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the `qsub` command, with the mark in the job's environment."""
+        """Return the `qsub` command, which puts the token into the job's environment."""
         argv = ["qsub", "-v", f"{TOKEN_VARIABLE}={token}"]
         if after:
             argv += ["-W", f"depend=afterok:{':'.join(after)}"]
@@ -279,7 +279,7 @@ class Pbs(Queue):
         return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Return the id of the job with this mark, searched among this user's jobs.
+        """Return the id of this user's job with this token.
 
         Both the queue and the server's history are searched.
         """
@@ -292,10 +292,10 @@ class Pbs(Queue):
         return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """Ask `qstat` while the job is queued, and `qstat -x` while the server keeps its history.
+        """Ask `qstat` about a job in the queue, and `qstat -x` about a job in the server's history.
 
-        Without a history, the default of PBS, the queue forgets a job when it ends. The job's own
-        files then show how it ended.
+        Without a history, which is PBS's default, the queue forgets a job when it ends. The job's
+        own files then show how it ended.
         """
         return next(iter(self._jobs([job])), None)
 
@@ -316,13 +316,13 @@ class Pbs(Queue):
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return whether each queue is open, its limit, and its number of jobs, from `qstat -Q`."""
+        """Return from `qstat -Q` whether each queue is open, its limit, and its number of jobs."""
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Return how one of PBS's programs ended, as text.
+        """Return as text how one of PBS's commands ended.
 
-        Its exit code is not a shell's but the lowest 8 bits of PBS's error number, such as 153 or
+        Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
         187.
         """
         return JobReason.EXIT_CODE.fill(code=exit_code)

@@ -1,6 +1,6 @@
-"""Jobs of any kind of queue.
+"""Jobs in any kind of queue.
 
-A job is submitted once, and tracked first by its own files, then by the queue.
+A job is submitted once, and tracked by its own files first, then by the queue.
 """
 
 import re
@@ -22,13 +22,13 @@ from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
 
 GO_ON = "go on"
-"""First line of a job's decision if the next job of its chain should train."""
+"""First line of a job's decision file if the next job of the chain should train."""
 
 SUBMIT_SECONDS = 60.0
-"""Time limit for a submission."""
+"""Time limit for a submission, in seconds."""
 
 ANSWER_SECONDS = 30.0
-"""Time after which a queue counts as unresponsive.
+"""Seconds after which a queue counts as unresponsive.
 
 Slurm's own clients give up earlier (MessageTimeout, 10 s).
 """
@@ -39,12 +39,12 @@ class QueueSilentError(JobError):
 
 
 class LostAnswerError(JobError):
-    """A submission was not answered, so it is not known whether the job is in the queue."""
+    """A submission was not answered, so it is unknown whether the job is in the queue."""
 
 
 @dataclass(frozen=True)
 class QueueJob:
-    """One job as described by its queue."""
+    """A job as its queue describes it."""
 
     job: str
     state: JobState
@@ -55,11 +55,11 @@ class QueueJob:
     partition: str = ""
     nodes: str = ""
     token: str = ""
-    """The mark that the job received at its submission."""
+    """The token that the job received at its submission."""
 
 
 class Queue(ABC):
-    """The programs of one kind of queue.
+    """The commands of a kind of queue.
 
     Every query raises `QueueSilentError` if the queue does not answer.
     """
@@ -67,26 +67,29 @@ class Queue(ABC):
     kind: str
     name: str
     speaker: str
-    """Name of the program, for an error about a missing answer."""
+    """Name of the program that answers, for an error about a missing answer."""
     queue_word: str
     """The queue's own word for a partition."""
     end_word: str
     programs: tuple[str, ...]
-    """The queue's programs. The last program ends a job."""
+    """The queue's commands. The last command ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """Pattern of the line in a submission's answer that contains the job's id, as its first group."""
+    """Pattern for the line with the job's id in the answer to a submission.
+
+    The id is the first group.
+    """
     unknown_job: tuple[str, ...]
-    """Messages with which the queue reports that it does not have a job."""
+    """Messages by which the queue reports that it does not know a job."""
     broken_off: tuple[str, ...]
-    """Words in the output of a failed submission which mean that the job may be in the queue
+    """Phrases in the output of a failed submission that mean that the job may be in the queue
     anyway.
 
-    A failed connection is not such a case.
+    A failed connection is no such case.
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` if a script requests more than the queue can provide now."""
+        """Raise `JobError` if a script requests more than the queue currently allows."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
@@ -108,11 +111,11 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> str:
-        """Submit job.sh, marked with the token, and return the queue's id.
+        """Submit job.sh with the token, and return the queue's id.
 
-        The job starts when the jobs `after` have succeeded, or when the job `follows` has ended in
-        any way. Raise `LostAnswerError` if it is unknown whether the queue accepted the job, and
-        `JobError` if the queue refused it.
+        The job starts once the jobs in `after` have succeeded, or once the job `follows` has ended,
+        however it ended. Raise `LostAnswerError` if it is unknown whether the queue accepted the
+        job, and `JobError` if the queue refused it.
         """
         argv, env = self.submission(token, after, follows)
         try:
@@ -155,9 +158,9 @@ class Queue(ABC):
         problem: str = "",
         error: type[JobError] = QueueSilentError,
     ) -> str:
-        """Return the output of one of the queue's programs.
+        """Return the output of one of the queue's commands.
 
-        Raise `error` if the program fails, unless its stderr contains one of the texts in `accept`.
+        Raise `error` if the command fails, unless its stderr contains one of the texts in `accept`.
         """
         try:
             ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
@@ -172,9 +175,9 @@ class Queue(ABC):
         return ended.out
 
     def end(self, job: str) -> None:
-        """Remove a job from the queue, or end it with all its processes.
+        """Remove a waiting job from the queue, or end a running job and all its processes.
 
-        The queue sends TERM, and then KILL after its own delay.
+        The queue sends TERM, and then, after its own delay, KILL.
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
@@ -193,7 +196,7 @@ class Queue(ABC):
         )
 
     def ending(self, exit_code: int) -> str:
-        """Return how a program ended, as text."""
+        """Return as text how a command ended."""
         return shell.how_it_ended(exit_code)
 
     @abstractmethod
@@ -207,15 +210,15 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the submission command for job.sh, and the changes to its environment."""
+        """Return the command that submits job.sh, and the changes to that command's environment."""
 
     @abstractmethod
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Return the id of the job with this mark, or None if the queue has no such job."""
+        """Return the id of the job with this token, or None if the queue has no such job."""
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
-        """Return a job as the queue or its history describes it, or None if neither knows it."""
+        """Return a job as described by the queue or its history, or None if neither knows it."""
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
@@ -226,25 +229,27 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
-"""A job with a more recent sign of life is running, so the queue is not asked."""
+"""The queue is not asked about a job whose last sign of life is more recent than this: it is
+running.
+"""
 
 ASK_SECONDS = 5.0
-"""Minimum time between two queries about the same job, because everyone uses the queue."""
+"""Minimum seconds between two queries about the same job, because everyone shares the queue."""
 
 COMPLETING_SECONDS = 600.0
-"""Time within which a queue has cleaned up after a job.
+"""Seconds within which a queue cleans up after a job.
 
-After that, a job counts as ended even if a node hangs in its cleanup.
+After that, a job counts as ended even if the cleanup hangs on a node.
 """
 
 CLEANUP_SECONDS = 300.0
-"""Time within which the starter ends after rank 0.
+"""Seconds within which the starter ends after rank 0 has ended.
 
 Before it ends, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
-"""Time after a job's end during which the queue may still restart it if it is unfinished."""
+"""Seconds after an unfinished job's end during which the queue may still restart it."""
 
 
 @dataclass(frozen=True)
@@ -252,18 +257,18 @@ class _SignOfLife:
     """The last sign of life of a job, or of the most recent element of an array."""
 
     start: job_folder.Started | None
-    """The record that the job made when it started; None if it has not begun."""
+    """The record that the job wrote at its start; None if it has not started."""
     age_seconds: float | None
-    """Seconds since the last heartbeat; None if no sign of life has a usable date."""
+    """Seconds since the last heartbeat; None if no sign of life has a usable time."""
 
     @property
     def is_alive(self) -> bool:
-        """Return whether the heartbeat is so recent that the queue need not be asked."""
+        """Return whether the heartbeat is so recent that the queue need not be queried."""
         return self.age_seconds is not None and self.age_seconds < ALIVE_SECONDS
 
     @property
     def is_fresh(self) -> bool:
-        """Return whether the job may still be running, regardless of what the queue reports."""
+        """Return whether the job counts as running, whatever the queue reports."""
         return self.age_seconds is not None and self.age_seconds < job_folder.FRESH_SECONDS
 
     @property
@@ -282,7 +287,7 @@ def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
 
 
 class QueueScheduler(Scheduler):
-    """Scheduler for the jobs of a queue, each identified by its folder.
+    """Scheduler for jobs in a queue, each identified by its folder.
 
     Any process on any machine can query a job's state.
     """
@@ -297,7 +302,8 @@ class QueueScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the state of the job from its own files, the queue, or the queue's history.
 
-        Raise `JobError` if no job was submitted. If no source has the state, it is UNKNOWN.
+        Raise `JobError` if no job was submitted. If none of these sources knows the state, it is
+        UNKNOWN.
         """
         if not folder.was_submitted():
             raise JobError(
@@ -315,26 +321,27 @@ class QueueScheduler(Scheduler):
         if not status.final:
             return status
         follower = self._waiting_follower(folder, status)
-        # The next job of its chain started while the queue was asked.
+        # The next job of the chain started while the queue was being queried.
         if self._number(folder) != number:
             return self.state(folder)
         return follower or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of the job that started last in a folder, or else of the first one."""
+        """Return the status of the job that started last in a folder, or else of the first job."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
         status = self._status_by_queue(folder, number)
         if not status.final:
             return status
-        # The job may have ended while the queue was asked; its own exit code takes precedence.
+        # The job may have ended while the queue was being queried; its own exit code takes
+        # precedence.
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue more jobs of a chain.
 
-        The id of each is immediately added to the folder's `chain`.
+        Each id is added to the folder's `chain` file at once.
         """
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
@@ -369,7 +376,8 @@ class QueueScheduler(Scheduler):
         """Return the status of the chain's next job.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN: if the chain counted as ended, a second training would start in the same folders.
+        UNKNOWN, because a second training would start in the same folders if the chain counted as
+        ended.
         """
         if not _chain_goes_on(folder):
             return None
@@ -422,7 +430,7 @@ class QueueScheduler(Scheduler):
 
             return job is None or job.state not in ACTIVE
 
-        # This also covers a job that has ended and waits again.
+        # This also covers a job that has ended and is queued again.
         is_pending = status.state is JobState.PENDING
         if not is_pending:
             processes.wait_until(
@@ -453,8 +461,8 @@ class QueueScheduler(Scheduler):
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))
         dependencies = [self._number(job) for job in after]
         if after:
-            # The job itself also checks them, because queues disagree about when an array has
-            # succeeded.
+            # The job itself also checks these dependencies, because queues disagree about when an
+            # array has succeeded.
             _write_dependencies(folder, after)
 
         token = f"runbook-{secrets.token_hex(8)}"
@@ -465,7 +473,7 @@ class QueueScheduler(Scheduler):
             submitted=time.time(),
             host=processes.host_name(),
         )
-        # The record is written first, so that the job can always be found later.
+        # Write the record first, so that the job can always be found later.
         record.write(folder)
         try:
             number = self.queue.submit(folder, token, dependencies)
@@ -501,7 +509,7 @@ class QueueScheduler(Scheduler):
 
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
         record = job_folder.read_record(folder)
-        # This raises an error if the queue does not answer.
+        # Raises an error if the queue does not answer
         number = self._number(folder)
         if not number:  # The queue never accepted the job.
             folder.record.unlink()
@@ -522,7 +530,7 @@ class QueueScheduler(Scheduler):
     def _number(self, folder: JobFolder) -> str:
         """Return the queue's id of the folder's job.
 
-        Return an empty string if the queue does not have the job.
+        Return an empty string if the job is not in the queue.
         """
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
@@ -545,7 +553,7 @@ class QueueScheduler(Scheduler):
         number: str,
         end: JobStatus,
     ) -> JobStatus:
-        """Return the job's end, unless its queue restarts it or still may (a node was lost).
+        """Return the job's end, unless its queue restarts it, or still may because a node was lost.
 
         While the queue reports that the job is completing, a restart is possible, and two jobs
         would then train in one folder. If the queue does not answer, the job is treated as ended,
@@ -573,9 +581,9 @@ class QueueScheduler(Scheduler):
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of a job that left no exit code.
+        """Return the status of a job that has not written an exit code.
 
-        It follows from the job's sign of life, or else from the queue.
+        It is determined by the job's last sign of life, or else by the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -595,7 +603,7 @@ class QueueScheduler(Scheduler):
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
-            # Files from another machine arrive late, including the exit code that the job writes.
+            # Files written on a different machine arrive late, including the job's exit code.
             reason = f"the queue says {job.word}; waiting for its files"
             return self._status(folder, number, JobState.RUNNING, reason)
 
@@ -660,7 +668,7 @@ def _chain(folder: JobFolder) -> list[str]:
 
 
 def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of a chain's jobs after the one that started last."""
+    """Return the ids of a chain's jobs that come after the job that started last."""
     chain = _chain(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:
@@ -672,29 +680,30 @@ def _chain_goes_on(folder: JobFolder) -> bool:
     """Return whether the next job of a chain trains, by the rule in chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
-    # Read the decision before looking for its saved copy, because the next job moves it in between.
+    # Read the decision file before looking for its saved copy, because the next job may move it in
+    # between.
     start = job_folder.read_started(folder)
     decision = job_folder.read_text(folder.decision)
     if decision:
         return decision.startswith(f"{GO_ON}\n")
-    # Without a start record, either no job has started, or the next one is moving the previous
-    # job's files away. It moves the decision first.
+    # Without a start record, either no job has started, or the next job is moving the previous
+    # job's files away. It moves the decision file first.
     if start is None or folder.decision_kept_for(start.job_id).exists():
         return True
 
-    # This reads the file in the same way as chain.sh.j2. A job that is killed with its script
+    # Read the file in the same way as chain.sh.j2 does. A job that is killed along with its script
     # leaves no file, whatever exit code its queue reports.
     return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:
-    """Return the names of an array's elements that have written no exit code."""
+    """Return the names of the array elements that have not written an exit code."""
     elements = job_request.element_folders(folder)
     return [element.path.name for element in elements if job_folder.read_end(element, "") is None]
 
 
 def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
-    """Write the folders whose jobs must have succeeded before this job begins, one per line.
+    """Write one line for each folder whose job must have succeeded before this job begins.
 
     Each element of an array has its own folder.
     """
@@ -707,12 +716,12 @@ def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
 
 
 def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
-    """Return the state and the reason of a job that left no exit code and left the queue."""
+    """Return the state and the reason for a job that left the queue without an exit code."""
     if folder.cancelled.exists():
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # Give the time when the job was last seen, not how long ago that was: the text must not change.
+    # State when the job was last seen, not how long ago that was, so that the text does not change.
     if last_seen is None:
         sighting = "never seen"
     else:

@@ -1,6 +1,6 @@
-"""What queues call the nodes, time, partition, account and array of a job, and how they write times.
+"""How queues name a job's nodes, time, partition, account and array, and how they write times.
 
-The directives themselves are read in `script_directives`.
+`script_directives` reads the directives themselves.
 """
 
 import re
@@ -11,7 +11,7 @@ from runbook.core.units import clock_seconds
 
 
 class RequestKind(Enum):
-    """Something that every queue lets a job request."""
+    """A kind of request that jobs can make in every queue."""
 
     NODES = auto()
     PARTITION = auto()
@@ -93,7 +93,7 @@ REQUESTS: Mapping[str, Mapping[str, RequestKind]] = {
         "A": RequestKind.ACCOUNT,
     },
 }
-"""For each queue, its directives for these requests, by name without dashes."""
+"""The names of each queue's directives for these requests, without dashes."""
 
 
 def lsf_seconds(text: str) -> int:
@@ -123,8 +123,9 @@ def grid_seconds(text: str) -> int:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds in each part of a time limit, beginning with the last part: seconds, minutes, hours,
-days."""
+"""Seconds per unit, for the parts of a time limit from last to first: seconds, minutes, hours,
+days.
+"""
 
 
 def oar_seconds(text: str) -> int:
@@ -165,11 +166,11 @@ _TIME_READERS: Mapping[str, Callable[[str], int]] = {
     "msub": grid_seconds,
     "flux": flux_seconds,
 }
-"""Functions that read a queue's time limits, for queues that do not write them as Slurm does."""
+"""Functions that read time limits, for queues that do not write them as Slurm does."""
 
 
 def walltime_seconds(queue: str, text: str) -> int:
-    """Return the seconds of a queue's time limit; 0 if there is none or it is not a time.
+    """Return the seconds of a time limit in a queue's notation; 0 if it is missing or not a time.
 
     >>> walltime_seconds("lsf", "2:00"), walltime_seconds("slurm", "2:00")
     (7200, 120)

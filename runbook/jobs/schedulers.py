@@ -1,4 +1,4 @@
-"""The table of schedulers. A new scheduler is a row here and a name in `Site.scheduler`."""
+"""The table of schedulers. A new scheduler needs a row here and a name in `Site.scheduler`."""
 
 from dataclasses import dataclass
 
@@ -36,10 +36,13 @@ def get_scheduler(site: Site) -> Scheduler:
 
 
 def get_queue(site: Site) -> Queue:
-    """Return the programs of a site's queue. Raise `KeyError` for a site without a queue."""
+    """Return the commands of a site's queue. Raise `KeyError` for a site without a queue."""
     return QUEUE_KINDS[site.scheduler].queue()
 
 
 def get_queue_scripts(site: Site) -> QueueScripts:
-    """Return the script parts for a site's queue. Raise `KeyError` for a site without a queue."""
+    """Return the parts of job scripts that are specific to a site's queue.
+
+    Raise `KeyError` for a site without a queue.
+    """
     return QUEUE_KINDS[site.scheduler].scripts()

@@ -1,7 +1,7 @@
-"""Requests to a queue, parsed from a script.
+"""Parses requests to a queue from a script.
 
-They are the lines of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's queue
-(#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau
+They are the directives of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's
+queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau
 (#DSUB), and the options of sbatch, qsub and bsub.
 """
 
@@ -48,13 +48,13 @@ class Directive:
     queue: str
     """slurm, pbs, lsf, sge (Grid Engine), pjm (Fujitsu's), oar, cobalt, msub, flux or dsub."""
     name: str
-    """Without dashes; for `-l select=2`, the name of the resource."""
+    """Name without dashes; for `-l select=2`, the name of the resource."""
     value: str
     line: int
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the requests in a script's comments, such as #SBATCH, that its queue reads.
+    """Return the requests in a script's comments, such as #SBATCH lines, that its queue reads.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -73,7 +73,7 @@ def directives_of(code: str) -> list[Directive]:
 def late_directives(code: str) -> list[Directive]:
     r"""Return the requests after a script's first command, which its queue does not read.
 
-    Requests in a here-document belong to another script and are left out.
+    Requests in a here-document belong to a different script and are left out.
 
     >>> late_directives("#SBATCH -N 2\nmodule load x\n#SBATCH -N 8")[0].value
     '8'
@@ -100,7 +100,7 @@ LSF and Grid Engine read the whole script.
 def _first_command(code: str) -> int:
     """Return the number of the first line that is neither blank nor a comment.
 
-    If there is no such line, return the number after the last line.
+    If there is no such line, return the last line's number plus one.
     """
     lines = code.split("\n")
     for number, text in enumerate(lines, 1):
@@ -132,7 +132,7 @@ _HERE_DOCUMENT = re.compile(r"(?<!<)<<-?\s*[\"'\\]?([A-Za-z_]\w*)")
 def all_directives(code: str) -> list[Directive]:
     """Return the requests in all lines of a text, such as a page with several scripts."""
     directives = []
-    for line, text in enumerate(code.split("\n"), 1):  # Lines are counted as in bash
+    for line, text in enumerate(code.split("\n"), 1):  # Count lines as bash does
         match = _DIRECTIVE.match(text)
         if match is None:
             continue
@@ -166,7 +166,7 @@ def _with_whole_requests(options: Sequence[str]) -> list[str]:
 
 
 # A comment that begins with #$ is a request only if an option follows. Flux allows spaces before
-# its tag, but not after it.
+# #flux:, but not after it.
 _DIRECTIVE = re.compile(
     r"#(?:(SBATCH|PBS|BSUB|PJM|OAR|COBALT|MSUB|DSUB|\$(?=\s+-))\s+|\s*(FLUX:|flux:)\s*)(.*)"
 )
@@ -198,7 +198,7 @@ def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Di
     """Return the requests in the options of a directive, or of sbatch, qsub and bsub themselves."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
-    # The next word is the script's own name
+    # The next word is the name of the script
     while remaining and remaining[0].startswith("-"):
         name, value = _take_option(queue, remaining)
         if queue == "slurm":
@@ -233,7 +233,7 @@ def _is_value(word: str) -> bool:
 
 
 def _resources(queue: str, value: str, line: int) -> list[Directive]:
-    """Return the resources of a list such as `select=4,walltime=1:00:00`."""
+    """Return the resources in a list such as `select=4,walltime=1:00:00`."""
     if queue == "oar":
         return _resources_of_oar(value, line)
     directives = []
@@ -249,7 +249,7 @@ def _resources_of_oar(value: str, line: int) -> list[Directive]:
     """Return the resources in a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
 
     The nodes are counted over all clusters, and the devices per node. For a sum of hierarchies, the
-    value of nodes is the text itself.
+    number of nodes is left as text.
 
     >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
     >>> [(directive.name, directive.value) for directive in wanted]
@@ -292,7 +292,7 @@ def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
 def _product_of(above: str, amount: str) -> str:
     """Return the product of two counts.
 
-    If one of them is ALL or BEST, which are not numbers, return both words.
+    If one of them is not a number but ALL or BEST, return both words.
     """
     if above == "1":
         return amount

@@ -1,4 +1,4 @@
-"""Slurm's commands sbatch, squeue, scontrol, sacct and scancel, and parsers of their output."""
+"""Slurm's commands sbatch, squeue, scontrol, sacct and scancel, and parsers for their output."""
 
 import contextlib
 import os
@@ -63,11 +63,11 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons for waiting that will not go away."""
+"""Reasons for waiting that will not go away by themselves."""
 
 
 def state_of(word: str) -> JobState:
-    """Return our state for one of Slurm's states, or UNKNOWN for any other word.
+    """Return our name for one of Slurm's states, or UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -79,7 +79,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a job waits for a reason that will not go away.
+    """Return whether a job waits for a reason that will not go away by itself.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -89,7 +89,10 @@ def never_starts(reason: str) -> bool:
 
 
 def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
-    """Return one entry for each line of squeue or sacct. Malformed lines are left out."""
+    """Return one entry for each line of output from squeue or sacct.
+
+    Malformed lines are left out.
+    """
     jobs = []
     for line in text.splitlines():
         fields = line.split("|", len(columns) - 1)
@@ -108,8 +111,8 @@ def parse_jobs(text: str, columns: Sequence[str]) -> list[QueueJob]:
 def parse_exit_code(text: str) -> int | None:
     """Return the exit code that a shell would show for Slurm's CODE:SIGNAL.
 
-    `text` is such a pair, or output of `scontrol show job` that contains one. Return None if there
-    is no such pair.
+    `text` is such a pair, or output of `scontrol show job` that contains such a pair. Return None
+    if there is no such pair.
 
     >>> parse_exit_code("1:0"), parse_exit_code("0:15"), parse_exit_code("strange")
     (1, 143, None)
@@ -166,14 +169,14 @@ def _names(text: str) -> tuple[str, ...]:
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
     """Return a single entry for all elements of an array.
 
-    It is running while any element runs, and its end is that of the worst element.
+    It is running while any element is running, and ends as the worst element does.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
 
 
 class Slurm(Queue):
-    """The programs of Slurm, as found on the PATH of a login node."""
+    """The commands of Slurm on the PATH of a login node."""
 
     kind = "slurm"
     name = "Slurm"
@@ -195,7 +198,7 @@ class Slurm(Queue):
     no_history = ("accounting storage is disabled",)
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
-        """Return the partitions of `scontrol --oneliner --all show partition`."""
+        """Return the partitions listed by `scontrol --oneliner --all show partition`."""
         lines = text.splitlines()
         limits: list[QueueLimits] = []
         for line in lines:
@@ -210,10 +213,9 @@ class Slurm(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the `sbatch` command, and the variables that it must not inherit.
+        """Return the `sbatch` command, and the environment variables that it must not inherit.
 
-        Otherwise sbatch would use the variables (SLURM_*) of an outer allocation as options of the
-        new job.
+        sbatch would take the variables (SLURM_*) of an outer allocation as options for the new job.
         """
         argv = ["sbatch", "--parsable", f"--comment={token}"]
         if after:
@@ -233,8 +235,8 @@ class Slurm(Queue):
     ) -> str:
         """Submit job.sh from the job's folder with sbatch.
 
-        A job that can never start is cancelled immediately. A partition's limits on time, nodes and
-        accounts do not stop sbatch, and the job would wait forever.
+        A job that can never start is cancelled immediately. sbatch accepts jobs that exceed a
+        partition's limits on time, nodes and accounts, and they would wait forever.
         """
         number = super().submit(folder, token, after, follows)
         try:
@@ -264,7 +266,7 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue shows no exit code, so scontrol provides it.
+        squeue shows no exit code, so scontrol is asked for it.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
@@ -286,7 +288,7 @@ class Slurm(Queue):
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return, from `sinfo`, the number of nodes of each partition in each state."""
+        """Return from `sinfo` the number of nodes in each state, for each partition."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )
@@ -296,7 +298,7 @@ class Slurm(Queue):
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
         """Return the nodes of a partition that accept no jobs.
 
-        Each has the reason given by its operators or by Slurm.
+        Each entry has the reason that operators or Slurm gave.
         """
         selected = f"--partition={partition}"
         text = self.answer(
@@ -316,7 +318,7 @@ class Slurm(Queue):
 
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
-    r"""Return the lines of `sinfo --list-reasons --format=%D|%N|%T|%E`.
+    r"""Return the nodes listed by `sinfo --list-reasons --format=%D|%N|%T|%E`.
 
     >>> parse_unusable_nodes("1|node2|drained|broken fan\n")
     [UnusableNodes(count=1, names='node2', state='drained', reason='broken fan')]
@@ -334,7 +336,7 @@ def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
 
 
 def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:
-    """Return the entries of one job: its own entry, or those of an array's elements."""
+    """Return the entries of one job: a single entry, or one for each element of an array."""
     return [entry for entry in entries if _whole(entry.job) == job]
 
 

@@ -1,4 +1,4 @@
-"""The script of a queued or finished job, read from Slurm or from the file that PBS was given."""
+"""Reads the script of a queued or finished job from Slurm, or from the file that PBS was given."""
 
 import json
 import shlex

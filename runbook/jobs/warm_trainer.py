@@ -39,7 +39,7 @@ class WarmTrainer:
     def start(self, *modules: str, cwd: Path | None = None) -> None:
         """Start the server and wait until it listens.
 
-        The server also imports these modules, which may be in the folder `cwd`.
+        The server also imports `modules`, which may be in the folder `cwd`.
         """
         package = str(Path(__file__).parents[2])
         options = [KEEP_RANKS] if self.keeps_ranks else []
@@ -73,14 +73,15 @@ class WarmTrainer:
         self.connect()
 
     def connect(self) -> None:
-        """Become the owner of the server that listens."""
+        """Connect to the listening server, and so become its owner."""
         with short_name(str(self.socket_path)) as name:
             self._owner.connect(name)
 
     def close(self) -> None:
-        """Close our connection, so that the server ends all ranks and itself.
+        """Close our connection, so that the server ends all ranks and then itself.
 
-        Kill it if it does not end. A server that keeps its ranks ends with the last of them.
+        Kill the server if it does not end. A server that keeps its ranks ends once the last of them
+        has ended.
         """
         self._owner.close()
         if self.keeps_ranks:
@@ -91,9 +92,9 @@ class WarmTrainer:
                 process.kill()
 
     def write_python(self, path: Path) -> None:
-        """Write a script that replaces a rank's python, and requests the rank from this server.
+        """Write a script to run instead of a rank's python. It requests the rank from this server.
 
-        If the server no longer listens, it starts the rank by this process's own python.
+        If the server no longer listens, the script starts the rank with this process's own python.
         """
         stand_in = [sys.executable, "-IS", fork_server.__file__, str(self.socket_path)]
         lines = [

@@ -1,7 +1,7 @@
 """A watcher's wait between a failed job and the next one, recorded in the ended job's folder.
 
-The file contains the watcher's process. If a watcher is killed during its wait, the file remains
-and no job is submitted.
+The file names the watcher's process. If a watcher is killed during its wait, the file remains and
+no job is submitted.
 """
 
 import json
@@ -22,11 +22,11 @@ CLOCK_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class WatcherWait:
-    """The process that waits, and the time until which it waits."""
+    """The process that waits, and when its wait ends."""
 
     process: Identity
     until: float
-    """Seconds since 1970."""
+    """Unix time at which the wait ends."""
 
 
 _WAIT = TypeAdapter(WatcherWait)

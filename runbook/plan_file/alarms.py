@@ -1,6 +1,6 @@
 """Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-The alarms about ranks are in `slow_ranks`.
+Alarms about slow ranks are in `slow_ranks`.
 
         watch = MetricWatch()
         for step in steps:                  steps of metrics.jsonl, of the trainer, or of any log
@@ -8,8 +8,9 @@ The alarms about ranks are in `slow_ranks`.
 
     No threshold is an absolute value: each record is compared with the median of earlier records,
     in units of their spread (1.48 median deviations, the standard deviation of normal noise). The
-    trainer checks each step with it; `runbook logs` and 05-analysis check finished logs.
-    docs/logbook.md lists the healthy and diverging curves on which the numbers below were tested.
+    trainer checks each step with `MetricWatch`; `runbook logs` and 05-analysis check finished logs.
+    docs/logbook.md lists the healthy and diverging curves on which the thresholds below were
+    tested.
 """
 
 from collections import deque
@@ -30,11 +31,12 @@ Show = Callable[[float], str]
 WINDOW = 40
 # Records needed to estimate the noise of a curve
 ENOUGH = 10
-# With fewer records, a jump is at least this share of the loss
+# With fewer records than that, a jump must be at least this share of the loss
 UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
-# A spike is this many records in a row, all of them this fraction of a jump above the curve
+# A spike consists of this many consecutive records, each at least this fraction of a jump above the
+# curve
 CONFIRMING, CONFIRMED = (
     3,
     0.5,
@@ -42,16 +44,16 @@ CONFIRMING, CONFIRMED = (
 UNEXPLAINED_BY_ONE = 1.7
 """If there is only one earlier loss, a single loss above this multiple of it is a spike.
 
-In a healthy training, one batch of two sequences had 1.58 times the loss of another; the first
-spike of BigScience's 104B had 1.77 times the loss of the record before.
+In a healthy training run, a batch of two sequences had 1.58 times the loss of a different batch;
+the first spike of BigScience's 104B had 1.77 times the loss of the previous record.
 """
 FEW_BEFORE = 5
-"""With fewer earlier records, a single record is enough for a spike.
+"""With fewer earlier records than this, a single record is enough for a spike.
 
-With this many, a second record is required.
+With this many or more, a second record is required.
 """
-# From this multiple of the usual loss on, one record is enough for a spike: no unusual text has
-# such a loss
+# At this multiple of the usual loss, one record is enough for a spike: no unusual text has such a
+# loss
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient
@@ -60,19 +62,19 @@ norm is large too.
 LARGE_NORM_FACTOR = 10.0
 """Multiple of the usual gradient norm that counts as large.
 
-Early in a training the loss falls so fast that a jump of a fifth stays below the median of the
-curve. Only the gradient distinguishes it from a batch of unusual text (7.90 to 9.59 with a norm of
-24).
+Early in training the loss falls so fast that even after a jump of a fifth it is below the median of
+the curve. Only the gradient norm distinguishes such a jump from a batch of unusual text (7.90 to
+9.59 with a norm of 24).
 """
 USUAL_NORMS = 5
-"""Number of gradient norms whose median is the usual norm."""
+"""Number of recent gradient norms whose median counts as the usual norm."""
 BACK_SHARE = 0.02
 # Number of records whose median is the level of a metric
 BLOCK = 20
 RISE_SHARE = 0.04
 FLAT_SHARE = 0.25
 FLAT_RECORDS = 200
-# Number of levels, each the median of a block: enough to estimate a slope
+# Number of levels (medians of a block), enough to estimate a slope
 LEVELS = 40
 # Share of rising pairs of levels; ratio of the newer slope to the older; total rise
 RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
@@ -82,22 +84,22 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""A gradient norm that grows exponentially counts as drift from this multiple of its earlier value.
+"""An exponentially growing gradient norm counts as drift at this multiple of its earlier value.
 """
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
-"""Number of records in a level of exponential growth.
+"""Number of levels for detecting exponential growth.
 
-This growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
-Therefore levels are short and few.
+Such growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
+Therefore the levels are few and short.
 """
 LOST_NORMS = 50
 """Number of consecutive skipped steps with a non-finite gradient norm that raises an alarm.
 
 A healthy loss scale needs 33 such steps to fall from 2^32 to 1.
 """
-# Shortest window and slack of a save, in seconds; then the least wait, as a share of the step and
-# as a multiple of the usual wait
+# Shortest window, and slack of a save, in seconds; least wait as a share of the step; least wait as
+# a multiple of the usual wait
 WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
     5.0,
     0.2,
@@ -107,16 +109,16 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class AlarmSettings:
-    """A person's choices about alarms: keys of the run file, which plan.json has in `log`.
+    """The user's choices about alarms: keys of the run file, listed in plan.json under `log`.
 
     The trainer and every table or figure about a finished run use the same settings.
     """
 
     alarms_after: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of first iterations whose losses and gradient norms are not checked."""
+    """The losses and gradient norms of this many first iterations are not checked."""
 
     def looks_at(self, iteration: int | None) -> bool:
-        """Return whether an iteration's loss and gradient norm belong to the curve."""
+        """Return whether an iteration's loss and gradient norm are checked."""
         return iteration is None or iteration > self.alarms_after
 
 
@@ -135,10 +137,10 @@ class Alarm:
     """The first abnormal iteration."""
     value: float
     usual: float
-    """Median of the earlier records, or of the other ranks if the alarm is about a rank."""
+    """Median of the earlier records, or of the other ranks if the alarm concerns a rank."""
     evidence: str
     rank: int | None = None
-    """The rank concerned; None if the alarm is about the training."""
+    """The rank concerned; None if the alarm concerns the whole training."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -191,26 +193,26 @@ def _make(
 
 @dataclass(frozen=True)
 class Rise:
-    """Limits that a rise of the loss over many records must exceed to be more than noise."""
+    """Limits that a rise of the loss over many records must exceed so as not to be noise."""
 
     records: int
     share: float
-    """Difference between the medians of the last and the first third."""
+    """Difference between the medians of the last third and of the first third of the records."""
     rising_pairs: float
-    """Share of all pairs of records in which the later one is higher."""
+    """Share of all pairs of records in which the later record is higher."""
 
 
 RISES = (Rise(12, 0.25, 0.9), Rise(20, 0.15, 0.9), Rise(30, 0.10, 0.8))
 RISE_NOISES = 4.0
-"""Minimum rise, as a multiple of the spread inside a third."""
+"""Minimum rise, as a multiple of the spread within a third."""
 
 
 def _confirming_records(num_before: int) -> int:
-    """Return how many consecutive records make a spike after this many normal ones.
+    """Return how many consecutive records are needed for a spike after this many normal ones.
 
-    A log with few records, such as every thousandth step, is smooth. A single earlier record is not
-    enough: after a resume the curve begins again, and the loss of one batch of two sequences may be
-    60 % above that of another.
+    A log with few records, such as one for every thousandth step, is smooth. A single earlier
+    record is not enough to judge by: after a resume the curve begins again, and a batch of two
+    sequences may have a loss 60 % above that of a different batch.
     """
     if num_before == 1:
         return CONFIRMING
@@ -220,14 +222,15 @@ def _confirming_records(num_before: int) -> int:
 class RiseWatch:
     """Detects a loss that rises record by record.
 
-    No single record jumps, so a curve of medians follows the rise without an alarm.
+    Because no single record jumps, the median of the curve rises along with the loss, and no spike
+    is found.
     """
 
     def __init__(self, metric: str) -> None:
         self._metric = metric
         self._recent = deque[tuple[int, float]](maxlen=max(rise.records for rise in RISES))
         self._limit = inf
-        """A reported rise is over once the loss is below this value."""
+        """A reported rise is over once the loss has fallen below this value."""
 
     @property
     def is_reported(self) -> bool:
@@ -235,11 +238,14 @@ class RiseWatch:
         return self._limit < inf
 
     def begin_again(self) -> None:
-        """Forget the records that have been reported."""
+        """Start over, without the records that have been reported."""
         self._recent.clear()
 
     def look(self, iteration: int, loss: float) -> Alarm | None:
-        """Return a divergence alarm for a rise. It is raised once, until the loss has recovered."""
+        """Return a divergence alarm if the loss rises.
+
+        It is raised only once until the loss has recovered.
+        """
         self._recent.append((iteration, loss))
         if loss < self._limit:
             self._limit = inf
@@ -249,7 +255,7 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            # For most records, this check makes the comparison of all pairs unnecessary.
+            # This check spares most records the comparison of all pairs.
             if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
@@ -305,9 +311,9 @@ def _spread_around_line(values: Sequence[float]) -> float:
 class LossWatch:
     """Detects spikes, divergence and plateaus of one loss curve.
 
-    In healthy trainings, single batches of unusual text have up to twice the usual loss, sometimes
-    two in a row. Therefore a spike requires three records, or one record that no text explains, or
-    one whose gradient norm is many times the usual.
+    In healthy training runs, single batches of unusual text have up to twice the usual loss,
+    sometimes two in a row. Therefore a spike requires three records, or one whose loss no text
+    explains, or one whose gradient norm is many times the usual norm.
     """
 
     def __init__(self, metric: str = "loss") -> None:
@@ -316,7 +322,8 @@ class LossWatch:
         self._recent = deque[float](maxlen=WINDOW)  # Records outside jumps
         self._last = deque[float](maxlen=CONFIRMING)
         self._norms = deque[float](maxlen=WINDOW)
-        # Set once a sudden jump has been reported: the loss has stayed above this value
+        # Set when a sudden jump has been reported; the jump is over once the loss is below this
+        # value
         self._above = inf
         self._inside: list[float] = []  # Records of the jump in progress
         # The first iteration of that jump, and whether it was reported
@@ -329,7 +336,7 @@ class LossWatch:
         self._next_look = FLAT_RECORDS
 
     def excess(self, loss: float) -> float:
-        """Return how far a loss is above the curve so far, as a multiple of a jump."""
+        """Return how far a loss is above the curve so far, as a multiple of the size of a jump."""
         usual = median(self._recent) if self._recent else inf
         if loss <= usual:
             return 0.0
@@ -346,7 +353,7 @@ class LossWatch:
         loss: float,
         grad_norm: float = nan,
     ) -> Iterator[Alarm]:
-        """Yield the alarms after this loss. `grad_norm` is NaN if it is not known."""
+        """Yield the alarms that this loss raises. `grad_norm` is NaN if it is unknown."""
         sudden = self._find_sudden(iteration, loss, grad_norm)
         was_spike = self._is_spike
         was_reported = self._rise.is_reported
@@ -371,9 +378,9 @@ class LossWatch:
         loss: float,
         grad_norm: float,
     ) -> Alarm | None:
-        """Report a loss well above the last ones if the gradient norm is many times the usual.
+        """Report a loss well above the last ones if the gradient norm is many times the usual norm.
 
-        It is reported once, until it is over.
+        The jump is reported only once until it is over.
         """
         last = [*self._last]
         norms = [*self._norms]
@@ -434,7 +441,7 @@ class LossWatch:
         elif count >= 2 * ENOUGH and count % ENOUGH == 0:
             later = median(self._inside[-ENOUGH:])
             earlier = median(self._inside[-2 * ENOUGH : -ENOUGH])
-            if later < (1 - BACK_SHARE) * earlier:  # The loss recovers, if slowly.
+            if later < (1 - BACK_SHARE) * earlier:  # The loss is recovering, if slowly.
                 return
             finding = AlarmMessage.NOT_BACK.fill(num_records=count)
             yield _make(
@@ -483,7 +490,7 @@ class LossWatch:
             yield from self._look_at_fall(iteration)
 
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
-        """Report a plateau: the newer half fell far less than the quarter before it.
+        """Report a plateau: the newer half of the curve fell far less than the quarter before it.
 
         Noise does not hide that a loss falls. A healthy loss falls by a similar amount in each
         doubling of the steps, and by more while the learning rate decays.
@@ -514,9 +521,9 @@ class LossWatch:
 class GrowthWatch:
     """Detects steady growth of a number over `levels` levels, each the median of several records.
 
-    A cache that fills up or a machine that warms up grows more and more slowly, and noise returns
-    to its mean; neither is steady growth. With `widens`, the number of records per level doubles
-    each time, so that the levels cover the whole training; otherwise they cover the newest records.
+    What a filling cache or a warming machine adds grows more and more slowly, and noise returns to
+    its mean; neither is steady growth. With `widens`, the number of records per level doubles each
+    time, so that the levels cover the whole training; otherwise they cover the newest records.
     """
 
     def __init__(
@@ -538,7 +545,7 @@ class GrowthWatch:
     def look(self, iteration: int, value: float) -> Alarm | None:
         """Return a drift alarm once the growth is certain.
 
-        It contains the usual and the current value, and the two iterations.
+        The alarm contains the usual and the current value, and the iterations of both.
         """
         # After a rollback or a restart a new curve begins.
         if self._levels and iteration <= self._levels[-1][0]:
@@ -639,7 +646,7 @@ class CompoundGrowthWatch:
 def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
     """Return the slopes between all pairs of levels.
 
-    Their median is the Theil-Sen estimate of the slope, which outliers do not affect.
+    Their median is the Theil-Sen estimate of the slope, which is robust to outliers.
     """
     return [(b[1] - a[1]) / (b[0] - a[0]) for a, b in combinations(levels, 2)]
 
@@ -647,7 +654,7 @@ def _slopes(levels: Sequence[tuple[int, float]]) -> list[float]:
 class WaitWatch:
     """Watches the time spent waiting for data, window by window.
 
-    A slow file system makes it many times as long as usual.
+    A slow file system makes the wait many times as long as usual.
     """
 
     def __init__(self) -> None:
@@ -661,7 +668,7 @@ class WaitWatch:
         seconds: float,
         waited: float,
     ) -> Iterator[Alarm]:
-        """Return an alarm if this step's waiting time shows a slow file system."""
+        """Return an alarm if the waiting time shows that the file system is slow."""
         self._window.append((seconds, waited))
         count = len(self._window)
         window_seconds = sum(step_seconds for step_seconds, _ in self._window)
@@ -695,7 +702,7 @@ class WaitWatch:
 
 
 class NormWatch:
-    """Detects gradient norms that are not finite while the loss shows no fault."""
+    """Detects gradient norms that are not finite although the loss looks normal."""
 
     def __init__(self) -> None:
         self._num_lost = 0
@@ -707,8 +714,8 @@ class NormWatch:
     def look(self, step: Any) -> Alarm | None:
         """Return an alarm at the third such step in a row.
 
-        If all of these steps were skipped, the alarm comes at the `LOST_NORMS`th. An overflow in
-        fp16 is normal: the step is skipped and the loss scale is halved.
+        If all of these steps were skipped, the alarm is raised at the `LOST_NORMS`th. An overflow
+        in fp16 is normal: the step is skipped and the loss scale is halved.
         """
         norm = getattr(step, "grad_norm", None)
         states = getattr(step, "states", ())
@@ -747,7 +754,7 @@ class NormWatch:
 
 
 class EvaluationWatch:
-    """Watches the losses on one set of evaluation texts as a separate curve."""
+    """Watches the losses on one set of evaluation texts, as a curve of its own."""
 
     def __init__(self, name: str) -> None:
         self._metric = f"{name}_loss"
@@ -757,7 +764,7 @@ class EvaluationWatch:
         self._is_finite = True
 
     def look(self, iteration: int | None, loss: float) -> Iterator[Alarm]:
-        """Yield the alarms of the curve after this loss.
+        """Yield the alarms that this loss raises.
 
         A NaN before the first number means that the log has no loss yet.
         """
@@ -785,7 +792,7 @@ class EvaluationWatch:
 
 
 class MetricWatch:
-    """Watches the metrics of one training. After a restart the curves begin again."""
+    """Watches the metrics of a training run. After a restart the curves begin again."""
 
     def __init__(self, settings: AlarmSettings = NO_SETTINGS) -> None:
         self._settings = settings
@@ -797,10 +804,10 @@ class MetricWatch:
         self._begin()
 
     def remember(self, steps: Iterable[RecentStep]) -> None:
-        """Use the losses and gradient norms of a continued training as the usual values.
+        """Use the losses and gradient norms of earlier jobs as the usual values.
 
-        Their alarms were already reported by the job that recorded them. Times are not used,
-        because the nodes may have changed.
+        Alarms about them were already reported by those jobs. Times are not used, because the nodes
+        may have changed.
         """
         for step in steps:
             for _ in self.look(step):
@@ -814,7 +821,7 @@ class MetricWatch:
         self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
-        """Yield the alarms after this step, which may lack any of the numbers."""
+        """Yield the alarms that this step raises. Any of its numbers may be missing."""
         iteration = step.iteration
         loss = step.loss
         if iteration < self._first:
@@ -866,7 +873,7 @@ class MetricWatch:
         yield from self._look_at_times(step)
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
-        """Report drift of the gradient norm, linear or exponential."""
+        """Report linear or exponential drift of the gradient norm."""
         if not isfinite(norm):
             return
         drift = self._find_drift("grad_norm", iteration, norm)
@@ -889,7 +896,7 @@ class MetricWatch:
         return None
 
     def _look_at_times(self, step: Any) -> Iterator[Alarm]:
-        """Report drift of the step time, and waiting for data.
+        """Report drift of the step time, and long waits for data.
 
         While the batch ramps up, the time per sequence replaces the step time.
         """
@@ -909,7 +916,7 @@ class MetricWatch:
         loss: float,
         name: str = "validation",
     ) -> Iterator[Alarm]:
-        """Yield the alarms of one evaluation set; none if the log has no iteration numbers."""
+        """Yield the alarms about one evaluation set; none if the log has no iteration numbers."""
         if isfinite(loss) and not self._settings.looks_at(iteration):
             return
         if name not in self._evaluations:

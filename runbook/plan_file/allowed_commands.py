@@ -2,8 +2,8 @@
 
 The file has one command per line, and no run file can change its path.
 
-A run file may come from anyone, and its `training.alarm_command` runs on the training's node with
-the user's rights. It runs only if the user's own file contains exactly the same text.
+A run file may come from anyone, and its `training.alarm_command` runs on a training node with the
+user's rights. So the command runs only if the user's own file contains exactly the same text.
 """
 
 import os
@@ -13,13 +13,13 @@ from pathlib import Path
 
 
 def allowed_commands_file() -> Path:
-    """Return the path of the file with the allowed commands, in the user's own configuration."""
+    """Return the path of the file with the allowed commands, in the user's configuration folder."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(configuration).expanduser() / "gpt3-runbook" / "allowed-commands"
 
 
 def is_allowed(command: str) -> bool:
-    """Return whether a line of the file is exactly this command.
+    """Return whether the file has a line that is exactly this command.
 
     If the file cannot be read, no command is allowed.
     """
@@ -35,8 +35,8 @@ def is_allowed(command: str) -> bool:
 def how_to_allow(command: str) -> str:
     """Return the shell command that allows `command`, for a user who has read it.
 
-    A run file with invisible characters is refused. In a plan that was written by hand, each such
-    character becomes a question mark here.
+    A run file with invisible characters is refused. In a plan that was written by hand, each
+    invisible character is replaced by a question mark here.
     """
     lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()

@@ -1,4 +1,4 @@
-"""Number of sequences in each step, and the ramp with which this number grows at first."""
+"""The number of sequences in each step, and the ramp by which it grows at first."""
 
 from dataclasses import dataclass, field
 
@@ -7,9 +7,9 @@ from runbook.plan_file.json_records import OMIT_DEFAULT
 
 @dataclass(frozen=True)
 class Ramp:
-    """Batch ramp: `start` sequences, plus `increment` at a time over the first `samples`.
+    """Batch ramp: `start` sequences, increased by `increment` at a time over the first `samples`.
 
-    Start 0 means no ramp.
+    A start of 0 means no ramp.
     """
 
     start: int = 0
@@ -19,7 +19,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences of one step; with a ramp, those of a step after the ramp.
+    """The sequences of one step; with a ramp, of a step after the ramp.
 
     >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
     ... samples=30))
@@ -36,7 +36,7 @@ class Batch:
 
     @property
     def ramp_is_sound(self) -> bool:
-        """Whether the ramp ends exactly at the global batch; true without a ramp."""
+        """Whether the ramp ends exactly at the global batch; True without a ramp."""
         ramp = self.ramp
         if not ramp.start:
             return not (ramp.increment or ramp.samples)
@@ -44,7 +44,7 @@ class Batch:
         return positive and (self.global_ - ramp.start) % ramp.increment == 0
 
     def at(self, consumed_samples: int) -> int:
-        """Return the batch after `consumed_samples`, by the rule of Megatron's rampup-batch-size."""
+        """Return the batch size after `consumed_samples`, as Megatron's rampup-batch-size does."""
         ramp = self.ramp
         if not ramp.start or not self.ramp_is_sound or consumed_samples >= ramp.samples:
             return self.global_
@@ -68,7 +68,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps for which these samples are enough."""
+        """Return the number of whole steps that these samples are enough for."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size

@@ -8,7 +8,7 @@ No other module makes or parses these names.
       iter_0000100.part/                       being written, or left by a save that was killed
       latest_checkpointed_iteration.txt        the tracker
 
-Standard library only, in Python 3.10's language.
+This module uses only the standard library and the syntax of Python 3.10.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METADATA = "metadata.json"
 SHARDS = "torch_dist"
 """Folder inside a checkpoint that contains the state in megatron-core's own layout."""
 PART = ".part"
-"""Suffix of an incomplete folder, which is being written or removed."""
+"""Suffix of an incomplete folder, one that is being written or removed."""
 
 _NAME = re.compile(r"iter_(\d{7,})", re.ASCII)
 
@@ -36,7 +36,7 @@ def folder_name(iteration: int) -> str:
 
 
 def iteration_of(name: str) -> int | None:
-    """Return the iteration in a complete checkpoint's folder name, or None for any other name.
+    """Return the iteration in the folder name of a complete checkpoint, or None for any other name.
 
     >>> iteration_of("iter_0000050"), iteration_of("iter_0000050.part"), iteration_of("iter_50")
     (50, None, None)

@@ -1,6 +1,6 @@
-"""Checksums of the cached order of the text.
+"""Checksums of the cached sample order.
 
-They are in `checksums.json`, next to the cached files. The trainer and `verify` read it.
+They are in `checksums.json`, next to the cached files. The trainer and `verify` read that file.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ CHECKSUMS = "checksums.json"
 
 @dataclass(frozen=True)
 class CachedFile:
-    """One file of the cache, as it was built."""
+    """A file of the cache, as it was built."""
 
     bytes: int
     sha256: str
 
 
 def read_checksums(folder: Path) -> dict[str, CachedFile]:
-    """Return the cached files by name, or an empty mapping if there is no usable list.
+    """Return the cached files by name; empty if there is no usable list of checksums.
 
     A file without a checksum is built again.
     """

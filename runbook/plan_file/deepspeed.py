@@ -31,7 +31,7 @@ def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, An
 def bucket_elements(parameters: int, tensor: int) -> int:
     """Return the size of a gradient bucket in elements.
 
-    DeepSpeed allocates a full bucket even if a rank has few gradients.
+    DeepSpeed allocates a full bucket even if a rank has only a few gradients.
 
     >>> bucket_elements(51_696_640, 4), bucket_elements(12_853_626_880, 2)
     (12924160, 500000000)
@@ -40,7 +40,7 @@ def bucket_elements(parameters: int, tensor: int) -> int:
 
 
 LARGEST_BUCKET = 500_000_000
-"""DeepSpeed's own default."""
+"""Largest bucket in elements, which is DeepSpeed's own default."""
 
 
 def own_config(phase: PhasePlan) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def own_config(phase: PhasePlan) -> dict[str, Any]:
         content["pipeline"] = {"pipe_partitioned": False, "grad_partitioned": False}
 
     if "bf16" in content:
-        # Otherwise a NaN gradient is written into the weights.
+        # Without this check, a NaN gradient would be applied to the weights.
         content["bf16"]["check_grad_overflow"] = True
 
     return content
@@ -108,7 +108,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
     return {
         "fp16": {
             "enabled": True,
-            # 0 means dynamic, here and in Megatron's own options.
+            # 0 means a dynamic scale, here and in Megatron's own options.
             "loss_scale": _whole(precision.static_loss_scale),
             "loss_scale_window": precision.loss_scale_window,
             "hysteresis": precision.hysteresis,

@@ -1,6 +1,6 @@
-"""Rules and messages as data: the subject, the values, and the keys to change.
+"""Rules and messages as data: a code, its values, and the keys to change.
 
-Only this module makes text from them.
+Only this module turns them into text.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ Value = str | int | float | bool
 class Code(StrEnum):
     """The subject of a rule.
 
-    Each package has its own enum, with a message for every member. Code and tests ask for a code
-    and its values, and nothing parses the text.
+    Each package has its own enum, with a message for every member. Code and tests compare codes and
+    values, and nothing parses the text.
     """
 
     @property
@@ -32,7 +32,7 @@ class RuleText:
     """The text of a rule, or its templates, in which `{name}` stands for a value."""
 
     title: str
-    """Name of the check in a table."""
+    """Name of the check, as in a table."""
     value: str
     """The values as text."""
     rule: str
@@ -50,7 +50,7 @@ class RuleResult:
     values: Mapping[str, Value]
     """Values by the names that the code's message templates use."""
     keys: tuple[str, ...]
-    """Keys of the run file that can fix it, most likely first."""
+    """Keys of the run file whose change can satisfy the rule, most likely first."""
 
     def render(self) -> RuleText:
         """Return the text, with every value filled in."""
@@ -67,13 +67,13 @@ class Message(Enum):
     """A message to a person.
 
     A member's value is its text, in which `{name}` stands for a value. Each package has its own
-    enum in its `messages.py`, one row per message. Code and tests ask for a member and its values.
-    Nothing parses the text, so that anyone can improve it.
+    enum in its `messages.py`, one row per message. Code and tests compare members and values.
+    Nothing parses the text, so anyone can improve it.
     """
 
     @property
     def code(self) -> str:
-        """Return the name of the message as programs write it, such as `not-running`."""
+        """Return the name of the message in the form for programs, such as `not-running`."""
         return self.name.lower().replace("_", "-")
 
     def fill(self, /, **values: object) -> str:
@@ -82,7 +82,7 @@ class Message(Enum):
         return template.format_map(values)
 
     def of(self, /, **values: object) -> Statement:
-        """Return the message with its values, to be read later."""
+        """Return the message together with its values, which become text only when needed."""
         return Statement(self, values)
 
 

@@ -1,4 +1,4 @@
-"""Errors that end a training, each with the exit code that a job script uses."""
+"""Errors that end training, each with the exit code that a job script uses."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ CANNOT_REHEARSE = 3
 the job would work.
 """
 STOPPED = 75
-"""Exit code after the training saved and stopped, because of a signal or the time limit
+"""Exit code after training has saved and stopped because of a signal or the time limit
 (EX_TEMPFAIL).
 
-The same command continues it.
+Running the same command again continues the training.
 """
 
 
 class CodedError(Exception):
     """An error with a message and its values, or with plain text.
 
-    Its text is for people. Programs and tests use `message` and `values`.
+    The text is for people. Programs and tests use `message` and `values`.
     """
 
     def __init__(self, message: Message | Statement | str, /, **values: object) -> None:
@@ -32,7 +32,8 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Any other value is kept as text, because not every object can be sent to another process.
+        # Values of other types are kept as text, because not every object can be sent to a
+        # different process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
             for name, value in values.items()
@@ -49,7 +50,7 @@ class CodedError(Exception):
 
     @property
     def code(self) -> str:
-        """Return the name of its message, as programs write it; empty for plain text."""
+        """Return the name of the error's message for programs; empty for plain text."""
         return self.message.code if self.message is not None else ""
 
 
@@ -58,13 +59,13 @@ class TrainingError(CodedError):
 
     exit_code = FAILED
     on_all_ranks = False
-    """Whether every rank has the same error, so that only rank 0 must show it."""
+    """Whether every rank has the same error, so that only rank 0 needs to show it."""
 
 
 class RefusedError(TrainingError):
     """The requested training is impossible.
 
-    It is raised before the first step, when nothing has changed yet.
+    This error is raised before the first step, when nothing has been changed yet.
     """
 
     exit_code = REFUSED

@@ -1,7 +1,7 @@
 """Training with fewer data-parallel replicas than planned.
 
 The global batch stays the same: each replica processes more micro-batches. The losses change only
-through the order of summation.
+because sums are computed in a different order.
 """
 
 import dataclasses
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from runbook.plan_file.schema import PhasePlan
 
 REPLICAS_CHANGED = "replicas_changed"
-"""Event of a start with a different number of data-parallel replicas than before."""
+"""Event of a start whose number of data-parallel replicas has changed."""
 
 
 def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
     """Return the plan for training on this many ranks.
 
-    It is the plan itself, unless the ranks form one of the numbers of replicas in
-    `limits.fewer_replicas`.
+    If this many ranks form one of the numbers of replicas in `limits.fewer_replicas`, the plan is
+    adapted; otherwise it is returned unchanged.
     """
     planned = phase.parallel
     ranks_per_replica = planned.world_size // planned.data
@@ -37,7 +37,7 @@ def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
 
 
 def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
-    """Return the allowed numbers of nodes: the planned one, then smaller ones."""
+    """Return the allowed numbers of nodes: the planned number, then the smaller ones."""
     parallel = phase.parallel
     ranks_per_replica = parallel.world_size // parallel.data
     numbers = [parallel.data, *phase.limits.fewer_replicas]
@@ -46,7 +46,7 @@ def allowed_nodes(phase: PhasePlan, devices_per_node: int) -> list[int]:
 
 @dataclass(frozen=True)
 class ReplicasChange:
-    """A change of the number of data-parallel replicas at a start."""
+    """A change in the number of data-parallel replicas at a start."""
 
     replicas: int
     planned_replicas: int
@@ -60,7 +60,7 @@ def replicas_change(
 ) -> ReplicasChange | None:
     """Return the change that a start with this plan makes, or None if there is none.
 
-    `events` are those of the training, oldest first.
+    `events` are the training's events, oldest first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)
@@ -77,7 +77,7 @@ def replicas_change(
 
 
 def newest_change(events: Iterable[Mapping[str, object]]) -> Mapping[str, object] | None:
-    """Return the newest event about a training's number of replicas, or None if there is none."""
+    """Return the newest event about the number of replicas, or None if there is none."""
     newest = None
     for event in events:
         if event.get("event") == "begun":

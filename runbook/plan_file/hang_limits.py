@@ -1,4 +1,4 @@
-"""How long ranks wait for another rank before it counts as hung.
+"""How long ranks wait for a rank before it counts as hung.
 
 The watchdog and the planner share these limits.
 """
@@ -13,15 +13,17 @@ HANG_SHARE = 0.6
 before the other ranks end.
 """
 UNMEASURED_SHARE = 0.9
-"""Share of the timeout for a job's first step, evaluation or save, whose duration is unknown."""
+"""Limit of a job's first step, evaluation or save, whose duration is unknown, as a share of the
+timeout.
+"""
 MEASURED_FACTOR = 3.0
-"""Limit of a step, evaluation or save, as a multiple of the longest measured one of its kind."""
+"""Limit of a step, evaluation or save, as a multiple of the longest one measured."""
 MEASURED = 50
 """Number of recent durations to remember for each kind."""
 FIRST_COUNTS_UNTIL = 4
-"""Number of measured durations after which the first one is dropped.
+"""Number of measured durations after which the first is dropped.
 
-The first activity of each kind also compiles and fills caches.
+The first activity of each kind also compiles kernels and fills caches.
 """
 
 
@@ -29,7 +31,7 @@ The first activity of each kind also compiles and fills caches.
 class HangLimits:
     """Computes how long the other ranks may wait for a rank.
 
-    The limit follows from the durations of the rank's own steps, evaluations and saves.
+    The limit is computed from the durations of the rank's own steps, evaluations and saves.
     """
 
     timeout: float

@@ -1,4 +1,4 @@
-"""Identity of a training: the values that fix its losses, and those that a resume must not change."""
+"""Identity of a training run: the values that determine its losses or that a resume must keep."""
 
 import dataclasses
 import hashlib
@@ -17,9 +17,10 @@ FREE = (
     "learning_rate.decay_samples",
     "learning_rate.wsd_decay_samples",
 )
-"""Keys of the length.
+"""Keys for the length, which a resume may change.
 
-A longer or shorter training is the same training, and the decay changes with the length.
+Making a training longer or shorter does not make it a different one, and its decay changes with its
+length.
 """
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
@@ -30,8 +31,8 @@ def fingerprint(phase: PhasePlan) -> str:
 
     These are the initial weights, data order, steps, rates and number format.
 
-    Engine, layout and micro-batch are left out, because they change only the rounding and may
-    change at a resume. So are names, folders, logging, evaluation and sampling.
+    Engine, layout and micro-batch are left out, because they affect only the rounding and may
+    change at a resume. Names, folders, logging, evaluation and sampling are left out too.
     """
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
@@ -52,10 +53,10 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Return the length and every value that a resume must not change, as a flat mapping.
+    """Return the length, and every value that a resume must not change, as a flat mapping.
 
-    Each value has its key of plan.json. The loss scale is left out, because a checkpoint contains
-    it, and so are held-out files, because no step learns from them.
+    The keys are those of plan.json. The loss scale is left out, because a checkpoint contains it,
+    and so are held-out files, because no step learns from them.
     """
     content: dict[str, Any] = {"seed": phase.seed}
     for section, values in _sections(phase).items():
@@ -68,9 +69,9 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that make two recipes different trainings, and all other differences.
+    """Return the differences because of which two recipes are different trainings, and all others.
 
-    Each contains both values.
+    The text of a difference contains both values.
 
     >>> differences({"seed": 1, "duration.samples": 8}, {"seed": 2, "duration.samples": 16})
     (['seed 1 (plan: 2)'], ['duration.samples 8 (plan: 16)'])
@@ -96,8 +97,8 @@ def differences(
 def same_training(before: PhasePlan, after: PhasePlan) -> bool:
     """Return whether `after` continues the training of `before`; length and layout may differ.
 
-    The padding of the vocabulary depends on the layout. The trainer keeps the padding of its
-    checkpoint.
+    The padding of the vocabulary depends on the layout, but the trainer keeps the checkpoint's
+    padding.
     """
     padding = {"model.padded_vocabulary": after.model.shape.padded_vocabulary}
     serious, _ = differences(recipe(before) | padding, recipe(after))
@@ -142,7 +143,7 @@ def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
 
 
 def _sections(phase: PhasePlan) -> dict[str, Any]:
-    """Return the values that determine the losses and must not change at a resume.
+    """Return the sections of the plan that determine the losses and must not change at a resume.
 
     Files are compared by name, not by folder.
     """
@@ -181,7 +182,7 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Return whether the warm-up is the same share of a different decay, apart from rounding.
 
-    If so, it only changes with the length.
+    If so, it changed only because the length did.
     """
     lengths = (saved.get(_WARMUP), saved.get(_DECAY), planned.get(_WARMUP), planned.get(_DECAY))
     if not all(isinstance(length, int) for length in lengths):
@@ -191,6 +192,6 @@ def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> boo
         return False
 
     ratio = planned_decay / saved_decay
-    # Both warm-ups are rounded to whole steps, and one of them is multiplied here after rounding.
+    # Both warm-ups are rounded to whole steps, and one of them is scaled here after rounding.
     rounding = 1 + ratio
     return ratio != 1 and abs(planned_warmup - saved_warmup * ratio) <= rounding

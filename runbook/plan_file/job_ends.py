@@ -1,6 +1,6 @@
-"""The possible ends of a job, as numbers and names that decide about the next job.
+"""The possible ends of a job, as numbers and names that decide whether there is a next job.
 
-Other modules make text for people from them. No decision depends on such text.
+Other modules turn them into text for people. No decision depends on such text.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class JobState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """Why a job ended badly, as far as this matters for the next job."""
+    """The cause of a job's failure, as far as it matters for the next job."""
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
-    # The cluster's failure, not the training's. The value is the name of a known failure.
+    # The cluster failed, not the training. The value is the name of a known failure.
     NODE_UNREACHED = "node out of reach"
     # Failures that would occur again after a restart. The values are names of known failures.
     DEVICE_OUT_OF_MEMORY = "device out of memory"
@@ -43,15 +43,15 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure. If it occurs twice at the same step, it is not an accident.
+    # Any other failure. If it occurs twice at the same step, it is no coincidence.
     OTHER = "another failure"
 
 
 FROM_OUTSIDE = frozenset({EndCause.KILLED, EndCause.NODE_UNREACHED})
-"""Causes outside the training. They may occur twice at the same step by chance."""
+"""Causes outside the training, which may occur twice at the same step by coincidence."""
 
 MAY_PASS = FROM_OUTSIDE | {EndCause.HUNG}
-"""Causes that a restart may avoid, even if the job completed no step."""
+"""Causes that may not recur after a restart, even if the job completed no step."""
 
 WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
 """Causes that would stop a restart too, until a person changes something."""
@@ -59,20 +59,20 @@ WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
 
 @dataclass(frozen=True)
 class JobEnd:
-    """The end of one job."""
+    """How a job ended."""
 
     state: JobState
     exit_code: int | None = None
     """The job's own exit code: 0 finished, 75 saved and stopped, 2 refused, 1 failed.
 
-    None if it left none.
+    None if the job left no exit code.
     """
     signal: int | None = None
-    """Number of the signal that ended one of its ranks. None if no signal did, or if the signal is
-    not known.
+    """Number of the signal that ended one of its ranks. None if no rank was ended by a signal, or
+    if the signal is unknown.
     """
     cause: EndCause | None = None
-    """None if the job did not fail."""
+    """Cause of the failure; None if the job did not fail."""
 
     @property
     def was_killed(self) -> bool:

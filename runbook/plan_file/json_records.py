@@ -21,13 +21,13 @@ OPTIONAL = {"optional": True}
 All other fields must be present, even if they have a default.
 """
 OMIT_DEFAULT = {"optional": True, "omit_default": True}
-"""Metadata of a field that is left out of JSON if it has its default value, so that older plans
-keep their text.
+"""Metadata of a field that is left out of JSON if it has its default value, so that the text of
+older plans stays the same.
 """
 NOT_IN_JSON = {"not_in_json": True}
 """Metadata of a field that exists only in the program."""
 FLAT = {"flat": True}
-"""Metadata of a field that is a record itself, and whose keys are stored in JSON among those of the
+"""Metadata of a field that is itself a record, and whose keys are stored in JSON among those of the
 enclosing record.
 """
 _NAMES = {
@@ -42,9 +42,9 @@ _hints = functools.cache(get_type_hints)
 
 
 def append_line(path: Path, record: Mapping[str, object]) -> None:
-    """Append one line of JSON in a single write.
+    """Append a line of JSON in a single write.
 
-    If a kill cut off the last line, end that line first.
+    If a killed process left the last line incomplete, end that line first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stream:
@@ -108,7 +108,8 @@ def from_json(
     """Return a record of this type from JSON.
 
     Raise `RefusedError` with every unknown key, missing key and value of the wrong type. `name`
-    stands for the record in problems about the whole; `failure` is the first line of the error.
+    stands for the record in problems that concern the whole record; `failure` is the first line of
+    the error.
     """
     problems: list[str] = []
     record: Record = _record(
@@ -151,7 +152,7 @@ def _value_under(record: Any, key: str) -> Any:
 
 @functools.cache
 def _members(kind: type) -> dict[str, dataclasses.Field[Any]]:
-    """Return the fields by their JSON key: `global_` has the key `global`."""
+    """Return the fields by JSON key; the key of `global_` is `global`."""
     members = dataclasses.fields(kind)
     by_name = {}
     for member in members:
@@ -213,7 +214,7 @@ def _value(
     where: str,
     problems: list[str],
 ) -> Any:
-    """Return the value if it has the declared type; otherwise report it."""
+    """Return the value if it has the declared type; otherwise report a problem."""
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _record(
             kind,

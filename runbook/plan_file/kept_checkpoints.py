@@ -1,6 +1,6 @@
-"""The number of checkpoints on the disk at the same time, and the size of one.
+"""The number of checkpoints that are on disk at the same time, and the size of a checkpoint.
 
-They are the newest checkpoints, those that are kept permanently, and the one being written.
+Those are the newest checkpoints, the ones that are kept permanently, and the one being written.
 """
 
 import math
@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Precision
 
 NEAR_COPIES = 2
-"""Copies of a rank's state in node memory: the newest complete one, and the one being written."""
+"""Number of copies of a rank's state in node memory: the newest complete copy, and the one being
+written.
+"""
 
 
 def bytes_per_parameter(precision: Precision, moments: Sequence[str] = ADAM_MOMENTS) -> int:
-    """Return the checkpoint's bytes per parameter.
+    """Return the bytes per parameter in a checkpoint.
 
-    They include the weights in the training format, fp32 master weights unless that format is fp32,
+    These are the weights in the training format, fp32 master weights unless that format is fp32,
     and the optimizer's moments.
 
     >>> bytes_per_parameter("bf16"), bytes_per_parameter("fp32")
@@ -31,7 +33,7 @@ def keeps_for_ever(checkpoint: Checkpoint, iteration: int) -> bool:
 
 
 def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the largest number of checkpoints at the same time, reached during the last save.
+    """Return the largest number of checkpoints that exist at the same time, during the last save.
 
     A new checkpoint is complete before an old one is deleted.
 
@@ -53,7 +55,7 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
 
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the number of saves in a training whose program deletes no checkpoint.
+    """Return the number of saves of a training program that deletes no checkpoint.
 
     Megatron-LM and Megatron-DeepSpeed are such programs.
 

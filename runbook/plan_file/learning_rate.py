@@ -38,7 +38,7 @@ class LearningRate:
     warmup_samples: int
     decay_samples: int
     wsd_decay_samples: int = field(default=0, metadata=OMIT_DEFAULT)
-    """With wsd: samples at the end of the decay length over which the rate falls."""
+    """For wsd: number of samples, at the end of the decay length, over which the rate falls."""
     wsd_decay_style: WsdDecay = field(default="exponential", metadata=OMIT_DEFAULT)
 
     @property
@@ -49,9 +49,9 @@ class LearningRate:
         return self.warmup_samples
 
     def at(self, samples: int) -> float:
-        """Return the rate of the step whose last sample is the `samples`-th (Megatron's rule).
+        """Return the rate of the step whose last sample is number `samples` (Megatron's rule).
 
-        Its first step already has a rate above 0.
+        Even the first step has a rate above 0.
         """
         if self.warmup_samples and samples <= self.warmup_samples:
             return self.peak * samples / self.warmup_samples
@@ -72,7 +72,7 @@ class LearningRate:
     def _wsd_share(self, samples: int) -> float:
         """Return the position of the rate between the minimum (0) and the peak (1).
 
-        The formulas are megatron-core's; they end at 0.
+        The formulas are megatron-core's. They all end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

@@ -1,4 +1,4 @@
-"""Rules that our trainer imposes on a phase: ranges, layout, shape, batch, engine."""
+"""Our trainer's requirements for a phase: ranges, layout, shape, batch and engine."""
 
 from collections.abc import Iterator
 from dataclasses import fields
@@ -16,7 +16,7 @@ from runbook.plan_file.rules.tuning import tuning_problems
 from runbook.plan_file.schema import Optimizer, PhasePlan
 
 HIGHEST_SEED = 2**32 - 1
-"""numpy, which shuffles the samples, accepts no larger seed."""
+"""Largest seed that numpy, which shuffles the samples, accepts."""
 _SEEDS = Range(f"from 0 to {HIGHEST_SEED}", lambda value: 0 <= value <= HIGHEST_SEED)
 _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
     AT_LEAST_ONE: (
@@ -78,7 +78,10 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
     BELOW_ONE: ("model.dropout",),
     _SEEDS: ("seed",),
 }
-"""Keys by range. Other fields declare their range themselves, with `ranges.within`."""
+"""Keys by the range of their values.
+
+Other fields declare their ranges themselves, with `ranges.within`.
+"""
 
 
 def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
@@ -95,7 +98,7 @@ def check(phase: PhasePlan, world_size: int, *, fp16: bool) -> None:
 
 
 def _out_of_range(phase: PhasePlan) -> Iterator[str]:
-    """Return one sentence for each value that is outside its range. NaN is outside every range."""
+    """Return a sentence for each value that is outside its range. NaN is outside every range."""
     for key, allowed in _ranges():
         value = value_at(phase, key)
         if not allowed.holds(value):
@@ -109,7 +112,7 @@ def _out_of_range(phase: PhasePlan) -> Iterator[str]:
 
 
 def _ranges() -> Iterator[tuple[str, Range]]:
-    """Yield each key of a phase that has a range, and its range."""
+    """Yield each key of a phase whose range is limited, with the range."""
     for allowed, keys in _KEYS_BY_RANGE.items():
         for key in keys:
             yield key, allowed

@@ -4,12 +4,12 @@ The command line, the notebooks and the trainer share them.
 """
 
 TEMPERATURE = 0.7
-"""Divides the logits before a token is sampled; 0 selects the most likely token."""
+"""The logits are divided by this before a token is sampled; 0 selects the most likely token."""
 HIGHEST_TEMPERATURE = 10.0
 LIKELIEST_TOKENS = 40
-"""Number of most likely tokens from which one is sampled, unless `top_p` is set."""
+"""A token is sampled from this many of the most likely tokens, unless `top_p` is set."""
 TOKENS = 40
-"""Tokens to sample after a prompt."""
+"""Number of tokens to sample after a prompt."""
 MOST_TOKENS = 10_000
 SEED = 1234
 """Seed for sampling. The same seed gives the same text."""

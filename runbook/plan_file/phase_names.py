@@ -9,4 +9,4 @@ ANALYSIS = "05-analysis"
 EVALUATION = "06-evaluation"
 PHASES = (PLAN, ENVIRONMENT, DATA, SMOKE, FULL, ANALYSIS, EVALUATION)
 TRAINING_PHASES = (SMOKE, FULL)
-"""Phases with a training job."""
+"""Phases that run a training job."""

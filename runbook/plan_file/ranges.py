@@ -1,4 +1,4 @@
-"""Ranges of numbers in the plan, each with its description for messages."""
+"""Ranges of numbers in the plan, with their descriptions for messages."""
 
 import math
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Range:
-    """The numbers that a value of the plan may have. NaN is outside every range."""
+    """The range of numbers that a value of the plan may have. NaN is outside every range."""
 
     text: str
     holds: Callable[[float], bool]
@@ -20,8 +20,8 @@ BELOW_ONE = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 
 
 def within(allowed: Range) -> dict[str, Range]:
-    """Return the metadata of a field whose values are limited to this range.
+    """Return the metadata for a field whose values are limited to this range.
 
-    `limits.check` reads it.
+    `limits.check` reads this metadata.
     """
     return {"range": allowed}

@@ -1,4 +1,4 @@
-"""Files of a job's ranks: heartbeats on each machine, and the reports of a hang."""
+"""The files that a job's ranks write: heartbeats on each machine, and reports of a hang."""
 
 import contextlib
 import hashlib
@@ -12,17 +12,17 @@ from typing import Any
 
 # Folder of a job for each machine's report of a hang
 RANKS_FOLDER = "ranks"
-# Age from which a file is a leftover. A live job writes twice per second, and a suspended job keeps
-# its file open.
+# Age at which a file counts as a leftover. A live job writes twice per second, and a suspended job
+# keeps its file open.
 LEFTOVER_SECONDS = 3600.0
-# Size of each rank's slot in its machine's file
+# Size in bytes of each rank's slot in its machine's file
 SLOT_BYTES = 2**14
 
 
 def heartbeat_stem(ranks_folder: Path) -> Path:
     """Return the path of a job's heartbeat files on this machine, without the first rank's number.
 
-    The files are in memory if possible.
+    The files are kept in memory if possible.
     """
     shared = Path("/dev/shm")
     if os.access(shared, os.W_OK | os.X_OK):
@@ -37,14 +37,14 @@ def heartbeat_stem(ranks_folder: Path) -> Path:
 def as_slot(values: dict[str, Any]) -> bytes:
     """Return a heartbeat as the bytes of its slot.
 
-    The slot has a checksum, because it may be read while it is being written.
+    A slot has a checksum, because it may be read while it is being written.
     """
     text = json.dumps(values, separators=(",", ":")).encode()
     return (b"%08x %s\n" % (zlib.crc32(text), text))[:SLOT_BYTES]
 
 
 def read_slots(content: bytes) -> list[dict[str, Any]]:
-    """Return the heartbeats in a machine's file, except those that are being written.
+    """Return the heartbeats in a machine's file, except any that are just being written.
 
     >>> read_slots(as_slot({"rank": 3}) + b" torn")
     [{'rank': 3}]

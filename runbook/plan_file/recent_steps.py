@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 COMPUTE_SECONDS = "forward_backward_seconds"
-"""Column of a computed step. A skipped step has neither this nor a loss."""
+"""Column that only computed steps have. A skipped step has neither this nor a loss."""
 TAIL_BYTES = 1_000_000
-"""Bytes to read from the end of the file. A record has about 700 bytes."""
+"""Number of bytes to read from the end of the file. A record has about 700 bytes."""
 
 
 @dataclass(frozen=True)
 class RecentStep:
-    """The numbers of a step that alarms compare. A loss that is not finite is None."""
+    """The values of a step that alarms compare. A loss that is not finite is None."""
 
     iteration: int
     loss: float | None = None
@@ -61,10 +61,10 @@ def _parse(row: dict[str, object]) -> RecentStep:
 
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` of these steps up to an iteration, each in its newest version.
+    """Return the last `count` of these steps up to an iteration, in their newest records.
 
-    Steps that were discarded by a rollback or a resume from an older checkpoint are not part of the
-    training. A skipped step in their place carries no information about the loss.
+    Steps that a rollback, or a resume from an older checkpoint, has discarded are no longer part of
+    the training. A step that is skipped in their place says nothing about the loss.
 
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]

@@ -1,6 +1,7 @@
 """The result of a dry run for one rank.
 
-The trainer writes it, the planner computes times from it, and the rest is for people to read.
+The trainer writes the result, the planner computes times from parts of it, and the rest is for
+people to read.
 """
 
 from dataclasses import dataclass
@@ -21,18 +22,21 @@ class Work:
     """The operations, memory traffic and communication of one part of a step."""
 
     part: str
-    """`FORWARD` and `BACKWARD` are per micro-batch, `ONCE` and `OPTIMIZER` once per step."""
+    """Part of a step: `FORWARD` and `BACKWARD` happen in each micro-batch, `ONCE` and `OPTIMIZER`
+    once per step.
+    """
     chunk: int
     """Number of the model chunk, if a stage of an interleaved pipeline has several."""
     amounts: dict[str, int]
-    """`MATRIX`, `ATTENTION` (of all pairs of tokens), `MOVED` (bytes, by all kernels but attention)
-    and `KERNELS`. And bytes of collectives by `group:operation:overlapped` or `:alone`: whether
-    other work continues in the meantime."""
+    """Counts under `MATRIX`, `ATTENTION` (for all pairs of tokens), `MOVED` (bytes, by all kernels
+    except attention) and `KERNELS`. Bytes of collectives are under `group:operation:overlapped` if
+    other work continues in the meantime, and otherwise under `group:operation:alone`.
+    """
 
 
 @dataclass(frozen=True)
 class Collective:
-    """One type of communication in a step of the global batch."""
+    """One type of communication in a step on the global batch."""
 
     group: str
     op: str
@@ -52,14 +56,14 @@ class Allocation:
 
 @dataclass(frozen=True)
 class RehearsedRank:
-    """The memory, work and communication of one rank in one step of the global batch."""
+    """The memory, work and communication of one rank in a step on the global batch."""
 
     rank: int
     stage: int
     peak_bytes: int
     peak_moment: str
     parts: dict[str, int]
-    """Bytes of weights, gradients and optimizer, and of everything else at the peak
+    """Bytes of weights, gradients and optimizer states, and of everything else at the peak
     (`activations`).
     """
     moments: dict[str, int]
@@ -69,20 +73,22 @@ class RehearsedRank:
     collectives: tuple[Collective, ...]
     work: tuple[Work, ...]
     synchronizations: dict[str, int]
-    """Device-to-host reads that the step waits for, by the line of code that requests them."""
+    """Number of device-to-host reads that the step waits for, by the line of code that requests
+    them.
+    """
     saved_bytes: int
     """Bytes that this rank writes for a checkpoint."""
     save_host_bytes: int
     resume_bytes: int
     """Bytes that this rank reads from a checkpoint."""
     resume_peak_bytes: int
-    """Bytes of memory that a resume needs at its peak, on device and host together."""
+    """Peak memory of a resume in bytes, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
-    """Pairs of moment and bytes, along the step."""
+    """Memory in use over the course of the step, as pairs of (point in the step, bytes)."""
     microbatches: int
     """Number of micro-batches that were run.
 
-    All have the same counts, so the remaining ones are calculated.
+    All micro-batches have the same counts, so the other ones are extrapolated.
     """
     seconds: float

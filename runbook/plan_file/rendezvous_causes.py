@@ -1,4 +1,4 @@
-"""Causes of a rendezvous that fails: ranks do not meet before their timeout."""
+"""Causes of a failed rendezvous, in which ranks do not meet before their timeout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 class RendezvousCause(StrEnum):
     """Causes of a failed rendezvous, in the words that its error shows.
 
-    The trainer shows them, and a drill looks for them without importing the trainer.
+    The trainer shows these words, and a drill looks for them without importing the trainer.
     """
 
     ADDRESS_NOT_RESOLVED = (

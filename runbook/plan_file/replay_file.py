@@ -16,22 +16,22 @@ from typing import NamedTuple, TypedDict
 
 FORWARD, BACKWARD, GRADIENT = ("forward", "backward", "gradient")
 PARTS = (FORWARD, BACKWARD, GRADIENT)
-"""Activations, gradients of activations, gradients of weights."""
+"""Parts of a micro-batch: activations, gradients of activations, gradients of weights."""
 ATTENTION, FEED_FORWARD, OUTPUT = ("attention", "feed-forward", "output")
 BLOCKS = (ATTENTION, FEED_FORWARD, OUTPUT)
-"""Parts of a layer in the order of computation.
+"""Blocks of a layer, in the order of computation.
 
 Tensor-parallel ranks sum their results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Alarm: a rank computed one wrong result, and has agreed with the other ranks since then."""
+"""Name of the alarm about a rank that computed one wrong result, but has been correct since."""
 PERSISTENT = "persistent corruption"
-"""Alarm: a rank repeatedly computes wrong results."""
+"""Name of the alarm about a rank that repeatedly computes wrong results."""
 
 
 class ComputedPlace(NamedTuple):
-    """The tensor that a fingerprint belongs to."""
+    """The tensor to which a fingerprint belongs."""
 
     part: str
     layer: int
@@ -41,13 +41,13 @@ class ComputedPlace(NamedTuple):
     """
     name: str
     number: int = 0
-    """How often the tensor was already computed in the same pass, by an earlier micro-batch or
-    before recomputation.
+    """How many times the tensor had been computed before in the same pass, by earlier micro-batches
+    or before recomputation.
     """
 
     @property
     def metric(self) -> str:
-        """Return the name of the tensor in an alarm.
+        """Return the name by which an alarm calls the tensor.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").metric
         'forward of layer 3'
@@ -75,8 +75,8 @@ class ComputedPlace(NamedTuple):
 def passing_order(location: ComputedPlace, position: int) -> tuple[int, int, int, int]:
     """Return the position of a tensor in the order of computation over all ranks.
 
-    `position` is its index among the tensors of its rank. The order is forward through the layers,
-    then backward; a layer computes a weight's gradient last.
+    `position` is its index among the tensors of its rank. Layers are computed forward and then
+    backward; within a layer, the gradients of weights come last.
     """
     if location.part == FORWARD:
         return (0, location.layer, 0, position)
@@ -88,14 +88,14 @@ def first_difference(
     second_numbers: Mapping[ComputedPlace, float],
     tolerance: float = 0.0,
 ) -> tuple[tuple[int, int, int, int], ComputedPlace] | None:
-    """Return the first place at which two computations of a rank differ, with its order, or None.
+    """Return the first tensor in which two computations of a rank differ, with its order, or None.
 
     Two numbers count as equal up to a relative difference of `tolerance`.
     """
     orders: dict[ComputedPlace, tuple[int, int, int, int]] = {}
     for numbers in (first_numbers, second_numbers):
         for position, location in enumerate(numbers):
-            # A place that occurs in both computations has its order in the first one.
+            # A tensor that occurs in both computations is ordered as in the first one.
             orders.setdefault(location, passing_order(location, position))
 
     different = []
@@ -120,9 +120,9 @@ def _agree(first: float | None, second: float | None, tolerance: float) -> bool:
 
 
 class MarkKey(NamedTuple):
-    """The block that a recorded mark belongs to.
+    """The block to which a recorded mark belongs.
 
-    A block is a part of a layer between two sums over tensor-parallel ranks.
+    A block is the part of a layer between two sums over tensor-parallel ranks.
     """
 
     part: str
@@ -131,7 +131,7 @@ class MarkKey(NamedTuple):
 
     @classmethod
     def of(cls, location: ComputedPlace) -> MarkKey:
-        """Return the block that a place belongs to.
+        """Return the block to which a tensor belongs.
 
         >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
         'feed-forward'
@@ -143,7 +143,7 @@ class MarkKey(NamedTuple):
         return cls(location.part, location.layer, OUTPUT)
 
     def order(self) -> tuple[int, int, int, int]:
-        """Return its position in the order of computation over all ranks."""
+        """Return the block's position in the order of computation over all ranks."""
         position = BLOCKS.index(self.block)
         location = ComputedPlace(self.part, self.layer, self.block)
         return passing_order(location, position if self.part == FORWARD else -position)
@@ -173,7 +173,7 @@ def packed(marks: Iterable[bytes]) -> str:
 
 
 def unpacked(text: str) -> list[bytes]:
-    """Return the marks in a text.
+    """Return the marks that `packed` wrote as text.
 
     >>> unpacked(packed([b"abcd", b"efgh"]))
     [b'abcd', b'efgh']
@@ -184,7 +184,7 @@ def unpacked(text: str) -> list[bytes]:
 
 
 class ReplayLine(TypedDict, total=False):
-    """One line of replay.jsonl: the beginning of a segment, or a step."""
+    """A line of replay.jsonl: the beginning of a segment, or a step."""
 
     segment: int
     versions: dict[str, str]
@@ -214,15 +214,15 @@ class Circumstances:
     code: str = ""
     """sha256 of the trainer's own files."""
     machines: Sequence[str] = ()
-    """Processor or GPU and number of threads of each rank."""
+    """Processor or GPU of each rank, with its number of threads."""
     hosts: Sequence[str] = ()
     programs: Sequence[str] = ()
-    """Hash of each rank's versions and code; empty in older records."""
+    """Hash of the versions and the code on each rank; empty in older records."""
     threads: int = 0
-    """Threads of the first rank; 0 if not known."""
+    """Number of threads of the first rank; 0 if unknown."""
     is_bitwise: bool = True
     watched: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Names of the outputs that a part's marks cover; empty in older records."""
+    """Names of the outputs that the marks of each part cover; empty in older records."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class RecordedStep:
 def read_steps(lines: Iterable[ReplayLine]) -> dict[int, RecordedStep]:
     """Return the recorded steps by iteration.
 
-    If a step was trained twice, the last record is used.
+    If a step was trained more than once, the last record is used.
     """
     steps: dict[int, RecordedStep] = {}
     circumstances = Circumstances()
@@ -287,7 +287,7 @@ class Difference:
     layer: int
     block: str
     ranks: tuple[int, ...]
-    """All ranks that differ at this place, including the first."""
+    """All ranks that differ in this block, including the first."""
 
 
 def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:
@@ -302,9 +302,9 @@ def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) 
 
 
 def compare_steps(first_step: RecordedStep, second_step: RecordedStep) -> Difference | None:
-    """Return the first difference of two recordings of a step in the order of computation, or None.
+    """Return the first computed difference between two recordings of a step, or None.
 
-    Marks of a part are compared only if both cover the same outputs.
+    The marks of a part are compared only if both recordings cover the same outputs.
     """
     first_watched = first_step.circumstances.watched
     second_watched = second_step.circumstances.watched

@@ -1,4 +1,4 @@
-"""The places from which a resume reads its state, as recorded in the event `resumed`."""
+"""The sources from which a resume reads its state, as recorded in the event `resumed`."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ SHARED = "shared"
 NEAR_OWN = "near own"
 """The copy in the memory of each rank's own node."""
 _NEAR_PARTNER = "near partner"
-"""Copies in the memory of other nodes, followed by the ranks that fetched them."""
+"""Copies in the memory of other nodes. The name is followed by the ranks that fetched them."""
 
 
 def near_partner(ranks: Sequence[int]) -> str:

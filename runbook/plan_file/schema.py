@@ -1,4 +1,4 @@
-"""Types of plan.json's training phases, with the formulas for parameters, layout and FLOPs."""
+"""Types of the training phases in plan.json, with the formulas for parameters, layout and FLOPs."""
 
 import dataclasses
 import json
@@ -15,20 +15,21 @@ from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.ranges import BELOW_ONE, NOT_NEGATIVE, POSITIVE, within
 
 FLOPS_CONVENTION = "megatron-full"
-"""The convention of all TFLOP/s in trainer and plan; see `ModelShape.flops_per_sequence`."""
+"""The convention of every TFLOP/s in the trainer and the plan; see `ModelShape.flops_per_sequence`.
+"""
 RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
 """Number of ranks up to which the times of every step are recorded.
 
-With 1,024 ranks, only every 8th step is.
+With 1,024 ranks, only every 8th step is recorded.
 """
 
 Precision = Literal["fp32", "fp16", "bf16"]
 """Number format of the matrix products."""
 Recompute = Literal["none", "selective", "full"]
-"""Which activations are recomputed in the backward pass instead of being kept."""
+"""The activations that are recomputed in the backward pass instead of being kept."""
 Engine = Literal["megatron-core", "deepspeed"]
 """Library that manages gradients and optimizer states in our own trainer."""
 Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
@@ -36,9 +37,9 @@ Fp8 = Literal["none", "delayed", "tensorwise", "blockwise", "mxfp8"]
 RecomputeMethod = Literal["uniform", "block"]
 """How the layers to recompute are chosen."""
 Switch = Literal["auto", "always", "never"]
-"""Whether to do something; each framework has its own default."""
+"""Whether to use a feature; each framework has its own default."""
 Kernels = Literal["auto", "compiled", "plain"]
-"""Whose GPU kernels compute a step: the trainer's own compiled kernels, or megatron-core's."""
+"""The GPU kernels that compute a step: the trainer's own compiled kernels, or megatron-core's."""
 TRACKERS = ("mlflow", "trackio", "wandb")
 """Trackers that the trainer can report to; TensorBoard files are always written."""
 NanPolicy = Literal["stop", "skip", "rollback"]
@@ -66,7 +67,7 @@ class ModelShape:
     activation: Literal["gelu", "swiglu"] = "gelu"
     biases: bool = True
     qkv_biases: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Queries, keys and values have biases even if the other matrices do not."""
+    """Whether queries, keys and values have biases even if the other matrices do not."""
     norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
     rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
 
@@ -138,7 +139,10 @@ class PlannedModel(HasShape):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the network is divided over the ranks. `over` sets the replicas for a number of ranks."""
+    """How the network is divided over the ranks.
+
+    `over` sets the number of replicas for a number of ranks.
+    """
 
     tensor: int = 1
     pipeline: int = 1
@@ -149,7 +153,7 @@ class Layout:
     world_size: int = 1
     zero_stage: int = 1
     first_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Layers of the first stage; 0: the same as the middle stages."""
+    """Number of layers in the first stage; 0 means as many as in a middle stage."""
     last_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
 
     @property
@@ -167,7 +171,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return the layers of each stage, or an empty tuple if they do not divide.
+        """Return the number of layers of each stage, or an empty tuple if they do not divide.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -221,7 +225,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Duration:
-    """Length of the whole training, over all its segments, in the three usual units."""
+    """Length of the whole training over all segments, in the three usual units."""
 
     iterations: int
     samples: int
@@ -229,7 +233,7 @@ class Duration:
 
 
 ADAM_MOMENTS = ("exp_avg", "exp_avg_sq")
-"""Float32 tensors that Adam keeps for each weight, by the names in torch's state of it."""
+"""Float32 tensors that Adam keeps for each weight, by their names in the state of torch's Adam."""
 
 
 @dataclass(frozen=True)
@@ -246,7 +250,8 @@ class Optimizer:
     def moments(self) -> tuple[str, ...]:
         """Names of the float32 tensors that the optimizer keeps for each weight.
 
-        The trainer saves them; memory, checkpoints and the step's time follow from their number.
+        The trainer saves these tensors; their number determines memory, checkpoint size and step
+        time.
         """
         return ADAM_MOMENTS
 
@@ -259,18 +264,18 @@ class PlannedPrecision:
     initial_loss_scale: float
     loss_scale_window: int
     hysteresis: int = field(default=2, metadata=OMIT_DEFAULT)
-    """Overflows in a row before the scale is halved."""
+    """Number of consecutive overflows after which the scale is halved."""
     static_loss_scale: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Constant scale; 0: dynamic."""
+    """Constant scale; 0 means a dynamic scale."""
     minimum_loss_scale: float = field(default=1.0, metadata=OMIT_DEFAULT)
     """Lower limit of the dynamic scale; an overflow there counts as a collapse."""
     fp8: Fp8 = field(default="none", metadata=OMIT_DEFAULT)
-    """How 8-bit products are scaled."""
+    """How 8-bit matrix products are scaled."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """One .bin/.idx pair and its share of the samples."""
+    """A .bin/.idx pair and its share of the samples."""
 
     weight: float
     prefix: str
@@ -301,7 +306,7 @@ class PlannedData:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Steps between two evaluations on held-out text, and the batches of each; 0: none."""
+    """Steps between two evaluations on held-out text, and batches per evaluation; 0 means none."""
 
     interval: int
     iterations: int
@@ -315,15 +320,16 @@ class Checkpoint:
     interval: int
     keep: int
     keep_every: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Also keep every checkpoint at a multiple of this many iterations; 0: only the newest ones."""
+    """Also keep every checkpoint at a multiple of this many iterations; 0 means only the newest."""
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Write while the training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Allow a resume from a checkpoint that was trained with values other than these."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
-    """False if another framework trains and nothing is saved."""
+    """Whether anything is saved; False only for frameworks other than our own trainer."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two copies of each rank's state in the memory of its node; 0: none."""
+    """Steps between two copies of each rank's state in the memory of its node; 0 means no copies.
+    """
     near_folder: str = field(default=NEAR_FOLDER, metadata=OMIT_DEFAULT)
     """Folder in node memory for these copies; it may contain variables of the node's environment.
     """
@@ -340,33 +346,34 @@ class Log:
     events: str
     tensorboard: str
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Datasheet peak of a device in this number format; 0 if not known."""
+    """Datasheet peak of a device in this number format; 0 if unknown."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Measured speed of the longest matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
-    """Reference (env:NAME or file:PATH) to the address to which alarms are posted."""
+    """Reference (env:NAME or file:PATH) to the web address to which alarms are posted."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
     alarms: AlarmSettings = field(default=AlarmSettings(), metadata=FLAT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """Names from `TRACKERS` that receive the metrics while this phase trains."""
     tracker_project: str = field(default="", metadata=OMIT_DEFAULT)
-    """Project or experiment of the runs; empty: the value of the tracker's own variable."""
+    """Project or experiment of the runs; if empty, the tracker's own environment variable is used.
+    """
 
     @property
     def rank_times(self) -> str:
-        """The file with each rank's step times, next to the metrics."""
+        """Return the path of the file with each rank's step times, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
     @property
     def replay(self) -> str:
-        """The file with the fingerprints of recomputed micro-batches, next to the metrics."""
+        """Return the path of the file with the fingerprints of recomputed micro-batches."""
         return str(PurePosixPath(self.metrics).with_name(REPLAY))
 
 
 def exchange_interval(world_size: int) -> int:
     """Return the number of steps between two exchanges of the ranks' times.
 
-    A record then contains at most `RANKS_PER_STEP` ranks per step.
+    With this interval, a record contains at most `RANKS_PER_STEP` ranks per step.
 
     >>> exchange_interval(8), exchange_interval(1024), exchange_interval(10_000)
     (1, 8, 79)
@@ -376,22 +383,23 @@ def exchange_interval(world_size: int) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on waiting and on working."""
+    """Limits on how long to wait and how long to train."""
 
     exit_duration_seconds: int
     process_group_timeout_seconds: int
     exit_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Save and stop each time this many steps of the whole training are done; 0: never."""
+    """Save and stop after every multiple of this many steps of the whole training; 0 means never.
+    """
     nan_policy: NanPolicy = field(default="stop", metadata=OMIT_DEFAULT)
     """The action after a NaN loss or gradient, or a collapsed loss scale."""
     nan_limit: int = field(default=3, metadata=OMIT_DEFAULT)
-    """This many such steps in a row, or rollbacks in a segment, end the training under any policy.
+    """This many bad steps in a row, or rollbacks in a segment, end the training under any policy.
     """
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
     """The action after a finite loss that jumps above its curve."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Steps between two checks that recompute the first micro-batch and compare the results; 0:
-    never.
+    """Steps between two checks that recompute the first micro-batch and compare the results; 0
+    means never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
     """Smaller numbers of data-parallel replicas, in descending order, with which the training may
@@ -411,7 +419,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """One training phase of plan.json."""
+    """A training phase in plan.json."""
 
     phase: str
     engine: Engine
@@ -433,16 +441,17 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, passed unchanged; if empty, it is made from the other values.
+    """DeepSpeed's own configuration, passed on unchanged; if empty, it is made from the other
+    values.
     """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)
     planned_replicas: int = field(default=0, metadata=NOT_IN_JSON)
-    """Data-parallel replicas in plan.json if this attempt has fewer; 0 if it has all."""
+    """Number of data-parallel replicas in plan.json if this attempt has fewer; 0 if it has all."""
     root: Path = field(default=Path(), metadata=NOT_IN_JSON)
     """The folder of plan.json. Relative paths in the plan start there."""
 
     def path(self, relative: str) -> Path:
-        """Return the file or folder for a path in plan.json."""
+        """Return the location of a path that is given in plan.json."""
         return self.root / relative
 
 

@@ -1,9 +1,9 @@
-"""Alarms about ranks that compute longer than the other ranks of their pipeline stage.
+"""Alarms about ranks that take longer to compute than the other ranks of their pipeline stage.
 
-There are two thresholds for two purposes. While a training runs, an alarm may exclude a node, so a
-rank must take `SLOW_RANK_FACTOR` times as long as its stage, in several windows in a row. After the
-run, `runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
-`SLOWER_SHARE` above the others' is not noise, and the node should be checked.
+There are two thresholds for two purposes. During training, an alarm may exclude a node, so a rank
+must take `SLOW_RANK_FACTOR` times as long as its stage, in several windows in a row. After the run,
+`runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
+`SLOWER_SHARE` above that of the other ranks is not noise, and the node should be checked.
 """
 
 from collections.abc import Iterator
@@ -15,15 +15,19 @@ from runbook.plan_file.alarms import Alarm
 SLOW_RANK_FACTOR = 1.5
 """A rank is slow if its computation takes this many times the median of its stage."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run is marked if its median time exceeds the others' by this share."""
+"""A rank of a finished run is marked if its median time exceeds that of the others by this share.
+"""
 SLOW_WINDOWS = 3
-"""Slow windows in a row before a rank is reported."""
+"""Number of consecutive slow windows after which a rank is reported."""
 WINDOW_STEPS = 5
-"""Minimum steps of a window; shorter windows would measure the machine's noise."""
+"""Minimum number of steps in a window; shorter windows would measure the machine's noise."""
 WINDOW_SECONDS = 2.0
 """Shortest time of a window."""
 SMALLEST_DELAY = 0.002
-"""Minimum delay of a slow rank in seconds per step. Less is noise of clock and system."""
+"""Minimum delay of a slow rank in seconds per step.
+
+Shorter delays are noise from clock and system.
+"""
 
 
 @dataclass(frozen=True)
@@ -32,13 +36,14 @@ class ExchangedTimes:
 
     iteration: int
     steps: int
-    # Mean time of each rank in forward and backward passes of these steps, without communication
+    # Mean time of each rank in the forward and backward passes of these steps, without
+    # communication
     seconds: list[float]
 
 
 @dataclass
 class StragglerDetector:
-    """Compares the ranks of each pipeline stage window by window."""
+    """Compares the ranks of each pipeline stage, window by window."""
 
     stages: int = 1
     _seconds: list[float] = field(default_factory=list)
@@ -49,8 +54,8 @@ class StragglerDetector:
     def look(self, times: ExchangedTimes, moment: float) -> list[Alarm]:
         """Report ranks that were slow in `SLOW_WINDOWS` windows in a row.
 
-        Each is reported once, until it recovers. The first times are ignored, because the first
-        step compiles and fills caches. Megatron numbers the ranks of a stage consecutively.
+        A rank is reported only once until it recovers. The first times are ignored, because the
+        first step compiles and fills caches. Megatron numbers the ranks of a stage consecutively.
         """
         before = self._seconds
         nothing = [0.0] * len(times.seconds)
@@ -82,7 +87,7 @@ class StragglerDetector:
         first_rank: int,
         iteration: int,
     ) -> Iterator[Alarm]:
-        """Report the ranks of a stage that were slow for this many windows, by their step times."""
+        """Report the ranks of a stage whose step times were slow for this many windows."""
         size = len(stage)
         ordered = sorted(stage)
         # An upper bound of the others' median, which makes the exact median unnecessary for most

@@ -1,4 +1,4 @@
-"""`StrEnum` for programs in a job, which may run on Python 3.10 in a vendor's container."""
+"""`StrEnum` for programs in a job, which may run with Python 3.10 in a vendor's container."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ DTYPES = {
 }
 UINT16 = 8
 INT32 = 4
-"""Megatron's type codes for tokens: two bytes if the vocabulary has fewer than 65,500 tokens, else
-four.
+"""Megatron's type codes for token ids: of two bytes if the vocabulary has fewer than 65,500 tokens,
+otherwise of four.
 """
 
 
 def dtype_code(vocabulary: int) -> int:
-    """Return the type code for the tokens of a vocabulary.
+    """Return the type code for the token ids of a vocabulary.
 
     >>> dtype_code(50257), dtype_code(65499), dtype_code(65500)
     (8, 8, 4)
@@ -36,12 +36,12 @@ def dtype_code(vocabulary: int) -> int:
 
 
 def token_bytes(vocabulary: int) -> int:
-    """Return the bytes of one token of a vocabulary in the .bin."""
+    """Return the bytes of a token in the .bin file, for this size of the vocabulary."""
     return int(DTYPES[dtype_code(vocabulary)][-1])
 
 
 def index_bytes(sequences: int, entries: int) -> int:
-    """Return the size of an .idx with this many sequences and entries of the document index.
+    """Return the size in bytes of an .idx file with this many sequences and document-index entries.
 
     >>> index_bytes(0, 1), index_bytes(1000, 1001)
     (42, 20042)

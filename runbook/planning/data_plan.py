@@ -1,4 +1,4 @@
-"""Token files: which of them a run reads, their number of tokens, and the cost of making them."""
+"""The token files that a run reads, how many tokens they contain, and the cost of making them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class PlannedFiles:
     validation: tuple[str, ...]
     test: tuple[str, ...]
     num_files: int
-    """Number of input files; 0 if it is unknown until the folder is read."""
+    """Number of input files; 0 if it is unknown until the folder has been read."""
     estimated_tokens: int
     """Number of tokens, including end-of-document tokens; 0 if unknown."""
     estimated_bytes: int
@@ -40,15 +40,17 @@ class PlannedFiles:
 
 @dataclass(frozen=True, kw_only=True)
 class BlendPart(PlannedFiles):
-    """One text of a blend, with its relative weight."""
+    """A text in a blend, with its relative weight."""
 
     weight: float
     train_share: float
-    """Share of its tokens that is used for training."""
+    """Share of the text's tokens that is used for training."""
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
-"""Rough size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical text)."""
+"""Approximate size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical
+text).
+"""
 
 GPT2_END_OF_DOCUMENT = 50256
 """Highest token id of the GPT-2 tokenizer."""
@@ -66,7 +68,7 @@ class DataPlan(PlannedFiles):
     split: str
     held_out: int
     parts: tuple[BlendPart, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """The texts of a blend; empty if there is one text."""
+    """The texts of a blend; empty if there is only one text."""
 
     @property
     def train_share(self) -> float:
@@ -79,10 +81,10 @@ class DataPlan(PlannedFiles):
         return trained / self.estimated_tokens
 
     def weighted(self, use: str) -> tuple[Source, ...]:
-        """Return the files of a use (train, validation, test), with their weights.
+        """Return the files for train, validation or test (`use`), with their weights.
 
-        Files of the same text share its weight in proportion to their tokens, once these are
-        counted.
+        Files of the same text will share its weight in proportion to their tokens, once these have
+        been counted.
         """
         if not self.parts:
             prefixes = getattr(self, use)
@@ -95,16 +97,16 @@ class DataPlan(PlannedFiles):
 
 
 def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
-    """Return the files of a text, each with an equal part of its weight.
+    """Return the files of a text, each with an equal share of its weight.
 
-    A single file does not name its text.
+    If there is only one file, the text's name is left out.
     """
     shared_text = text if len(prefixes) > 1 else ""
     return tuple(Source(weight / len(prefixes), prefix, shared_text) for prefix in prefixes)
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Return prefixes and estimates, based on the catalogue's entries for the texts."""
+    """Return file prefixes and estimated sizes, based on the catalogue's entries for the texts."""
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
@@ -131,7 +133,7 @@ def _files_of(parts: Sequence[BlendPart], use: str) -> tuple[str, ...]:
 
 
 def _tokens_from(parts: Sequence[BlendPart], *, is_mock: bool) -> str:
-    """Return the source of the number of tokens for each text of a blend."""
+    """Return where the number of tokens of each text in a blend is stated."""
     if is_mock:
         return PlanningMessage.TOKENS_OF_MOCK.fill()
     if len(parts) == 1:
@@ -172,8 +174,9 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 def _token_folder(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's token files.
 
-    With a site folder for data, each dataset has its own folder there. If the names of token files
-    in data.folder are known, the files are read there; otherwise through links in the run's folder.
+    If the site has a folder for data, each dataset has its own folder in it. If the names of token
+    files in data.folder are known, the files are read there; otherwise through links in the run's
+    folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -189,9 +192,9 @@ def _prefixes(
     folder: str,
     prefix: str,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the prefixes of a text's token files: train, validation and test.
+    """Return the prefixes of a text's token files: (train, validation, test).
 
-    `prefix` is the only file of a text without held-out files.
+    If no files are held out, text that has yet to be tokenized gets the single file `prefix`.
     """
     data = settings.run.data
     dataset = text.dataset
@@ -210,8 +213,7 @@ def _prefixes(
 def text_place(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's files, relative to the project or absolute.
 
-    Downloads go to the site's folder for data, next to the token files, if the run has such a
-    folder.
+    Downloads go to the site's folder for data, next to the token files, if the site has one.
     """
     dataset = text.dataset
     if text.folder:
@@ -223,7 +225,7 @@ def text_place(settings: Settings, text: TextShare) -> str:
 
 
 def _shared_folder(settings: Settings) -> str:
-    """Return the site's folder for data, which may still begin with {stage}.
+    """Return the site's folder for data, in which {stage} is not yet filled in.
 
     Return an empty string if the site has no such folder.
     """
@@ -238,7 +240,7 @@ def fetched_bytes(dataset: Dataset) -> int:
 
 
 def text_on_site(settings: Settings) -> dict[str, int]:
-    """Return the bytes of each text that is downloaded to the site's data folder; 0 if unknown."""
+    """Return the size of each text that is downloaded to the site's data folder; 0 if unknown."""
     shared = _shared_folder(settings)
     text_bytes: dict[str, int] = {}
     for text in settings.texts:
@@ -263,11 +265,11 @@ def _train_share(num_files: int, held_out: int, split: str) -> float:
 def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[str], list[str]]:
     """Return the files for training, validation and test.
 
-    The last `held_out` files are for validation, the `held_out` files before them for the test, and
-    the rest for training.
+    The last `held_out` files are used for validation, the `held_out` files before them for testing,
+    and the rest for training.
 
-    Files are ordered by the numbers in their names, so that file 10 comes after file 9. If there
-    are too few files, all lists are empty: no file is ever both trained on and held out.
+    Files are ordered by the numbers in their names, so that file 10 follows file 9. If there are
+    too few files, all lists are empty: a file is never both trained on and held out.
 
     >>> held_out_split([f"part{n}" for n in (1, 2, 10, 9, 3)], 1)
     (['part1', 'part2', 'part3'], ['part10'], ['part9'])
@@ -296,7 +298,7 @@ def split_shares(split: str) -> tuple[float, float, float]:
 
 
 def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
-    """Yield the rules about files that do not depend on the length of a run."""
+    """Check the rules about files that do not depend on the length of the run."""
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(settings, plan)
@@ -312,7 +314,7 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
     """Check whether a run of this many tokens reads its text more than once.
 
-    In a blend, the check is about the text that is read most often.
+    In a blend, the text that is read most often is checked.
     """
     if plan.mock:
         return []
@@ -362,7 +364,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
 
 
 class _TrainingText(NamedTuple):
-    """A text, its weight in the blend, and its tokens for training (0 if unknown)."""
+    """A text, its weight in the blend, and its number of tokens for training (0 if unknown)."""
 
     dataset: str
     weight: float
@@ -405,9 +407,9 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
 
 
 def _data_job(settings: Settings) -> Iterator[Check]:
-    """Check that nodes, tasks and arrays are used only with a queue.
+    """Check that nodes, tasks and arrays are set only if the site has a queue.
 
-    A machine without a queue has data.workers instead.
+    Without a queue, data.workers is set instead.
     """
     job = settings.run.jobs.data
     counts = {"nodes": job.nodes, "tasks_per_node": job.tasks_per_node, "array": job.array}
@@ -429,7 +431,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
 
 
 def _sources(settings: Settings) -> Iterator[Check]:
-    """Check that sources are either kept or dropped, and only for text that is tokenized here."""
+    """Check that sources are either kept or dropped, and only in text that the run tokenizes."""
     data = settings.run.data
     keep = parse_names(data.keep_sources)
     drop = parse_names(data.drop_sources)
@@ -464,7 +466,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
 def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
     """Check that the merges file is not the vocabulary file.
 
-    One of the documents' scripts mixes them up.
+    A script in one of the documents mixes them up.
     """
     same = PurePosixPath(vocabulary) == PurePosixPath(merges)
     mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name
@@ -572,7 +574,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
 
 
 VOCABULARY_CHECK = "vocabulary of the tokenizer"
-"""Name of the check that a model has a row for every token."""
+"""Name of the check that the model has a row for every token id."""
 
 LARGE_VOCABULARY = 1.25
 """A vocabulary that exceeds the tokenizer's by more than this factor is probably a mistake.
@@ -580,14 +582,15 @@ LARGE_VOCABULARY = 1.25
 Padding adds at most 2 % (Megatron: 128 x tensor).
 """
 SPARE_TOKENS = 1024
-"""This many unused rows raise no warning, because round numbers and special tokens need some."""
+"""Up to this many unused rows cause no warning, because rounding and special tokens need some."""
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
     """Check that the model and the smoke model have a row for each token id below `size`.
 
     They should not have far more rows either: an unused row is never trained, but costs memory and
-    FLOPs and raises the first loss. `where` is the tokenizer or the token files of this size.
+    FLOPs and raises the first loss. `where` names the tokenizer or the token files that have this
+    vocabulary size.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,
@@ -636,8 +639,8 @@ FUSED_BYTES_PER_SECOND = 130e6
 """
 
 FTFY_BYTES_PER_SECOND = 3.5e6
-"""Bytes of text per second through ftfy 6.3.1 on one core (the shipped corpus, processor time, the
-same machine, 2026-11-26).
+"""Bytes of text per second that ftfy 6.3.1 processes on one core (the included corpus, processor
+time, the same machine, 2026-11-26).
 """
 
 STEPS_BYTES_PER_SECOND = 2.9e6
@@ -667,9 +670,11 @@ class PreparationCost:
     """Largest disk usage, including the downloaded files."""
     core_hours: float | None = None
     hours: float | None = None
-    """Hours on the cores of the data job, or on those of this machine."""
+    """Hours on all cores of the data job, or of this machine."""
     storage_hours: float | None = None
-    """Time for reading and writing at the site's fastest storage, a lower bound on the hours."""
+    """Hours for reading and writing at the speed of the site's fastest storage; a lower bound for
+    `hours`.
+    """
 
 
 ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing in between")
@@ -681,7 +686,8 @@ def data_work(
 ) -> tuple[PreparationCost, ...]:
     """Return the cost of both methods for the run's text.
 
-    Return None if no text is tokenized. Numbers are None if the size of the text is unknown.
+    Return an empty tuple if no text has to be tokenized. Numbers are None if the size of the text
+    is unknown.
     """
     datasets = []
     for text in settings.texts:
@@ -727,7 +733,7 @@ def data_work(
 
 
 def _cores(settings: Settings, machine: Machine | None) -> int:
-    """Return the number of cores in use at once, on this machine or on the data job's nodes."""
+    """Return how many cores are used at once, on this machine or on the data job's nodes."""
     if machine:
         return machine.cores
     job = settings.run.jobs.data

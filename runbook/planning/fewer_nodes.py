@@ -1,4 +1,4 @@
-"""The numbers of nodes on which a training run may continue when healthy nodes are missing."""
+"""The smaller numbers of nodes on which training may continue after nodes have failed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ MIN_NODES = "jobs.training.min_nodes"
 
 @dataclass(frozen=True)
 class FewerNodes:
-    """The effects of running a training on fewer nodes than planned."""
+    """The effects of training on fewer nodes than planned."""
 
     settings: Settings
     choice: Choice
-    """The training as planned."""
+    """The training run as planned."""
 
     @property
     def min_nodes(self) -> int:
@@ -33,7 +33,7 @@ class FewerNodes:
 
     @property
     def obstacle(self) -> str:
-        """Return why this training cannot continue with fewer nodes, or '' if it can."""
+        """Return why training cannot continue with fewer nodes, or '' if it can."""
         site = self.settings.site
         if site.scheduler == "local":
             return f"site {site.site} is a single machine, so it has no nodes to lose"
@@ -48,14 +48,14 @@ class FewerNodes:
 
     @cached_property
     def choices(self) -> tuple[Choice, ...]:
-        """Return the training with each allowed smaller number of nodes, in descending order."""
+        """Return the training run on each allowed smaller number of nodes, in descending order."""
         if self.choice.smoke or not self.min_nodes or self.obstacle:
             return ()
         return tuple(choice for choice in self.candidates if not _broken_rules(choice))
 
     @property
     def candidates(self) -> Iterator[Choice]:
-        """Yield the training with each smaller number of nodes that works, largest first."""
+        """Yield the training run on each smaller number of nodes that works, largest first."""
         for nodes in range(self.choice.nodes - 1, self.min_nodes - 1, -1):
             choice = self.choice.on_nodes(nodes)
             if _divides(choice):
@@ -63,7 +63,7 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return the end of a sentence, which names the rule that the largest candidate breaks.
+        """Return the end of a sentence that names the rule which the largest candidate breaks.
 
         Return an empty string if there is no candidate.
         """
@@ -75,7 +75,7 @@ class FewerNodes:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Return the number of data-parallel replicas on the nodes."""
+        """Return the number of data-parallel replicas for each allowed number of nodes."""
         return tuple(choice.layout.data for choice in self.choices)
 
 
@@ -87,7 +87,7 @@ def _divides(choice: Choice) -> bool:
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
-    """Return every rule that the training breaks with this number of nodes."""
+    """Return every rule that the training run breaks on this number of nodes."""
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:
@@ -100,7 +100,7 @@ def _broken_rules(choice: Choice) -> list[Check]:
 
 
 def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
-    """Describe how the training continues with fewer nodes, if the run file allows it."""
+    """Describe how training continues with fewer nodes, if the run file allows it."""
     fewer = FewerNodes(settings, choice)
     if not fewer.min_nodes:
         return
@@ -142,7 +142,7 @@ SHOWN_WAYS = 4
 
 
 def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
-    """Return the effect of each number of nodes, for the first few of them.
+    """Describe the effect of each number of nodes, for the first few numbers.
 
     A step with half the replicas takes twice as long, minus the communication that is no longer
     needed.

@@ -1,4 +1,4 @@
-"""The smoke test and the training of a run, described by the same class.
+"""One class that describes both the smoke test and the full training of a run.
 
 It contains the requested values, and the layout and batch that follow from them.
 """
@@ -24,21 +24,24 @@ from runbook.planning.sizes import shape_of
 SMOKE_DECAY = 100
 """Length of a smoke test's decay, as a multiple of the test's length.
 
-Its rate thus ends at 99 % of the peak.
+The learning rate thus ends at 99 % of its peak.
 """
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
     *("warmup_samples", "warmup_tokens", "warmup_fraction", "decay_samples", "decay_tokens"),
 )
-"""Keys below `training` for the length and schedule of the training; they are 0 in a smoke test."""
+"""Keys below `training` that set the length and the schedule; they are 0 in a smoke test."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Facts about the local machine. Planning itself reads nothing, so its caller collects them."""
+    """Facts about the local machine.
+
+    Planning reads nothing from the machine, so its caller collects them.
+    """
 
     cores: int
-    """Physical cores."""
+    """Number of physical cores."""
     flags: frozenset[str] = frozenset()
     """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty if unknown."""
     memory_bytes: int = 0
@@ -78,7 +81,7 @@ class Choice:
 
     @property
     def smoke(self) -> bool:
-        """Return whether this is the short run before the long one."""
+        """Return whether this is the smoke test, not the full training."""
         return self.phase == SMOKE
 
     @property
@@ -88,22 +91,22 @@ class Choice:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes that the layout fills completely."""
+        """Return the number of nodes whose devices the layout uses completely."""
         return self.layout.world_size // self.devices_per_node
 
     def on_nodes(self, nodes: int) -> Choice:
-        """Return the same training on another number of nodes, with more or fewer replicas."""
+        """Return the same run on a different number of nodes, with more or fewer replicas."""
         return replace(self, layout=self.layout.over(nodes * self.devices_per_node))
 
     def in_layout(self, layout: Layout) -> Choice:
-        """Return the same training in another layout over the same devices."""
+        """Return the same training run with a different layout over the same devices."""
         return replace(self, layout=layout.over(self.layout.world_size))
 
     @property
     def node_multiple(self) -> int:
         """Return the smallest number of nodes that can hold complete replicas of the model.
 
-        Every number of nodes must be a multiple of it. A model split 8 x 16 on nodes of 8 devices
+        The number of nodes must be a multiple of this. A model split 8 x 16 on nodes of 8 devices
         needs 16, 32, 48 ... nodes.
         """
         devices = math.lcm(self.layout.ranks_per_replica, self.devices_per_node)
@@ -111,9 +114,9 @@ class Choice:
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the layers of each stage.
+        """Return the number of layers of each stage.
 
-        If they do not divide evenly, return the rounded-down number.
+        If the layers do not divide evenly, the numbers are rounded down.
         """
         stages = self.layout.pipeline
         even = (self.shape.layers // stages,) * stages
@@ -123,7 +126,8 @@ class Choice:
     def tuning(self) -> Tuning:
         """Return the options for how a step is computed.
 
-        A smoke test has other layers, which may not divide into the training's groups.
+        A smoke test has a different number of layers, which may not divide into the training's
+        groups.
         """
         training = self.training
         tuning = Tuning(
@@ -178,7 +182,7 @@ class Choice:
     def hides_sends(self) -> bool:
         """Return whether stages send while they compute.
 
-        If the framework decides that, the step model counts the sends.
+        If that is up to the framework, the step model assumes that they do not.
         """
         return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
@@ -198,7 +202,7 @@ class Choice:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Return the model at its sequence length, with its vocabulary padded for its tensor size."""
+        """Return the model at this sequence length, its vocabulary padded for this tensor size."""
         length = self.sequence_length
         return shape_of(
             self.model,
@@ -209,12 +213,12 @@ class Choice:
 
     @property
     def own_trainer(self) -> bool:
-        """Return whether our own trainer is used, not one of the documents' frameworks."""
+        """Return whether our own trainer is used, rather than one of the documents' frameworks."""
         return self.training.framework == "runbook"
 
     @property
     def program(self) -> str:
-        """Return the training program: our own trainer's engine, or another framework."""
+        """Return the training program: our own trainer's engine, or a different framework."""
         if self.own_trainer:
             return self.training.engine
         return self.training.framework
@@ -270,10 +274,11 @@ def _layout(parallel: Parallel) -> Layout:
 def smoke_choice(settings: Settings) -> Choice:
     """Return the smoke test.
 
-    It has no interleaving and no context parallelism, uses the run's ZeRO stage, and has its own
-    tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica, or one per
-    stage if there are more stages. Its peak learning rate is the training's; it is reached early
-    and then hardly decays. If the training evaluates, the smoke test does so at its end.
+    The smoke test has no interleaving and no context parallelism, uses the run's ZeRO stage, and
+    has its own tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica,
+    or one per stage if there are more stages. The peak learning rate is the same as in the full
+    training; it is reached early and then hardly decays. If the full training evaluates, the smoke
+    test does so at its end.
     """
     run = settings.run
     smoke = settings.run.training.smoke

@@ -1,4 +1,4 @@
-"""Rules for a layout: divisibility of model, engine and devices, and the limits of each engine."""
+"""Rules for a layout: how it must divide the model and the devices, and each engine's limits."""
 
 from collections.abc import Iterator
 
@@ -28,8 +28,8 @@ HEAD_SIZE_UNIT = 8
 def check_layout(choice: Choice) -> list[Check]:
     """Apply every rule about devices, shape and batch to the run.
 
-    If the devices do not divide, the number of replicas is undefined, so no rule about the batch is
-    applied. Rules shared by both phases are reported once, for the training.
+    If the devices do not divide evenly, the number of replicas is undefined, so no rule about the
+    batch is applied. Rules shared by both phases are reported once, for the full training.
     """
     world = check_of(_world_size(choice), choice.phase)
     checks = [world, *_devices(choice), *_shape(choice)]
@@ -109,7 +109,7 @@ def _world_size(choice: Choice) -> RuleResult:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware = choice.site.hardware
     if choice.on_cpu:
-        # Otherwise 01-environment counts the cores.
+        # If the number of cores is unknown, 01-environment counts them.
         if hardware.cores_per_node:
             yield check_of(_processes_on_node(choice), choice.phase, otherwise="warn")
     elif hardware.device != AUTO:
@@ -211,7 +211,7 @@ def _head_size(choice: Choice) -> Check:
 
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
-    """Check that a device can hold the complete weights with which ZeRO 3 starts."""
+    """Check that a device has room for the complete weights with which ZeRO 3 starts."""
     layout = choice.layout
     memory = memory_of(choice.site)
     if choice.program != "deepspeed" or layout.zero_stage != 3 or not memory:

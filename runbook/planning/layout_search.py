@@ -28,7 +28,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never stores.
 
-So with fused attention, `selective` is the same as `none`.
+With fused attention, `selective` is therefore the same as `none`, and is not tried.
 """
 MOST_CHUNKS = 8
 
@@ -42,7 +42,8 @@ class SearchSpace:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages to try. Those above 1 are tried only with DeepSpeed.
 
-    With one replica and one rank of context, nothing is sharded, so only the first is tried.
+    With one replica and one context-parallel rank, nothing is sharded, so only the first stage is
+    tried.
     """
     most_chunks: int = MOST_CHUNKS
     """Largest number of interleaved chunks per stage."""
@@ -53,10 +54,12 @@ EVERYTHING = SearchSpace()
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that satisfies the rules and fits into memory, with the cost of the training."""
+    """A layout that satisfies the rules and fits into memory, with the cost of training."""
 
     choice: Choice
-    """The training with this layout, its micro-batch and its recomputation."""
+    """The training run with this layout, and with the micro-batch and recomputation that were
+    tried.
+    """
     memory_bytes: int
     seconds_per_step: float
     tokens_per_second: float
@@ -67,7 +70,7 @@ class RankedLayout:
 
     @property
     def layout(self) -> Layout:
-        """Return the layout."""
+        """Return the layout of `choice`."""
         return self.choice.layout
 
     def as_dict(self) -> dict[str, object]:
@@ -103,13 +106,13 @@ class Search:
     broke_a_rule: int
     did_not_fit: int
     reason: str = ""
-    """The rule that excluded all layouts, and the remedy; empty if there is a layout."""
+    """Why there is no layout, and the remedy; empty if there is a layout."""
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
     """Try every layout of the model over the nodes.
 
-    `tokens` is the length of the whole training, from which days and cost follow; if it is 0,
+    `tokens` is the length of the whole training, from which days and cost are computed; if it is 0,
     neither is reported.
     """
     device = modelled_device(choice)
@@ -170,13 +173,13 @@ class _Rejected:
     """Layouts that a search rejected."""
 
     too_large: list[int] = field(default_factory=list)
-    """Bytes on the fullest device of each layout that did not fit."""
+    """Bytes on the fullest device, for each layout that did not fit."""
     broken_rules: Counter[str] = field(default_factory=Counter)
-    """Number of layouts by the first rule that each of them broke."""
+    """Number of layouts by the first rule that they broke."""
 
 
 def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
-    """Return the minimum bytes on the fullest device, with or without attention scores."""
+    """Return the bytes needed on the fullest device, with or without stored attention scores."""
     # The first stage keeps the most activations, and the last stage has the logits.
     ends = {0, choice.layout.pipeline - 1}
     stages = [memory.stage_memory(choice, stage) for stage in ends]
@@ -197,9 +200,9 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[RankedLayout | str]:
-    """Return the best layout on twice the nodes, and on further doublings.
+    """Return the best layout on this run's nodes, on twice as many, and so on.
 
-    If no layout fits, return the reason.
+    Where no layout fits, return the reason.
     """
     rows: list[RankedLayout | str] = []
     nodes = choice.nodes
@@ -216,7 +219,7 @@ def growth(
 
 
 def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]:
-    """Yield the training in every layout that divides evenly.
+    """Yield the training run in every layout that divides evenly.
 
     `check_layout` applies the other rules.
     """
@@ -231,8 +234,8 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * layout.context
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
-        # ZeRO shards states over replicas and ranks of context. If there is only one, all ZeRO
-        # stages are the same.
+        # ZeRO shards states over replicas and context-parallel ranks. If there is only one, all
+        # ZeRO stages are the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
@@ -265,7 +268,7 @@ def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
-    """Return the numbers of chunks that divide a stage's layers; DeepSpeed has only one."""
+    """Return the numbers of chunks that divide a stage's layers; with DeepSpeed only 1."""
     if pipeline == 1 or choice.deepspeed:
         most_chunks = 1
     stage_layers = choice.model.layers // pipeline
@@ -273,7 +276,10 @@ def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
 
 
 def _sequence_parallel(choice: Choice, tensor: int) -> bool:
-    """Return whether to use sequence parallelism. With tensor parallelism it only saves memory."""
+    """Return whether to use sequence parallelism.
+
+    With tensor parallelism it saves memory at no cost.
+    """
     if tensor == 1 or choice.own_trainer:
         return False
     return choice.layout.sequence or not choice.deepspeed
@@ -318,7 +324,7 @@ def _why_none(
     num_layouts: int,
     rejected: _Rejected,
 ) -> str:
-    """Return why a search found no layout, and what to change."""
+    """Return why a search found no layout, and what to change in the run file."""
     layout = choice.layout
     world = layout.world_size
     if not num_layouts and world % layout.context:
@@ -376,13 +382,13 @@ class Alternative:
     device_hours: float | None = None
     cost: float | None = None
     problem: str = ""
-    """The first rule that it breaks; empty if it does not break any."""
+    """The first rule that the variant breaks; empty if it breaks none."""
 
 
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """Return the plan, and a variant for every usual change of a single value.
+    """Return the plan, and a variant for each change of a single value that is usually considered.
 
     All variants have the same text and global batch.
     """
@@ -392,7 +398,7 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change with its --set values; the best layout of `plan --search` comes last."""
+    """Yield each change with its --set values. The best layout of `plan --search` comes last."""
     for key, values in _changed_sizes(choice).items():
         for value in values:
             yield f"{key}={value}", _with_size(choice, key, value)
@@ -433,7 +439,7 @@ def _with_training(choice: Choice, key: str, value: str) -> Choice:
 
 
 def _with_size(choice: Choice, key: str, value: int) -> Choice:
-    """Return the training with another value for one of `_changed_sizes`."""
+    """Return the training run with a different value for one of `_changed_sizes`."""
     if key == "jobs.training.nodes":
         return choice.on_nodes(value)
     if key == "training.micro_batch":
@@ -530,7 +536,7 @@ def _what_if_row(
 
 
 def _memory(alternative: Alternative) -> str:
-    """Return the memory, with its share of the available memory if both are known."""
+    """Return the memory as text, with its share of the available memory if both are known."""
     share = ""
     if alternative.memory_bytes and alternative.memory_limit_bytes:
         share = f" ({alternative.memory_bytes / alternative.memory_limit_bytes:.0%})"

@@ -1,4 +1,4 @@
-"""The complete plan: every number that follows from the user's choices, and every rule checked."""
+"""Makes the complete plan: computes every number from the user's choices, and checks every rule."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class ComputesOn:
-    """The number of devices per node, and its source.
+    """The number of devices per node, and where it is stated.
 
     The source is the site's file, or the program that listed this machine's GPUs.
     """
@@ -74,7 +74,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """A model of the catalogue, in which 0 means a default, with the values for its training."""
+    """A model in the catalogue, with the values for training it. A size of 0 means the default."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -87,7 +87,7 @@ class CatalogueModel(HasShape):
 
 @dataclass(frozen=True)
 class Label:
-    """The usual label of a model, compared with its number of parameters."""
+    """The usual label of a model, such as 1.3B, compared with its number of parameters."""
 
     model: str
     label: str
@@ -98,7 +98,7 @@ class Label:
 
 @dataclass(frozen=True)
 class PhaseParameters:
-    """Parameters of a phase's model by part and by rank, and the loss at the start."""
+    """Parameters of a phase's model by part and by rank, and the expected first loss."""
 
     whole: Parameters
     per_rank_by_stage: tuple[int, ...]
@@ -108,7 +108,10 @@ class PhaseParameters:
 
 @dataclass(frozen=True)
 class PhaseFlops:
-    """FLOPs of a phase by convention. `convention` is the one that trainer and plan report."""
+    """FLOPs of a phase by convention.
+
+    `convention` names the one that the trainer and the plan report.
+    """
 
     convention: str
     per_iteration: dict[str, float]
@@ -139,7 +142,7 @@ class Plan:
     checks: tuple[Check, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the plan as plain values, copied for the caller."""
+        """Return the plan as plain values, in a copy that the caller may change."""
         content: dict[str, Any] = as_json(self)
         return content
 
@@ -172,9 +175,9 @@ def make_plan(
 
     Raise a single `PlanError` that lists every broken rule. The function is pure: it uses no file,
     clock, network or environment. `machine` has the facts about this machine; without it, checks
-    that need these facts are `unknown`. `measured` are step times from smoke tests on this machine,
-    which correct the planned ones. `given_checks` are checks of files, which only the caller may
-    read; they are treated like the plan's own.
+    that need these facts are `unknown`. `measured` contains step times from smoke tests on this
+    machine, which correct the planned ones. `given_checks` are checks of files, which only the
+    caller may read; they are treated like the plan's own checks.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
@@ -442,7 +445,7 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
 def _alarm_settings(choice: Choice) -> AlarmSettings:
     """Return the settings of the alarms.
 
-    Every step of a smoke test is checked, because it has only a few.
+    Every step of a smoke test is checked, because there are only a few.
     """
     if choice.smoke:
         return AlarmSettings()

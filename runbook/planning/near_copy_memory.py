@@ -1,4 +1,4 @@
-"""Node memory for copies of the newest state: how much they need, and whether the node has it."""
+"""Node memory for copies of the newest state: how much is needed, and whether the node has it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,7 +18,7 @@ DEFAULT_SHARE = 0.5
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
     """Return the bytes of all copies on a node: weights, master weights and moments of each rank.
 
-    With several nodes, each holds the same amount for its partner.
+    With several nodes, each also keeps the same amount for its partner.
     """
     largest = max(stage.weights + stage.optimizer for stage in stages)
     holders = 2 if choice.nodes > 1 else 1

@@ -15,19 +15,22 @@ NOT_SET = ""
 
 @dataclass(frozen=True)
 class NetworkRule:
-    """Values of one variable with which jobs hung on a fabric."""
+    """Values of an environment variable with which jobs hung on a fabric."""
 
     variable: str
     fabric: str
-    """libfabric's provider, as in a site's hardware.fabric."""
+    """Name of the fabric's libfabric provider, as in a site's hardware.fabric."""
     hangs_with: frozenset[str]
-    """Values that hung. `NOT_SET` is one of them if jobs also hang with the variable unset."""
+    """Values with which jobs hung.
+
+    `NOT_SET` is included if jobs also hang while the variable is unset.
+    """
     remedy: str
     source: str
     date: str
     """Date of the source's statement, YYYY-MM-DD."""
     devices: str = ""
-    """Prefixes of the accelerator names to which the rule applies; empty means all."""
+    """Prefixes of the names of accelerators to which the rule applies; empty means all."""
 
 
 RULES = (

@@ -1,4 +1,4 @@
-"""The plan as tables for people, made from the content of plan.json.
+"""Tables that show the plan to people, made from the content of plan.json.
 
 The notebook and the command line show the same tables.
 """
@@ -68,12 +68,12 @@ _MEMORY_PARTS = {
 
 
 def parameters_of(part: str) -> str:
-    """Return the name of the row with the parameters of one part of the model."""
+    """Return the name of the table row for the parameters of a part of the model."""
     return f"parameters: {part}"
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """Return the complete plan, in the order in which a user makes the decisions."""
+    """Return all tables of the plan, in the order in which a user makes the decisions."""
     makers = (
         summary_table,
         sizes_table,
@@ -93,7 +93,7 @@ def tables(plan: Plan) -> tuple[Table, ...]:
 
 
 def summary_table(plan: Plan) -> Table:
-    """Return size, fit, time, money, disk and the warnings."""
+    """Return a table with size, fit, time, cost, disk space and warnings."""
     phase = plan.phases[FULL]
     time = plan.time[FULL]
     label = plan.labels[-1]
@@ -182,7 +182,7 @@ def _rules(plan: Plan) -> tuple[str, str]:
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     """Return the time of the smoke test, and the time of its steps alone.
 
-    The first includes starting the processes, which is most of the time.
+    The first time includes starting the processes, which takes most of it.
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
@@ -210,7 +210,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
 
 
 def sizes_table(plan: Plan) -> Table:
-    """Return the parameters by part, with the usual labels next to the counts."""
+    """Return a table of the parameters by part, with the usual labels next to the counts."""
 
     def rows(phase: str) -> dict[str, str]:
         counts = plan.parameters[phase]
@@ -235,7 +235,7 @@ def sizes_table(plan: Plan) -> Table:
 
 
 def _on_fullest_rank(ranks: Sequence[int]) -> str:
-    """Return the parameters of the largest rank, and the number of stages of that size."""
+    """Return the number of parameters on the largest rank, and how many stages have that many."""
     largest = f"{max(ranks):,}"
     if len(ranks) == 1:
         return largest
@@ -243,7 +243,7 @@ def _on_fullest_rank(ranks: Sequence[int]) -> str:
 
 
 def layout_table(plan: Plan) -> Table:
-    """Return devices, batch, length and learning rate, each with its calculation."""
+    """Return a table of devices, batch, length and learning rate, each with its calculation."""
 
     def rows(phase: str) -> dict[str, str]:
         planned = plan.phases[phase]
@@ -288,7 +288,7 @@ def _course_of(rate: LearningRate) -> str:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Return the memory of each part on the fullest rank, the total, and the available memory."""
+    """Return a table of the fullest rank's memory by part, the total, and the available memory."""
 
     def rows(phase: str) -> dict[str, str]:
         memory = plan.memory[phase]
@@ -313,7 +313,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def _bytes_of(size: int, unit: str) -> str:
-    """Return the memory of a node or a device, or 0 if unknown."""
+    """Return the memory of a node or a device as text, with 0 meaning unknown."""
     if not size:
         return UNKNOWN
     return PlanningMessage.LIMIT_OF.fill(size=show_bytes(size), unit=unit)
@@ -334,7 +334,7 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def flops_table(plan: Plan) -> Table:
-    """Return the FLOPs per token in every convention.
+    """Return a table of the FLOPs per token in every convention.
 
     The same speed corresponds to different TFLOP/s in each convention.
     """
@@ -364,9 +364,9 @@ def _flops_of_token(plan: Plan, phase: str, convention: str) -> str:
 
 
 def time_table(plan: Plan) -> Table:
-    """Return the expected time.
+    """Return a table of the expected times.
 
-    If it is unknown, the cells are empty and a note gives the reason.
+    If they are unknown, the cells are empty and a note gives the reason.
     """
 
     def rows(phase: str) -> dict[str, str]:
@@ -403,7 +403,7 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def parts_table(plan: Plan) -> Table:
-    """Return the parts of a step's time, for accelerators that are modelled part by part."""
+    """Return a table of a step's time by part, for accelerators that are modelled part by part."""
     title = "Where the time of a step goes"
     parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:
@@ -430,7 +430,7 @@ def parts_table(plan: Plan) -> Table:
 
 
 def endurance_table(plan: Plan) -> Table:
-    """Return the training's saves to each storage tier, failures, consecutive jobs and energy.
+    """Return a table of saves to each storage tier, failures, consecutive jobs and energy.
 
     Unknown values are marked as such.
     """
@@ -462,7 +462,7 @@ def endurance_table(plan: Plan) -> Table:
 
 
 def storage_table(plan: Plan) -> Table:
-    """Return the size of data and checkpoints in bytes."""
+    """Return a table of the sizes of data and checkpoints."""
 
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
@@ -494,9 +494,9 @@ def storage_table(plan: Plan) -> Table:
 
 
 def data_table(plan: Plan) -> Table:
-    """Return the size, disk space and hours of one pass and of the documents' three steps.
+    """Return a table that compares tokenizing in one pass with the documents' three steps.
 
-    There are no rows if no text is tokenized.
+    There are no rows if no text has to be tokenized.
     """
     title = "Preparing the text"
     if not plan.data_work:
@@ -520,7 +520,7 @@ def data_table(plan: Plan) -> Table:
 
 
 def places_table(plan: Plan) -> Table:
-    """Return the folder that each phase writes to; no two are the same."""
+    """Return a table of the folders to which the phases write. No two phases share a folder."""
     places = (
         "checkpoint folder",
         "log metrics",
@@ -538,12 +538,15 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Return every rule that was applied to the plan. A plan in which a rule fails is never shown."""
+    """Return a table of every rule that was applied to the plan.
+
+    A plan that breaks a rule is never shown.
+    """
     return Table([check.as_dict() for check in plan.checks], "Checks", [_verdicts(plan.checks)])
 
 
 def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, ...]:
-    """Return the site's part of a plan: checkpoint times by tier, and its document's numbers."""
+    """Return the site's tables: checkpoint times by tier, and the numbers in its document."""
     all_tables = (
         tier_table(
             site,
@@ -557,7 +560,7 @@ def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, .
 
 
 def documents_table(site: Site, content: Plan) -> Table:
-    """Return the measurements and advice of the site's document, applied to this run."""
+    """Return a table of the measurements and advice in the site's document, applied to this run."""
     rows = []
     if site.advised_batch:
         rows.append(_advised_batch(site.advised_batch, content.phases[FULL]))
@@ -584,7 +587,10 @@ def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str
 
 
 def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
-    """Return a document's time, and this run's at the same rate. 0 `data_bytes` means unknown."""
+    """Return a row with a document's time, and this run's time at the same rate.
+
+    A `data_bytes` of 0 means unknown.
+    """
     row = {
         "what": timing.what,
         "the document": show_duration(timing.seconds),

@@ -18,7 +18,7 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
-"""The name of each group in `EXCLUSIVE`, and how many of its keys may be set."""
+"""The name of each group of keys in `EXCLUSIVE`, and how many keys of the group may be set."""
 
 
 def batch_of(choice: Choice) -> Batch:
@@ -46,7 +46,7 @@ def duration(choice: Choice) -> Duration:
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
-    """Return the schedule in samples, whatever the units of its parts."""
+    """Return the schedule in samples, whatever units the run file uses."""
     training = choice.training
     batch = batch_of(choice)
     decay = batch.samples_after(training.decay_iterations) or training.decay_samples
@@ -116,7 +116,7 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 
 
 MOST_REPLAYED = 0.05
-"""Share of the computation that may be used for replay without a warning.
+"""Share of the computation that replay may use without a warning.
 
 This value is a choice, not a measurement.
 """

@@ -1,4 +1,4 @@
-"""Comparison of the site's limits (queues, disk and shared storage) with the needs of the run."""
+"""Compares the site's limits (queues, disk and shared storage) with the needs of the run."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -54,7 +54,8 @@ def _queue(
             remedy,
         )
 
-    # A job that names several partitions may start in any of them, so the best fit is compared.
+    # A job that names several partitions may start in any of them, so only the best fit is
+    # compared.
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
     exceeded = [f"jobs.{section}.{key}" for key in _exceeded_keys(job, limit)]
@@ -88,7 +89,7 @@ def _suggested_queue(unlisted: str, queues: Mapping[str, QueueLimit]) -> str:
 
 
 def _accepted(limit: QueueLimit) -> str:
-    """Return a description of what a queue accepts."""
+    """Describe the jobs that a queue accepts."""
     bounds = []
     if limit.min_nodes:
         bounds.append(PlanningMessage.FEWEST_NODES.fill(nodes=limit.min_nodes))
@@ -100,7 +101,7 @@ def _accepted(limit: QueueLimit) -> str:
 
 
 def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
-    """Return the keys of the job that a queue does not accept."""
+    """Return the keys of the job whose values a queue does not accept."""
     exceeded = []
     too_few = job.nodes < limit.min_nodes
     too_many = limit.max_nodes and job.nodes > limit.max_nodes
@@ -115,9 +116,10 @@ TEBIBYTE = 2**40
 LEAST_WRITE_TIME = "least time to write"
 """Column of the table of storage tiers."""
 STATED_WRITE_TIME = "the document says"
-"""Column of the same table: the document's own time, and how it differs from ours."""
+"""Column of the same table: the time that the site's document states, and how it differs from ours.
+"""
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""The model sizes for which a document states its times."""
+"""The model sizes for which documents state their times."""
 
 
 def tier_table(
@@ -126,10 +128,10 @@ def tier_table(
     precision: Precision,
     moments: Sequence[str] = ADAM_MOMENTS,
 ) -> Table:
-    """Return each of the site's tiers with the minimum time for a checkpoint of this model.
+    """Return a table of the site's tiers with the minimum time for a checkpoint of this model.
 
-    The document's own time is shown only for the size to which it applies. A site without tiers has
-    no rows.
+    The time in the site's document is shown only for the model size to which it applies. For a site
+    without tiers, the table is empty.
     """
     checkpoint = checkpoint_bytes(parameters, precision, moments)
     tiers = _tiers(site)
@@ -192,9 +194,9 @@ def check_volumes(
 ) -> list[Check]:
     """Compare each shared file system with what is stored there.
 
-    A file system that is too small causes only a warning, because it can be enlarged. `wants` has
-    the bytes of each kind of content, and `texts` the bytes of each text that is downloaded to the
-    data folder. A size of 0 means unknown.
+    A file system that is too small causes only a warning, because it can be enlarged. `wants`
+    contains the bytes of each kind of content, and `texts` the bytes of each text that is
+    downloaded to the data folder. A size of 0 means unknown.
     """
     storage = settings.run.jobs.storage
     name, _ = chosen_tier(settings.site, storage)

@@ -1,4 +1,4 @@
-"""The actual number of parameters of a GPT, in total, by part and by rank, and its usual label."""
+"""The actual number of parameters of a GPT in total, by part and by rank, and the usual label."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
 
     With `own`, round up to a multiple of 128 that `tensor` divides, so that the model is the same
-    for every usual tensor size. Padded rows take part in the loss, so with Megatron's rule the loss
+    for all usual tensor sizes. Padded rows take part in the loss, so with Megatron's rule the loss
     depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
@@ -43,7 +43,7 @@ def shape_of(
 ) -> ModelShape:
     """Return the catalogue's model, split over `tensor` ranks, with sequences of this length.
 
-    A length of 0 means the model's own. With `own`, the padding is that of our own trainer.
+    A length of 0 means the model's own. With `own`, the vocabulary is padded as in our own trainer.
     """
     length = sequence_length or model.sequence_length
     return replace(
@@ -58,9 +58,9 @@ def shape_of(
 
 
 def stated_shape(model: Model) -> ModelShape:
-    """Return the shape as in the catalogue, with 0 for a default.
+    """Return the shape that the catalogue states, with 0 for defaults.
 
-    Its vocabulary is not padded yet.
+    The vocabulary is not padded yet.
     """
     return ModelShape(
         layers=model.layers,
@@ -97,7 +97,7 @@ class Parameters:
 
     @property
     def total(self) -> int:
-        """Return the total."""
+        """Return the total number of parameters."""
         return (
             self.layers
             + self.token_embedding
@@ -177,7 +177,7 @@ def expected_first_loss(shape: ModelShape) -> float:
 
 
 def label_count(label: str) -> int | None:
-    """Return the number of parameters that a label names, or None if it does not name one.
+    """Return the number of parameters that a label states, or None if it states no number.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)
@@ -187,7 +187,7 @@ def label_count(label: str) -> int | None:
 
 
 def label_fits(label: str, parameters: int) -> bool:
-    """Return whether the label names about this number of parameters, or no number at all.
+    """Return whether the label states about this number of parameters, or no number at all.
 
     >>> label_fits("13B", 12_853_626_880), label_fits("375M", 64_633_856)
     (True, False)
@@ -197,7 +197,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """Return the label next to the actual number of parameters.
+    """Return a text with the label and the actual number of parameters.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

@@ -1,4 +1,4 @@
-"""Chains of jobs and spare nodes: their effect on the plan, and why they may be impossible."""
+"""Chains of jobs and spare nodes: how they affect the plan, and why they may be impossible."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
 
 
 def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
-    """Return how many jobs a training needs if each failure ends one job.
+    """Return how many jobs a training run needs if every failure ends a job.
 
     Failures are random. With `failures_per_job` failures per full walltime, each job completes the
     share (1 - exp(-f)) / f of it on average.

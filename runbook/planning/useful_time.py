@@ -1,4 +1,4 @@
-"""The expected cost of faults in a plan's training, simulated with the plan's numbers."""
+"""The expected cost of faults in a planned training run, simulated with the plan's numbers."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 
 START_UP_SECONDS = 120.0
-"""Assumed time of a start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure
+"""Assumed time to start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure
 document), importing and connecting.
 """
 START_UP_SECONDS_ON_CPU = 15.0
 """Time to import torch and megatron-core and to connect the ranks.
 
-It is 8 to 40 s on two cores of a machine with other users.
+On two cores of a shared machine, this took 8 to 40 s.
 """
 CRASH_SECONDS = 5.0
 """Time from the end of one process to the end of the job.
 
-It was 0.1 to 1.1 s on one machine in the drills, and is assumed to be the same on many nodes.
+In the drills on one machine this took 0.1 to 1.1 s; on many nodes, `CRASH_SECONDS` is assumed.
 """
 LOST_NODE_SECONDS = 300.0
 """Time until an unresponsive node is noticed: Slurm's default SlurmdTimeout."""
@@ -45,25 +45,26 @@ COPY_BYTES_PER_SECOND = 10e9
 (docs/measurements/gpu-h200.md).
 """
 POSSIBLE_NEAR_SECONDS = 60.0
-"""Interval between copies that is assumed for a plan without copies."""
+"""Interval between copies in seconds, assumed for a plan without copies."""
 NEAR_BYTES_PER_SECOND = 2e9
 """Rate at which a rank writes its state to node memory with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
 """Rate at which a node sends the states of its ranks to its partner over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
-"""Assumed write speed of storage without a stated speed: per node, and for all nodes together."""
+"""Assumed write speeds of storage whose speed is not stated: per node, and for all nodes together.
+"""
 
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """The input of the simulation for a plan."""
+    """The simulation's input for a plan."""
 
     parts: CampaignParts
     detection: Mapping[str, float]
     """Seconds until a failure is noticed, by the name of its kind."""
     training_seconds: float
-    """Time of the steps and evaluations only."""
+    """Seconds of the steps and evaluations only."""
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
@@ -73,7 +74,7 @@ class FaultCosts:
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
-    """Return the cost of failures for this training.
+    """Return the cost of failures in this training run.
 
     Return None if its speed or the rate of failures is unknown.
     """
@@ -123,7 +124,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
 
 
 def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
-    """Return the cost of copies in node memory about once a minute."""
+    """Return what copies in node memory would cost if made about once a minute."""
     return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
 
 
@@ -171,7 +172,7 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
     """Return the seconds until a failure of each kind is noticed.
 
-    For hangs, they follow from the watchdog's own limits.
+    For hangs, they are the watchdog's own limits.
     """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
@@ -191,7 +192,7 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 def useful_time(plan: Plan) -> UsefulTime | None:
     """Return the expected share of useful time, or None if it is unknown.
 
-    It is also None for a training that is shorter than its own start: such a trial's share would
+    It is also None for a training run that is shorter than its own start, because the share would
     mostly reflect the assumed start.
     """
     costs = fault_costs(plan)
@@ -206,7 +207,7 @@ def useful_time(plan: Plan) -> UsefulTime | None:
 
 
 def _write_seconds(plan: Plan, nodes: int) -> tuple[float, str]:
-    """Return the seconds of a complete save to the fastest tier, and their source."""
+    """Return the seconds that a complete save to the fastest tier takes, and their source."""
     fastest = min(plan.endurance.saves, key=lambda save: save.write_seconds, default=None)
     if fastest is not None:
         return fastest.write_seconds, f"saves to {fastest.tier}"

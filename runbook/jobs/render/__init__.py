@@ -1,1 +1,1 @@
-"""Text that is sent to a machine: job scripts and training arguments."""
+"""Renders the text that is sent to a machine: job scripts and training arguments."""

@@ -6,7 +6,7 @@ from runbook.params.variable_groups import switched_on
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's enabled groups of variables, as shell words.
+    """Return the site's enabled groups of variables, with values as shell words.
 
     A value of None unsets the variable.
     """
@@ -23,8 +23,8 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 def local_environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
     """Return the enabled groups of variables for jobs on this machine.
 
-    They contain no placeholders, because a local job has no number and no folder shared with other
-    nodes.
+    Their values contain no placeholders, because a local job has no number and no folder that it
+    shares with other nodes.
     """
     groups: dict[str, dict[str, str | None]] = {}
     for name, variables in switched_on(settings).items():

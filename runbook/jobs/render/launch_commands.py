@@ -1,4 +1,4 @@
-"""The commands that start a job's processes: process starter, container and program."""
+"""Commands that start a job's processes. They consist of process starter, container and program."""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -15,14 +15,15 @@ COPIED_PYTHON = 'bash "$RUNBOOK_JOB_FOLDER/python.sh"'
 
 
 def python_command(settings: Settings) -> str:
-    """Return the words that start the Python interpreter of a training's processes."""
+    """Return the command words that start the Python interpreter of the training processes."""
     if settings.run.jobs.environment_copy:
         return COPIED_PYTHON
     return quote(settings.site.python or "python3")
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""The script of each process, which determines its rank, binds its cores and starts the training.
+"""The script of each process. It determines the rank, binds the process to cores and starts
+training.
 """
 _LINE_END = " \\\n  "
 
@@ -37,8 +38,8 @@ def training_command(
 ) -> str:
     """Return the command line that runs rank.sh on all nodes of the job.
 
-    Each option is on its own line, with its value. A job with spare nodes, or one that may continue
-    `with_fewer_nodes`, chooses its nodes when it runs.
+    Each option is on its own line, with its value. A job that has spare nodes, or that may continue
+    `with_fewer_nodes`, chooses its nodes at run time.
     """
     site = settings.site
     count = NodeCount(job.nodes, varies=with_fewer_nodes)
@@ -55,7 +56,7 @@ def training_command(
 
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command of one process of a job on one node, in the training's container."""
+    """Return the command for the only process of a one-node job, in the training's container."""
     step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind == "pyxis" else []
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
@@ -63,7 +64,7 @@ def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str
 
 
 def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command of one process on a job's first node, in the training's container."""
+    """Return the command for one process on a job's first node, in the training's container."""
     program = " ".join(map(quote, argv))
     if settings.site.container.kind != "pyxis":
         return _LINE_END.join([*_inside(settings, mounts), program])
@@ -73,7 +74,7 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
 
 
 PROBE_SECONDS = 30
-"""Time within which a node must start a process.
+"""Seconds within which a node must start a process.
 
 Slurm waits 10 s for a node that is switched off.
 """
@@ -85,11 +86,11 @@ def probe_command(settings: Settings) -> str:
 
 
 REMOVAL_SECONDS = 60
-"""Time within which a node must remove the copies in its memory."""
+"""Seconds within which a node must remove the copies in its memory."""
 
 
 def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command of one process on the node `$node`, in the training's container."""
+    """Return the command for one process on the node `$node`, in the training's container."""
     starter = get_queue_scripts(settings.site).on_one_node(REMOVAL_SECONDS)
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
@@ -97,7 +98,7 @@ def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequen
 
 
 RUNG_SCRIPT = 'bash "$job/rung.sh"'
-"""The script that each node of the preflight job runs; see templates/rung.sh.j2."""
+"""The script that runs on each node of the preflight job; see templates/rung.sh.j2."""
 
 
 def rung_command(
@@ -107,7 +108,7 @@ def rung_command(
     variables: Sequence[str],
     mounts: Sequence[str],
 ) -> str:
-    """Return the command of one process on each node, in the training's container."""
+    """Return the command for one process on each node, in the training's container."""
     inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
     queue = get_queue_scripts(settings.site)
     container = _pyxis(settings, variables, mounts) if queue.has_container_option else []
@@ -115,7 +116,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command of the site's set-up: one process per node, outside the container."""
+    """Return the command for the site's set-up: one process per node, outside the container."""
     starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
     return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
@@ -133,7 +134,7 @@ def copy_command(settings: Settings, job: Job, action: str) -> str:
 
 
 def removal_where_nodes_answer(settings: Settings, job: Job) -> str:
-    """Return the command that removes the copy on the job's `trusted` nodes.
+    """Return the command that removes the copy from the job's `trusted` nodes.
 
     The job may have lost its other nodes.
     """
@@ -182,7 +183,7 @@ def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
     """Return the command words that start a node's ranks.
 
     They run torchrun or deepspeed with the interpreter that has the trainer, because the plain
-    commands `torchrun` and `deepspeed` may belong to another installation on PATH.
+    commands `torchrun` and `deepspeed` may belong to a different installation on PATH.
     """
     python = python_command(settings)
     if settings.site.launcher == "torchrun":
@@ -223,7 +224,7 @@ def _image(settings: Settings) -> str:
 def image_on_nodes(settings: Settings) -> str:
     """Return the image's path on the nodes.
 
-    If jobs.image_copy names a folder, it is the path of the node's own copy.
+    If jobs.image_copy names a folder, this is the path of each node's own copy.
     """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")

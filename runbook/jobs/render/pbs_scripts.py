@@ -1,4 +1,4 @@
-"""PBS's part of a job's scripts: #PBS lines, mpiexec, and variables."""
+"""The parts of job scripts that are specific to PBS: #PBS lines, mpiexec, and variables."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from runbook.params.schema.site import Site
 
 NAME = "PBS"
 TOLERANCE = "tolerate_node_failures"
-"""Attribute of a job that PBS keeps when it loses one of its nodes, except for the first.
+"""Attribute that makes PBS keep a job when any node except the first is lost.
 
 Without it, PBS kills the job once it has not heard from that node for five minutes
 (`$max_poll_downtime`).
@@ -30,7 +30,7 @@ Without it, PBS kills the job once it has not heard from that node for five minu
 
 
 class PbsScripts(QueueScripts):
-    """Requests, starters and shell expressions for a PBS job."""
+    """The requests, starters and shell expressions of a PBS job."""
 
     announces_end = False
     can_leave_out_nodes = False
@@ -56,8 +56,7 @@ class PbsScripts(QueueScripts):
     ) -> list[str]:
         """Return the #PBS lines: one-letter options first, then resources with -l, each sorted.
 
-        A site's own directives of one letter (k, W) become options, and all others become
-        resources.
+        A site's own one-letter directives (k, W) become options, and all others become resources.
         """
         _refuse_what_pbs_lacks(job)
         letters = _pbs_letters(settings, phase, job)
@@ -92,11 +91,11 @@ class PbsScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return mpiexec for a check on the nodes, which needs no container."""
+        """Return mpiexec for a check on each node. PBS needs no container option."""
         return mpiexec_words(settings, job, 1)
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return mpiexec on only the nodes in `trusted`."""
+        """Return mpiexec for only the nodes in `trusted`."""
         command = ["mpiexec", f"-n {TRUSTED_COUNT}", "--ppn 1", f"--hosts {TRUSTED_NAMES}"]
         command += [quote(option) for option in settings.site.step_options]
         return [*command, program]
@@ -120,7 +119,7 @@ class PbsScripts(QueueScripts):
         )
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return mpiexec over the job's own list of hosts."""
+        """Return mpiexec for the job's own list of hosts."""
         num_tasks = job.nodes * job.tasks_per_node
         return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
 
@@ -136,10 +135,10 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
     """Return the one-letter options.
 
-    A site may change `-k` and `-r`, but not the directives of the job itself.
+    A site may change `-k` and `-r`, but not the job's own directives.
 
     With `-k doe`, out and err are written in place while the job runs; by default PBS copies them
-    there when it ends.
+    when the job ends.
     """
     defaults = {"k": "doe", "r": "y"}
     from_site = {}

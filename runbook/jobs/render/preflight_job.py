@@ -1,4 +1,4 @@
-"""The preflight job, which checks in stages whether the nodes have what a training needs."""
+"""The preflight job, which checks in stages whether the nodes have what training needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,26 +18,26 @@ from runbook.plan_file.phase_names import ENVIRONMENT, FULL
 from runbook.plan_file.schema import PhasePlan
 
 PREFLIGHT_PHASE = f"{ENVIRONMENT}-preflight"
-"""Prefix of its job folders' names."""
+"""Prefix for the names of the preflight's job folders."""
 WALLTIME_SECONDS = 600
-"""Time limit of the job if jobs.environment does not set one.
+"""Time limit of the job in seconds, unless jobs.environment sets one.
 
 A short job starts sooner, and the preflight takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Time limit of one stage, in which containers start and torch is imported."""
+"""Time limit of a stage in seconds, in which containers start and torch is imported."""
 NODE_SETUP = "node_setup"
 """Name of the step in which each node runs the site's own commands."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
-"""Time limit of the last stage: the ranks arrive within 120 s, and a group that hangs is given up
-after 60 s.
+"""Time limit of the last stage in seconds: ranks must arrive within 120 s, and a group that hangs
+is given up after 60 s.
 """
 
 
 @dataclass(frozen=True)
 class RungStep:
-    """One stage, as the job's script starts it."""
+    """A stage as the job's script starts it."""
 
     name: str
     what: str
@@ -47,17 +47,17 @@ class RungStep:
 
 @dataclass(frozen=True)
 class PreflightQuestions:
-    """The settings of the preflight's checks."""
+    """Settings of the preflight's checks."""
 
     folders: tuple[Path, ...]
-    """Folders that all nodes share. The ranks write their answers to the first one."""
+    """Folders that all nodes share. The ranks write their answers to the first folder."""
     token: str
     probe_options: tuple[str, ...]
     """The arguments of `python -m runbook.training.probe`."""
 
 
 class _PreflightJob(QueuedTraining):
-    """A job that starts like the training, but whose programs run checks."""
+    """A job that starts like the training job, but whose programs run checks."""
 
     def __init__(
         self,
@@ -75,13 +75,13 @@ class _PreflightJob(QueuedTraining):
             package,
         )
         self.job = job
-        # The probe is our program, whichever framework trains later.
+        # The probe is our own program, whichever framework will train.
         self.framework = "runbook"
         self.questions = questions
 
     @property
     def node_counts(self) -> list[int]:
-        """Return the single number of nodes, because the preflight checks all of them."""
+        """Return only the full number of nodes, because the preflight checks all of them."""
         return [self.job.nodes]
 
     def program(self) -> list[str]:
@@ -151,8 +151,8 @@ class _PreflightJob(QueuedTraining):
 def _without_copies(settings: Settings) -> Settings:
     """Return settings without copies on each node's own disk.
 
-    The training's job copies its image and its environment to each node. The preflight's job uses
-    the shared ones instead.
+    The training job copies its image and its environment to each node. The preflight job uses the
+    shared image and environment instead.
     """
     jobs = settings.run.jobs.model_copy(update={"environment_copy": "", "image_copy": ""})
     return replace(settings, run=settings.run.model_copy(update={"jobs": jobs}))
@@ -161,7 +161,8 @@ def _without_copies(settings: Settings) -> Settings:
 def preflight_job(settings: Settings) -> Job:
     """Return the resources that the job requests from the queue.
 
-    They are the nodes' layout of the training, and the queue and size of jobs.environment.
+    Each node is used as in the training, and the queue and the number of nodes are those of
+    jobs.environment.
 
     If jobs.environment requests one node and the training more, request two, because one node
     cannot test the network.
@@ -179,7 +180,7 @@ def preflight_job(settings: Settings) -> Job:
             "reservation": environment_job.reservation or training.reservation,
             "memory": environment_job.memory or training.memory,
             "array": 0,
-            # The preflight checks every node, so it has no spare ones.
+            # The preflight checks every node, so it has no spare nodes.
             "spares": 0,
             "min_nodes": 0,
         }
@@ -192,5 +193,5 @@ def render_preflight(
     package: Path,
     questions: PreflightQuestions,
 ) -> RenderedJob:
-    """Return the preflight job of a run whose site has a queue."""
+    """Return the preflight job for a run whose site has a queue."""
     return _PreflightJob(settings, spec, package, questions).render()

@@ -1,6 +1,7 @@
 """Set-up before the first job.
 
-This includes its steps, their script, the image's recipe, and the files for deploying a cluster.
+This module renders the steps, their script, the image's recipe, and the files for deploying a
+cluster.
 """
 
 import re
@@ -22,10 +23,10 @@ from runbook.planning.site_limits import TEBIBYTE, chosen_tier
 
 @dataclass(frozen=True)
 class SetupStep:
-    """One step, and the file or folder that exists once it is done."""
+    """A step of the set-up, and the file or folder that exists once the step is done."""
 
     name: str
-    """A short name for file names and marks."""
+    """A short name, used in the names of files and done markers."""
     title: str
     creates: str
     """File or folder that the step creates.
@@ -40,8 +41,8 @@ class SetupStep:
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
     """Return the steps that prepare a job, in order.
 
-    They are the pinned checkout, stale locks of kernels, the tokenizer's files, and the site's own
-    steps.
+    They check out the pinned commit, remove stale locks of kernels, fetch the tokenizer's files,
+    and run the site's own commands.
     """
     site = settings.site
     stage = settings.run.jobs.stage.rstrip("/")
@@ -73,7 +74,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         "{tag}": recipe.tag if recipe else "",
     }
     quoted_values = {name: quote(value) for name, value in values.items()}
-    # The folder with the image's Dockerfile
+    # The image's Dockerfile is in the script's folder
     folder = {"{recipe}": '"$here"'}
     modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
     commands = [_put(command, quoted_values | folder | modules) for command in step.commands]
@@ -99,13 +100,13 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 def _put(text: str, values: Mapping[str, str]) -> str:
     """Return a site's text with the run's values inserted in a single pass.
 
-    A placeholder inside an inserted value is not replaced.
+    A placeholder within an inserted value is not replaced.
     """
     return re.sub("|".join(map(re.escape, values)), lambda match: values[match[0]], text)
 
 
 def _secret(reference: str) -> str:
-    """Return shell commands that read a secret if it is needed, and never print it."""
+    """Return shell commands that read a secret when it is needed, and never print it."""
     if not reference:
         return ""
     if not is_reference(reference):
@@ -118,9 +119,11 @@ def _secret(reference: str) -> str:
 
 
 SETUP_FOLDER = "environment"
-"""The folder within a run's folder for the scripts that set a site up, and for their logs."""
+"""Folder, within a run's folder, for the scripts that set up a site and for their logs."""
 FLEET = "fleet.sh"
-"""Script that starts and stops a rented cluster's machines, from the computer that manages it."""
+"""Script that starts and stops the machines of a rented cluster, run on the computer that manages
+it.
+"""
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
@@ -132,7 +135,7 @@ def render_preparation(settings: Settings, package: Path) -> str:
 
 
 def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
-    """Return these steps as a script."""
+    """Return a script that performs these steps."""
     bodies = [step.body for step in steps]
     return fill(
         "prepare.sh.j2",

@@ -1,6 +1,6 @@
 """The parts of job scripts that depend on the queue: requests, starters, shell expressions.
 
-It also decides how long before its time limit a job is warned (`warn_after`).
+This module also decides how long before its time limit a job is warned (`warn_after`).
 
 A new scheduler is a subclass in its own module, which is named in `runbook/jobs/schedulers.py`.
 """
@@ -16,16 +16,16 @@ from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 
 WARNING_SECONDS = 300
-"""Time before its limit at which a job is warned, so that it can save.
+"""Seconds before its time limit at which a job is warned, so that it can save.
 
 Saving a checkpoint of 2.4 TB takes minutes.
 """
 
 
 def warn_after(job: Job) -> int:
-    """Return the seconds after which a job requests its own stop.
+    """Return the seconds after which a job requests its own stop; the queue may not warn it.
 
-    The queue itself may not warn the job. The result is 0 if the job is too short for a warning.
+    The result is 0 if the job is too short for a warning.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS
@@ -33,7 +33,10 @@ def warn_after(job: Job) -> int:
 
 
 def plain(name: str, value: object) -> str:
-    """Return the name or value of a directive. Raise `ParamsError` if it has other characters."""
+    """Return the name or value of a directive.
+
+    Raise `ParamsError` if it has characters other than those allowed.
+    """
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
         raise ParamsError(JobMessage.NOT_A_DIRECTIVE_WORD, name=name, text=text)
@@ -48,13 +51,13 @@ def array_range(job: Job) -> str:
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The number of nodes for a command, or a variable of the job if there may be fewer."""
+    """The number of nodes for a command, or a shell variable of the job if there may be fewer."""
 
     nodes: int
     varies: bool = False
 
     def times(self, tasks: int) -> str:
-        """Return this many tasks per node as a bash expression."""
+        """Return the number of tasks, with this many per node, as a bash expression."""
         if not self.varies:
             return str(self.nodes * tasks)
         if tasks == 1:
@@ -79,16 +82,16 @@ def mpiexec_words(
 
 
 class QueueScripts(ABC):
-    """The parts of a job's scripts that depend on its queue."""
+    """The parts of job scripts that depend on the queue."""
 
     announces_end: bool
-    """Whether the queue sends a signal before it ends a job at its walltime."""
+    """Whether the queue sends a signal before it ends a job at its time limit."""
     can_leave_out_nodes: bool
     """Whether a job can exclude nodes by name."""
     has_container_option: bool
     """Whether the process starter can open a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job without a number of cores uses the cores that its queue grants."""
+    """Whether a data job that requests no number of cores uses those that the queue grants."""
     submit: str
     """The program that submits a script."""
     cancel: str
@@ -96,17 +99,17 @@ class QueueScripts(ABC):
     submit_folder: str
     """The folder from which a job was submitted, as a shell expression."""
     job_number: str
-    """The job's number, without the number of an array's element, as a shell expression."""
+    """The job's number, without the index of an array's element, as a shell expression."""
     array_index: str
-    """The number of an array's element, as a shell expression."""
+    """The index of an array's element, as a shell expression."""
     hosts: str
     """The command that prints a job's hosts, one per line."""
     time_left: str
-    """The job's remaining time, as a shell expression; empty if unknown."""
+    """The job's remaining time, as a shell expression; empty if the queue does not tell."""
     tasks_need_hosts: bool
     """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
     failed_step_line: str
-    """Regular expression of the line with which the starter begins to end a failed step.
+    """Regular expression for the line that the starter writes when it begins to end a failed step.
 
     Empty if the starter writes no such line.
     """
@@ -133,11 +136,11 @@ class QueueScripts(ABC):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the words that start this many tasks on each node of a job."""
+        """Return the command words that start this many tasks on each node of a job."""
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the words that start a task on each node.
+        """Return the command words that start a task on each node.
 
         A failed task does not end the others.
         """
@@ -149,15 +152,15 @@ class QueueScripts(ABC):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the words that start a preflight check on each node."""
+        """Return the command words that start a preflight check on each node."""
 
     @abstractmethod
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the words that start a program on the nodes in the job's array `trusted`."""
+        """Return the command words that start a program on the nodes in the array `trusted`."""
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the words that start one process on the node `$node`, with a time limit."""
+        """Return the command words that start a process on the node `$node`, with a time limit."""
 
     @abstractmethod
     def training_starter(
@@ -168,17 +171,17 @@ class QueueScripts(ABC):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the words that start the launcher or the ranks of a training.
+        """Return the command words that start the launcher or the ranks of a training.
 
-        A job that `chooses_nodes` has its nodes in `$step_nodes`.
+        A job that `chooses_nodes` lists its nodes in `$step_nodes`.
         """
 
     @abstractmethod
     def task_starter(self, job: Job) -> list[str]:
-        """Return the words that start a program as each task of a task job."""
+        """Return the command words that start a program in each task of a task job."""
 
 
 TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'
 """Names of the nodes that still respond, separated by commas, as a shell expression."""
 TRUSTED_COUNT = '"${#trusted[@]}"'
-"""Number of the nodes that still respond, as a shell expression."""
+"""Number of nodes that still respond, as a shell expression."""

@@ -12,7 +12,10 @@ def queue_values(
     *,
     devices: bool = True,
 ) -> dict[str, object]:
-    """Return the values for the template of any queued job. `phase` names the job in the queue."""
+    """Return the values that the template of every queued job needs.
+
+    `phase` names the job in the queue.
+    """
     queue = get_queue_scripts(settings.site)
     return {
         "queue": queue,

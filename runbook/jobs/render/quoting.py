@@ -1,4 +1,7 @@
-"""Values as words of a job's script: quoted, or refused if a shell could misread them."""
+"""Turns values into words of a job's script.
+
+They are quoted, or refused if a shell could misread them.
+"""
 
 import re
 import shlex
@@ -43,7 +46,7 @@ def variable(name: str) -> str:
 def image(name: str) -> str:
     """Return the name of a container image.
 
-    Reject it if a line of a Dockerfile could interpret it differently.
+    Reject it if a Dockerfile could interpret it differently.
 
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
     'nvcr.io/nvidia/pytorch:24.05-py3'
@@ -55,7 +58,7 @@ def image(name: str) -> str:
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}
-"""Placeholders that a job's script fills in, with their shell variables."""
+"""Placeholders that a job's script fills in, and the shell variables for them."""
 
 
 def expand(value: str, settings: Settings) -> str:

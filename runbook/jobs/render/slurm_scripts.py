@@ -1,4 +1,4 @@
-"""Slurm's part of a job's scripts: #SBATCH lines, srun, and variables."""
+"""The parts of job scripts that are specific to Slurm: #SBATCH lines, srun, and variables."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ from runbook.params import Job, Settings
 
 
 class SlurmScripts(QueueScripts):
-    """Requests, starters and shell expressions for a Slurm job."""
+    """The requests, starters and shell expressions of a Slurm job."""
 
     announces_end = True
     can_leave_out_nodes = True
@@ -110,7 +110,7 @@ class SlurmScripts(QueueScripts):
         return [*arguments, "--kill-on-bad-exit=0", *container]
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return srun on only the nodes in `trusted`."""
+        """Return srun for only the nodes in `trusted`."""
         command = self.on_each_node(settings, job)
         command[1:4] = [
             f"--nodes={TRUSTED_COUNT}",
@@ -152,8 +152,8 @@ class SlurmScripts(QueueScripts):
             # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
             parts.append(f"--cpus-per-task={job.cpus_per_task}")
         elif not job.cpus_per_task:
-            # Without a number of cores, Slurm binds each task to one core. With this option, the
-            # tasks share the node's cores.
+            # Without a number of cores, Slurm would bind each task to one core. With this option,
+            # the tasks share the node's cores.
             parts.append("--cpu-bind=none")
 
         return parts

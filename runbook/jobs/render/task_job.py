@@ -1,6 +1,6 @@
-"""The queue job of a phase without training.
+"""The queued job of a phase without training.
 
-It runs one program on one node, on each node, or as an array.
+It runs a program on one node, on each node, or as an array.
 """
 
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.plan_file.phase_names import DATA, ENVIRONMENT
 
 TASK_PHASES = (ENVIRONMENT, DATA)
-"""The phases that may run as such a job."""
+"""The phases that can run as such a job."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """The work of a job."""
+    """The work of a task job."""
 
     what: str
     """A description for the script's header."""
@@ -32,13 +32,13 @@ class Task:
     is_array: bool = False
     """Whether the job is an array of `jobs.<phase>.array` jobs.
 
-    Each finds its number in RUNBOOK_ELEMENT.
+    Each job finds its index in RUNBOOK_ELEMENT.
 
-    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is their number,
-    and srun or mpiexec provides each task's index.
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is the number of
+    these tasks, and srun or mpiexec provides each task's index.
     """
     in_container: bool = False
-    """Whether to use the trainer's Python, modules and image instead of the submitter's.
+    """Whether to use the trainer's Python, modules and image instead of the submitter's Python.
 
     Such a job needs only one core.
     """
@@ -46,12 +46,12 @@ class Task:
     """Suffix of the job folder's name if a phase has several jobs."""
 
     def folder(self, phase: str) -> str:
-        """The name of its first job's folder."""
+        """Return the name of the folder of a phase's first such job."""
         return f"{phase}-{self.part}" if self.part else phase
 
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
-    """Return whether a phase that could run here is submitted to the queue.
+    """Return whether a phase that could run on this machine is submitted to the queue instead.
 
     The phase is submitted if its job names a partition, a time, an array, several nodes or several
     tasks.
@@ -63,7 +63,7 @@ def asks_for_queue(settings: Settings, phase: str) -> bool:
 
 
 def _tasks(job: Job) -> int:
-    """Return the tasks of one job: `nodes` x `tasks_per_node`, which defaults to 1."""
+    """Return the number of tasks of one job: `nodes` x `tasks_per_node`, which defaults to 1."""
     return job.nodes * max(1, job.tasks_per_node)
 
 
@@ -75,7 +75,7 @@ def num_shares(job: Job) -> int:
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize.
 
-    Either one job has a part for each task and a second job joins the parts, or a single job does
+    Either each task of a job makes a part and a second job joins the parts, or a single job does
     everything.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
@@ -93,7 +93,7 @@ def render_task(
     task: Task,
     package: Path,
 ) -> RenderedJob:
-    """Return the script of such a job. Its program works in the run's folder."""
+    """Return the script of a task job. Its program runs in the run's folder."""
     site = settings.site
     planned_job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     folder = task.folder(phase)
@@ -146,7 +146,7 @@ def _cores(
     task: Task,
     tasks_per_node: int,
 ) -> int:
-    """Return the number of cores to request per task, or 0 to leave it to the queue.
+    """Return the number of cores to request per task, or 0 to let the queue decide.
 
     Slurm's data jobs use the cores that their partition grants, because its nodes may differ from
     the training's.

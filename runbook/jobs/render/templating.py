@@ -1,4 +1,4 @@
-"""Rendering of the shell templates in `templates/`; the only module of `jobs` that needs jinja2."""
+"""Renders the shell templates in `templates/`; the only module of `jobs` that needs jinja2."""
 
 from functools import cache
 from pathlib import Path
@@ -11,7 +11,7 @@ from runbook.jobs.render.quoting import image, quote, variable
 
 
 def fill(template: str, **values: object) -> str:
-    """Return the text of a template in `templates/`, filled in with values.
+    """Return the text of a template in `templates/`, filled in with these values.
 
     A missing value is a bug in our code.
     """
@@ -25,7 +25,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         autoescape=False,
-        # The usual delimiter is part of ${#array[@]}.
+        # jinja2's usual delimiter for comments, {#, also occurs in ${#array[@]}.
         comment_start_string="<%#",
         comment_end_string="#%>",
         trim_blocks=True,

@@ -1,4 +1,4 @@
-"""The job of a training phase as text: scripts for this machine, Slurm and PBS."""
+"""Renders the job of a training phase: scripts for this machine, Slurm and PBS."""
 
 import json
 import re
@@ -42,15 +42,15 @@ TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file in which each of the documents' programs records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""Option that gives the number of nodes that did not train in an attempt."""
+"""Option for the number of nodes that did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
-"""Time to save between the request to stop and the kill.
+"""Seconds for a save between the request to stop and the kill.
 
-It must be shorter than the queue's warning before its limit.
+They must be fewer than the seconds between the queue's warning and the job's time limit.
 """
 UNENDED_SECONDS = 30
-"""Seconds for which a job waits until a failed step has ended on all its nodes.
+"""Seconds that a job waits for a failed step to end on all nodes.
 
 Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more. MPICH's mpiexec waits
 forever for the ranks of a lost node.
@@ -69,10 +69,10 @@ class RenderedJob:
 
 
 class QueuedTraining:
-    """One training as a job of Slurm or PBS.
+    """A training run as a job of Slurm or PBS.
 
-    It contains the submitted script, the programs of every rank and node, and the files that they
-    read.
+    The job consists of the submitted script, the programs of every rank and node, and the files
+    that they read.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class QueuedTraining:
             self.deepspeed = deepspeed_name(settings, spec)
 
     def render(self) -> RenderedJob:
-        """Return the script that is submitted, rank.sh for every process, and other files."""
+        """Return the submitted script, rank.sh for every process, and the other files."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()
@@ -116,7 +116,7 @@ class QueuedTraining:
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)
 
     def _node_commands(self) -> list[str]:
-        """Return the commands that every node runs before the training.
+        """Return the commands that every node runs before training.
 
         They copy the image and then run the site's commands.
         """
@@ -133,7 +133,7 @@ class QueuedTraining:
         site = self.site
         job = self.job
         spec = self.spec
-        # Upstream's trainers are in the container, but ours is imported from the clone.
+        # Upstream's trainers are in the container, while ours is imported from the clone.
         package = str(self.package) if self.framework == "runbook" else ""
         mounts = [*site.container.mounts]
         if package:
@@ -198,14 +198,14 @@ class QueuedTraining:
 
     @property
     def restarts_here(self) -> bool:
-        """Return whether another attempt may follow in the same allocation, on other nodes."""
+        """Return whether the same allocation may have a further attempt, on different nodes."""
         return self.job.spares > 0 or self.may_have_fewer_nodes
 
     @property
     def goes_on_by_itself(self) -> bool:
-        """Return whether the job decides what follows an attempt.
+        """Return whether the job itself decides what follows an attempt.
 
-        It does so in a chain, or if it can use other nodes.
+        It does so in a chain, or if it can use different nodes.
         """
         return self.job.chain > 1 or self.restarts_here
 
@@ -245,7 +245,7 @@ class QueuedTraining:
                 framework=self.framework,
             )
 
-        # Their image lacks our package, so the first node's own Python reads their logs.
+        # Upstream's image lacks our package, so the Python on the first node reads the logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
         arguments = ["python3", *program, f"--tracker={tracker}"]
@@ -286,7 +286,7 @@ class QueuedTraining:
         self._check_binding("cpu_masks", binding.cpu_masks)
         self._check_binding("cpu_lists", binding.cpu_lists)
         cores = [f"0x{mask}" for mask in binding.cpu_masks] or binding.cpu_lists
-        # srun and mpiexec bind the ranks themselves; the other launchers start one process per
+        # srun and mpiexec bind ranks to cores themselves; the other launchers start one process per
         # node.
         rank_binds_itself = site.launcher in ("torchrun", "deepspeed")
         return fill(
@@ -352,26 +352,26 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
 
 
 LOCAL_GRACE_SECONDS = 120
-"""Time to save between the request to stop and the kill.
+"""Seconds for a save between the request to stop and the kill.
 
 A save to a slow disk takes half a minute or more.
 """
 
 PACKAGE = Path(__file__).parents[3]
-"""The folder that contains the package `runbook`: the clone, as queued jobs see it."""
+"""The folder that contains the package `runbook`: the path of the clone for queued jobs."""
 
 PEERS_SECONDS = 3
-"""Time for the other ranks to notice and report that a rank has failed.
+"""Seconds for the other ranks to notice and report that a rank has failed.
 
-Ranks that still wait for each other to start cannot notice it, so the job's end is known later by
-this much.
+Ranks that are still waiting for each other to start cannot notice it, so it takes this much longer
+until the job's end is known.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The time for this if a signal killed the rank.
+"""The same if a signal killed the rank.
 
-Ranks in the training notice the closed connection immediately; ranks that wait for the lost rank to
-start never do.
+Ranks that are training notice the closed connection immediately; ranks that wait for the lost rank
+to start never do.
 """
 
 
@@ -383,7 +383,7 @@ def render_job(
     python: str = "python3",
     package: Path = PACKAGE,
 ) -> RenderedJob:
-    """Return the job of a training phase, for the site's scheduler.
+    """Return the job of a training phase for the site's scheduler.
 
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
     interpreter that has the trainer on a local site. `package` is the folder of our package, from
@@ -413,9 +413,9 @@ def render_job(
 
 
 PYTHON_SCRIPT = "python.sh"
-"""File of a job whose Python runs from a copy on each node."""
+"""Script in the folder of a job whose Python runs from a copy on each node."""
 ENVIRONMENT_FILE = "environment.json"
-"""Manifest of the packed environment, in the folder of a job that was submitted with it."""
+"""Manifest of the packed environment, in the folder of a job that uses it."""
 NO_COPY = {
     "unpack_command": "",
     "first_remove_command": "",
@@ -425,7 +425,7 @@ NO_COPY = {
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
-    """Return the script's values for the copy of the environment on each node of a job."""
+    """Return the values in a job's script that concern the copy of the environment on each node."""
     jobs = settings.run.jobs
     if not jobs.environment_copy:
         return NO_COPY
@@ -456,7 +456,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Write a job's files into its folder. job.sh is last, so a folder with job.sh is complete."""
+    """Write a job's files into its folder. A folder with job.sh is complete: job.sh comes last."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

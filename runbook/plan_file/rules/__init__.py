@@ -1,1 +1,1 @@
-"""Rules that planner and trainer share. Each has a code, whose text is in `codes`."""
+"""Rules that the planner and the trainer share. Each has a code, whose text is in `codes`."""

@@ -1,4 +1,4 @@
-"""Rules for a batch size that ramps up during the training."""
+"""Rules for a batch size that ramps up during training."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ RAMP_KEYS = ("training.rampup_start", "training.rampup_increment", "training.ram
 
 
 def ramp_rules(batch: Batch, parallel: Layout) -> Iterator[RuleResult]:
-    """Check that a ramp ends at the global batch and that every batch divides by the replicas."""
+    """Check that a ramp ends at the global batch, and that the replicas divide every batch."""
     ramp = batch.ramp
     if ramp == Ramp():
         return

@@ -1,4 +1,4 @@
-"""Codes of the rules that planner and trainer share, and the text of each."""
+"""Codes of the rules that the planner and the trainer share, and the text of each."""
 
 from runbook.plan_file.diagnostics import Code, RuleText
 

@@ -1,4 +1,4 @@
-"""Names of a phase's values in a run file."""
+"""The run-file keys of a phase's values."""
 
 from dataclasses import dataclass
 
@@ -19,4 +19,4 @@ class Keys:
 
 FULL_KEYS = Keys()
 DEEPSPEED = ("deepspeed", "megatron-deepspeed")
-"""Programs in which DeepSpeed manages gradients and optimizer states."""
+"""Training programs in which DeepSpeed manages gradients and optimizer states."""

@@ -1,4 +1,4 @@
-"""Rules for a layout: divisibility, and combinations of parallelism."""
+"""Rules for a layout: divisibility, and combinations of kinds of parallelism."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of a layout on the model of this name."""
+    """Yield what a layout requires of the model, which is called `model`."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(
@@ -89,7 +89,7 @@ def sharing_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the rules for combinations of parallelism.
+    """Yield the rules for combinations of kinds of parallelism.
 
     `program` is the training program: an engine of our own trainer, or a framework.
     """
@@ -172,7 +172,7 @@ def _context_rule(shape: ModelShape, parallel: Layout, program: str) -> RuleResu
 
 
 def engine_rules(program: str, zero_stage: int, precision: str) -> Iterator[RuleResult]:
-    """Yield what a program cannot do with this ZeRO stage and number format in any layout."""
+    """Yield the rules about ZeRO stage and number format that a program has for every layout."""
     if zero_stage >= 2 and program not in DEEPSPEED:
         if program == "megatron-core":
             program_key = "training.engine"
@@ -208,7 +208,7 @@ def chunk_rules(
     program: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of interleaved stages, if there are any."""
+    """Yield the requirements of interleaved stages, if the layout has them."""
     if parallel.virtual_pipeline <= 1:
         return
     values: dict[str, Value] = {

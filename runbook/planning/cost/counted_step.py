@@ -76,8 +76,8 @@ class Seconds:
 class StageTimes:
     """Seconds of one stage.
 
-    `forward` and `backward` hold the time of a micro-batch's pass through each chunk. `once` is the
-    other work of a step before the optimizer.
+    `forward` and `backward` hold the time of a micro-batch's pass through each chunk. `once` is
+    what a step does once before the optimizer.
     """
 
     forward: tuple[Seconds, ...]

@@ -1,10 +1,11 @@
 """Costs of our trainer's kernels on a GPU, measured part by part.
 
-All measurements here come from one NVIDIA H200 at its limit of 700 W, 2026-11-26, PyTorch 2.11 with
-cuBLAS 13.1 and cuDNN 9.19, Triton 3.6, GPT-3 1.3B in bf16, 8 micro-batches of 4 x 2,048 tokens,
-with profiles of steps with `training.kernels` plain and compiled (docs/measurements/gpu-h200.md).
-Measured times are converted to bytes at the datasheet's bandwidth. These exceed the real bytes,
-because no kernel reaches that bandwidth: a copy reached 4.24 of 4.8 TB/s.
+All measurements here were made on one NVIDIA H200 at its limit of 700 W, 2026-11-26, with PyTorch
+2.11, cuBLAS 13.1, cuDNN 9.19 and Triton 3.6, for GPT-3 1.3B in bf16 and 8 micro-batches of 4 x
+2,048 tokens, by profiling steps with `training.kernels` plain and compiled
+(docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
+The results exceed the real bytes, because no kernel reaches that bandwidth: a copy reached 4.24 of
+4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,7 @@ class OwnKernels:
     logit_bytes: float
     """Bytes per token and vocabulary entry for the loss and its gradient."""
     least_logit_bytes: float
-    """The minimum number of these bytes that the kernels must read and write."""
+    """The bytes per logit that the kernels must read and write at the least."""
     gradient_bytes: float
     """Bytes per parameter for adding a micro-batch's gradients to their sums, in addition to the
     matrix products.
@@ -32,18 +33,19 @@ class OwnKernels:
 
 
 _PLAIN_LAYERS = 2.59
-"""175 ms in 192 passes of a layer in both directions (8,192 tokens x 2,048).
+"""175 ms in 192 forward and backward passes of a layer (8,192 tokens x 2,048).
 
 This corresponds to 261 bytes instead of 101.
 """
 _COMPILED_LAYERS = 2.02
-"""137 ms in the same passes. This corresponds to 204 bytes instead of 101."""
+"""137 ms in the same 192 passes. This corresponds to 204 bytes instead of 101."""
 _PLAIN_LOSS = 96.0
 """66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
 _COMPILED_LOSS = 7.0
-"""One read, and then one read and one write in 16 bits: 6 bytes, which took 5 ms in the profile."""
+"""One read, and then another read and a write, in 16 bits: 6 bytes, which took 5 ms in the profile.
+"""
 _LEAST_PLAIN_LOSS = 40.0
-"""Ten passes over float32."""
+"""Ten passes over float32 values of 4 bytes."""
 _LEAST_COMPILED_LOSS = 6.0
 _PLAIN_GRADIENTS = 21.2
 """46.6 ms for 8 x 1.32e9 gradients in 16 bits, added to float32 sums: 10 bytes at 47 % of the bandwidth."""
@@ -52,14 +54,15 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
     {
         "plain": OwnKernels(_PLAIN_LAYERS, _PLAIN_LOSS, _LEAST_PLAIN_LOSS, _PLAIN_GRADIENTS),
         "compiled": OwnKernels(_COMPILED_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
-        # With dropout, the layers remain megatron-core's; only products and loss are compiled.
+        # With dropout, the layers remain megatron-core's; only the matrix products and the loss are
+        # compiled.
         "compiled-dropout": OwnKernels(_PLAIN_LAYERS, _COMPILED_LOSS, _LEAST_COMPILED_LOSS, 0.0),
     }
 )
 """Costs by `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
-"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, at the bandwidth of a copy."""
+"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, moved at the bandwidth of a copy."""
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
@@ -71,26 +74,27 @@ POWER_BOUND = 0.75
 kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
 0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
-"""Share of the datasheet's peak that matrix products sustain when power is not a limit.
+"""Share of the datasheet's peak that matrix products sustain when power does not limit them.
 
-It is 0.836, which A100 sustains, times the clock of 1,980 MHz over the 1,830 MHz of the datasheet's
-peak. It was derived, not measured. It applies to small products, whose idle waves and bytes are
-counted separately.
+The value is 0.836, which an A100 sustains, times 1,980 MHz, divided by the 1,830 MHz for which the
+datasheet states the peak. It was derived, not measured. It applies to small products, whose idle
+waves and bytes are counted separately.
 """
 POWER_WATTS = 700.0
 """The power limit for which `POWER_BOUND` is valid."""
 POWER_FAMILY = "H100"
-"""The family with this chip, which includes the H200."""
+"""The family for which `POWER_BOUND` is valid. It includes the H200."""
 
 ATTENTION = 0.552
-"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large ones.
+"""Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large
+products.
 
 They took 126 ms for 4.62e13 operations below the diagonal, without the exponentials.
 """
 EXPONENTIALS = 3.9e12
-"""Exponentials per second on H100 (arXiv:2407.08608).
+"""Exponentials per second on an H100 (arXiv:2407.08608).
 
-Each pass computes one for each score, and small heads cannot hide them.
+Each pass computes one per score, and with small heads the matrix products cannot hide them.
 """
 
 KERNEL_GAPS = 147e-6
@@ -102,25 +106,26 @@ OPERATOR_MICROSECONDS = 36.0
 """The host's time to launch one operator, including the Python parts of autograd and of Triton's
 launches.
 
-The 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200, where the GPU
-waited for the host (its four steps differ by a fifth), and 76 ms on the machine with the H100. With
-`training.kernels: plain` the GPU never waited for the host, so the same value is assumed.
+Launching the 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200,
+where the GPU waited for the host (the four steps there differ by a fifth), and 76 ms on the machine
+with the H100. With `training.kernels: plain` the GPU never waited for the host, so the same value
+is assumed.
 """
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Bandwidth above which a layer's kernels no longer get faster with the H100's 132 processors.
+"""Memory bandwidth above which a layer's kernels get no faster on the H100's 132 processors.
 
-On an H100, with 3.35 TB/s, they take 3 to 17 % longer than on an H200 with 4.8 TB/s
-(docs/measurements/gpu-h100.md). Fewer or slower processors reach their limit at a lower bandwidth.
+On an H100 with 3.35 TB/s, the kernels take 3 to 17 % longer than on an H200 with 4.8 TB/s
+(docs/measurements/gpu-h100.md). With fewer or slower processors, the limit is lower.
 """
 _PEAK_TFLOPS = 989.4
-"""bf16 peak of these processors, as a measure of their number and clock."""
+"""bf16 peak of the H100's 132 processors, as a measure of their number and clock."""
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return the bandwidth by which the layers' kernel times, measured on the H200, are scaled.
+    """Return the bandwidth with which the layers' kernel times, measured on the H200, are scaled.
 
-    Families other than H100's were not measured, and scale with their datasheet's bandwidth.
+    Families other than the H100's were not measured, so their datasheets' bandwidth is used.
 
     >>> from runbook.planning.cost.accelerators import ACCELERATORS
     >>> names = ("H200-SXM", "H100-SXM5", "H100-NVL", "H100-PCIe")
@@ -137,7 +142,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    The kernel takes at least the time in which the datasheet's bandwidth moves the least bytes.
+    The kernel takes at least as long as moving `least_bytes` at the datasheet's bandwidth.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)
@@ -149,7 +154,7 @@ def attention_rate(product_rate: float, head_size: int) -> float:
     >>> round(attention_rate(742e12, 128) / 1e12), round(attention_rate(742e12, 64) / 1e12)
     (367, 332)
     """
-    # Two products of a score's row in the forward pass and five in the backward pass.
+    # Each score takes part in two products in the forward pass and in five in the backward pass.
     operations = 14 * head_size
     seconds = operations / (ATTENTION * product_rate) + 2 / EXPONENTIALS
     return operations / seconds

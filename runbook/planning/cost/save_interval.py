@@ -1,4 +1,4 @@
-"""The interval between saves that loses the least time, and the cost of any interval."""
+"""The interval between saves that costs the least time, and the cost of any interval."""
 
 import math
 from dataclasses import dataclass
@@ -16,19 +16,19 @@ class Saves:
     best_interval_seconds: float | None = None
     """Daly's interval, if the failure rate is known."""
     added_share: float | None = None
-    """Cost of the best interval, relative to the steps.
+    """Cost of saving at the best interval, relative to the steps.
 
     It includes writing, and repeating steps after failures.
     """
     added_share_as_chosen: float | None = None
-    """Cost of the interval that the run chose, relative to the steps."""
+    """Cost of saving at the interval that the run file sets, relative to the steps."""
 
 
 def daly(write: float, between_failures: float) -> float:
-    """Return Daly's interval between saves, which loses the least time.
+    """Return Daly's interval between saves, which costs the least time.
 
     If a write takes at least twice the time between failures, the result is the time between
-    failures. All times are in the same unit. To first order, it is Young's square root.
+    failures. All times are in the same unit. To first order, the interval is Young's square root.
 
     >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
     [5.36, 1.88, 0.45]

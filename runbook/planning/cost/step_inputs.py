@@ -1,6 +1,6 @@
 """The inputs of the iteration model that follow from a run's choices.
 
-They are its devices, its framework's code and its recomputation.
+These inputs are its devices, its framework's kernels and its recomputation.
 """
 
 from dataclasses import replace
@@ -26,16 +26,17 @@ _CODE = {
 
 
 def code_of(choice: Choice) -> str:
-    """Return how well the framework's layers are fused (`iteration.StepSetup.code`).
+    """Return how well the kernels of the framework's layers are fused (`iteration.StepSetup.code`).
 
-    Our own trainer is planned with its compiled kernels unless the run file requests plain ones. If
-    they cannot run, its step takes longer than planned.
+    For our own trainer, compiled kernels are assumed unless the run file requests plain ones. If
+    compiled kernels cannot run, the step takes longer than planned.
     """
     training = choice.training
     if training.framework != "runbook":
         return _CODE[training.framework]
     if training.fp8 != "none":
-        # Transformer Engine's layers were not measured; they are assumed to move as few bytes.
+        # Transformer Engine's layers were not measured; they are assumed to move as few bytes as
+        # compiled ones.
         return "compiled"
 
     if not choice.compiles_kernels:
@@ -61,7 +62,7 @@ def device_of(site: Site) -> Accelerator | None:
 
 
 def peak_of(site: Site, precision: str) -> float | None:
-    """Return the TFLOP/s of one device, or None if they are unknown.
+    """Return the peak TFLOP/s of one device, or None if it is unknown.
 
     This is the site's own figure, or else the datasheet's for the named device.
     """
@@ -72,17 +73,17 @@ def peak_of(site: Site, precision: str) -> float | None:
 
 
 def memory_of(site: Site) -> int:
-    """Return the bytes of one device, or 0 if they are unknown.
+    """Return the memory of one device in bytes, or 0 if it is unknown.
 
-    This is the site's own figure, or else the one in the device's name.
+    This is the site's own figure, or else the size that the device's name states.
     """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 
 
 def check_device(choice: Choice) -> list[Check]:
-    """Check whether peak and memory of the site's devices are known.
+    """Check whether the peak and the memory of the site's devices are known.
 
-    Return no check on a CPU, whose speed is measured.
+    Return no check for CPUs, whose speed is measured.
     """
     if choice.on_cpu:
         return []
@@ -148,7 +149,7 @@ def check_device(choice: Choice) -> list[Check]:
 def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
     """Return the choice as input for the iteration model.
 
-    Attention stores no scores, as in all three frameworks.
+    It is assumed that attention stores no scores, as in all three frameworks.
     """
     training = choice.training
     return StepSetup(
@@ -166,7 +167,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
         code=code_of(choice),
         deepspeed=choice.deepspeed,
         num_moments=len(training.optimizer.moments),
-        # NeMo here is version 23.04; megatron-core has had fused losses since 2024.
+        # NeMo is planned as version 23.04; megatron-core has had fused losses since 2024.
         fused_loss=training.loss_fusion != "auto",
         half_sums=choice.has_half_sums,
         fp8_recipe=training.fp8,
@@ -181,7 +182,7 @@ def _product_precision(choice: Choice) -> str:
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
-    """Return the device for which `iteration` models steps, or why its speed is unknown."""
+    """Return the device for which `iteration` models steps, or why there is none."""
     if choice.on_cpu:
         return PlanningMessage.CPU_HAS_NO_LINKS.fill()
     device = device_of(choice.site)

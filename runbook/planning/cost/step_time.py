@@ -1,8 +1,8 @@
 """Time of one step, from the model for its device.
 
-On a CPU, `cpu` models the step; on an accelerator, `iteration` does. An accelerator that is not in
-the table of `iteration`, but whose peak the site states, is assumed to reach
-`ACCELERATOR_EFFICIENCY` of it.
+On a CPU, `cpu` models the step; on an accelerator, `iteration` does. If an accelerator is unknown
+to `iteration`, but the site states its peak, it is assumed to reach `ACCELERATOR_EFFICIENCY` of
+that peak.
 """
 
 from dataclasses import asdict
@@ -24,7 +24,7 @@ Published runs reach 0.29 (MI250X) to 0.5 (H100).
 def modelled_step(
     choice: Choice, machine: Machine | None
 ) -> tuple[float | None, str, dict[str, float] | None]:
-    """Return the seconds of one step, their source, and its parts on a known accelerator."""
+    """Return the seconds of one step, their source, and their parts on a known accelerator."""
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None

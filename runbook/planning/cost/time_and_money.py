@@ -1,4 +1,4 @@
-"""Time and cost of a training phase: its steps and evaluations, device-hours and price."""
+"""Time and cost of a training phase: steps, evaluations, device-hours and price."""
 
 from dataclasses import dataclass
 
@@ -28,8 +28,8 @@ class Speed:
     cost: float | None
     basis: str
     mfu: float | None = None
-    """Share of the datasheet's peak, in our convention; None if the datasheet has no peak for the
-    device."""
+    """Share of the device's peak FLOP/s that is used, in our convention; None if no peak is known.
+    """
     parts: dict[str, float] | None = None
     """Seconds of a step by part; None if the step is not modelled part by part."""
 
@@ -37,7 +37,7 @@ class Speed:
 def estimate(
     choice: Choice, machine: Machine | None, calibration: Calibration | None = None
 ) -> Speed:
-    """Return the step time, and the time of the whole phase with its evaluations.
+    """Return the step time, and the time of the whole phase including its evaluations.
 
     Loading and checkpoints are not included.
     """
@@ -82,7 +82,7 @@ def estimate(
 
 
 def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
-    """Return the parts of a step that are times, multiplied by the factor."""
+    """Return the nonzero parts of a step's time, multiplied by the factor."""
     if parts is None:
         return None
     scaled: dict[str, float] = {}
