@@ -145,9 +145,11 @@ def tokenize(
     then once without --share.
     """
     from runbook.display import Progress
+    from runbook.tokens.pipeline.large_pages import use_large_pages
     from runbook.tokens.pipeline.tokenize import prepare
     from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 
+    use_large_pages()
     options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
     if share:
         _tokenize_share(inputs, prefix, share, options)

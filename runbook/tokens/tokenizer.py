@@ -125,7 +125,8 @@ class Fastokens:
         """
         if not all(texts):
             return None
-        # One character beyond ASCII makes a whole Python text wider, and its encoding slower.
+        # A single character beyond ASCII makes a whole Python string wider, and its encoding
+        # slower.
         is_ascii = list(map(str.isascii, texts))
         if all(is_ascii) or not any(is_ascii):
             return self._encode_as_one(texts, separator, separator_id, dtype)

@@ -25,6 +25,7 @@ from typing import Any
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import Committer, Placement, ShardSink
+from runbook.tokens.pipeline.large_pages import use_large_pages
 from runbook.tokens.pipeline.parts_folder import ShardCounts
 from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.tokenize_options import TokenFiles, TokenizeOptions
@@ -91,6 +92,7 @@ def work(
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
 
+            use_large_pages()
             use_one_thread()
             tokenizer = load_tokenizer(
                 options.tokenizer, special_tokens=options.special_tokens, encoder=options.encoder
