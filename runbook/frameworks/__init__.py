@@ -1,4 +1,4 @@
-"""The option names of each framework for the keys of a run file."""
+"""Translates the keys of a run file into each framework's options."""
 
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -15,7 +15,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
-    """Return the arguments after the training script, as the program receives them.
+    """Return the arguments that follow the training script, as the program receives them.
 
     Relative paths in `phase` are relative to the run's folder, where jobs run.
     """
@@ -39,10 +39,10 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return a framework's options for this phase's training, each with its words.
+    """Return a framework's options for training this phase, each with its value as words.
 
-    The run itself may use another framework. If its tokenizer is not GPT-2's, the options of
-    GPT-2's tokenizer are left out.
+    The run itself may use a different framework. If its tokenizer is not that of GPT-2, the options
+    for GPT-2's tokenizer are left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
     data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})
@@ -93,9 +93,9 @@ A framework either has an option for each of them, or rejects it.
 
 
 _OF_MEGATRON_LM = ("training.reduce_in_bf16", "training.loss_fusion")
-"""Keys that no other program has.
+"""Keys that only Megatron-LM has.
 
-This includes our own trainer, which sums in fp32 and has its own loss.
+Our own trainer sums in fp32 and has its own loss.
 """
 
 
@@ -115,25 +115,25 @@ def _refuse_options_of_megatron_lm(settings: Settings) -> None:
 
 
 def _keys_of(framework: str) -> set[str]:
-    """Return the run file's keys that a framework honours."""
+    """Return the run file's keys whose values a framework honours."""
     keys = set()
     for option in _TABLES[framework]:
         for key in option.keys:
             keys.add(key)
 
     if framework == "megatron-deepspeed":
-        # overlap_comm of DeepSpeed's configuration file
+        # overlap_comm in DeepSpeed's configuration file
         keys.add("training.overlap_gradients")
 
     if framework != "nemo":
-        # Both Megatrons always do this and have no option for it.
+        # Both Megatron-LM and Megatron-DeepSpeed always do this, and have no option for it.
         keys.add("training.broadcast_batches")
 
     return keys
 
 
 def honours(framework: str, key: str) -> bool:
-    """Return whether a framework trains with the run file's value of a key.
+    """Return whether a framework honours the run file's value for a key.
 
     Lengths apply to every framework, and are written in the framework's unit.
 
@@ -163,11 +163,12 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework receives in another unit, as several options, or from the job's script."""
+"""Keys that a framework receives in a different unit, as several options, or from the job's script.
+"""
 
 
 def _refuse_unknown(settings: Settings) -> None:
-    """Raise `ParamsError` if a key was set that the framework's table has no option for."""
+    """Raise `ParamsError` if a key is set for which the framework's table has no option."""
     framework = settings.run.training.framework
     supported = _keys_of(framework)
     kernels = settings.run.training.kernels
@@ -201,7 +202,7 @@ def _refuse_unknown(settings: Settings) -> None:
 
 
 def _refuse_other_kind(phase: PhasePlan) -> None:
-    """Raise `ParamsError` if NeMo would train a different kind of model from the phase's."""
+    """Raise `ParamsError` if NeMo would train a different type of model than the phase plans."""
     properties = nemo.other_kind(phase.model.shape)
     if properties:
         raise ParamsError(

@@ -1,7 +1,7 @@
 """Options of Megatron-LM and Megatron-DeepSpeed, and DeepSpeed's configuration file.
 
-Megatron-LM is NVIDIA/Megatron-LM e958b2ca, of the Azure document. Megatron-DeepSpeed is
-Microsoft's, or one of its LUMI and ALCF forks.
+Megatron-LM is NVIDIA/Megatron-LM e958b2ca, which the Azure document uses. Megatron-DeepSpeed is
+Microsoft's repository, or its fork for LUMI or by ALCF.
 """
 
 import hashlib
@@ -40,25 +40,25 @@ from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
-"""Name of DeepSpeed's file in the folder of a job of our own trainer."""
+"""Name of DeepSpeed's configuration file in a job folder of our own trainer."""
 Condition = Callable[[PhasePlan], bool]
-"""Condition under which a phase has an option."""
+"""A condition under which an option is written for a phase."""
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
-    """Return the path of DeepSpeed's file, relative to the run's folder, where jobs work.
+    """Return the path of DeepSpeed's file relative to the run's folder, in which jobs run.
 
-    It ends with a digest of the content, so that different jobs never share a file and a changed
-    job never reads the old one.
+    The name includes a digest of the content, so that different jobs never share a file, and a
+    changed job never reads the old file.
     """
     digest = hashlib.sha256(deepspeed_file(settings, phase).encode()).hexdigest()
     return f"deepspeed/{phase.phase}-zero{phase.parallel.zero_stage}-{digest[:12]}.json"
 
 
 def deepspeed_file(settings: Settings, phase: PhasePlan) -> str:
-    """Return the text of DeepSpeed's file: batch, ZeRO stage, precision, and what the site adds.
+    """Return the text of DeepSpeed's file: batch, ZeRO stage, precision, and the site's additions.
 
-    For our own engine, it is exactly what plan.json passes to it.
+    For our own engine, the content is exactly what plan.json passes to DeepSpeed.
     """
     if phase.deepspeed:
         return json.dumps(phase.deepspeed, indent=2) + "\n"
@@ -83,8 +83,8 @@ def _merged(content: dict[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]
 def _counts_tokens(run: PhaseRun) -> bool:
     """Return whether the phase's lengths are written in tokens.
 
-    They are if the run gives its length in tokens and the framework is Megatron-DeepSpeed, which
-    alone accepts tokens.
+    This is the case if the run specifies its length in tokens and the framework is
+    Megatron-DeepSpeed, because no other framework accepts tokens.
     """
     is_training = run.phase.phase == FULL
     return (
@@ -114,7 +114,7 @@ def _unit(run: PhaseRun) -> str:
 
 
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
-    """Return a writer for the plan's number of samples at `path`, in this unit.
+    """Return a writer that converts the plan's number of samples at `path` to this unit.
 
     The writer returns None if the phase uses a different unit.
     """
@@ -135,8 +135,8 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 def _train_samples(run: PhaseRun) -> int | None:
     """Return the length in samples, or None if the phase's unit is iterations.
 
-    A length in tokens needs it as well: Megatron-DeepSpeed computes its number of iterations from
-    the samples, and ends when the first of the two lengths is reached.
+    The samples are also needed for a length in tokens, because Megatron-DeepSpeed computes its
+    number of iterations from them, and ends when the first of the two lengths is reached.
     """
     return None if _unit(run) == "iters" else run.phase.duration.samples
 
@@ -146,7 +146,7 @@ def _train_tokens(run: PhaseRun) -> int | None:
 
 
 def _warmup_tokens(run: PhaseRun) -> int | None:
-    """Return the warm-up as the run gives it, not rounded to whole samples."""
+    """Return the warm-up as the run specifies it, not rounded to whole samples."""
     tokens = _in("tokens", _WARMUP)(run)
     return tokens and (run.training.warmup_tokens or tokens)
 
@@ -164,12 +164,12 @@ def _backend(run: PhaseRun) -> str:
 
 
 def _is(path: str, *values: object) -> Condition:
-    """Return the condition that a phase's plan has one of these values at `path`."""
+    """Return the condition that a phase's plan has one of `values` at `path`."""
     return lambda phase: value_at(phase, path) in values
 
 
 def _is_not(path: str, usual: object) -> Condition:
-    """Return the condition that a phase's plan has a value other than this one at `path`."""
+    """Return the condition that a phase's plan has a value other than `usual` at `path`."""
     return lambda phase: value_at(phase, path) != usual
 
 
@@ -195,7 +195,7 @@ def _grouped(phase: PhasePlan) -> bool:
 
 
 def _has_own_ffn(phase: PhasePlan) -> bool:
-    """Return whether the feed-forward's width is not Megatron's default."""
+    """Return whether the feed-forward width differs from Megatron's default."""
     return phase.model.shape.ffn_hidden != 4 * phase.model.shape.hidden
 
 
@@ -228,7 +228,7 @@ def _exit_minutes(run: PhaseRun) -> int:
 
 
 def _save_interval(run: PhaseRun) -> int:
-    """Return the steps between two saves. Without an interval, the training saves at its end."""
+    """Return the steps between two saves. Without an interval, training saves once at its end."""
     return run.phase.checkpoint.interval or run.phase.duration.iterations
 
 
@@ -238,7 +238,7 @@ def _layers_per_chunk(run: PhaseRun) -> int:
 
 
 def _shares_states(run: PhaseRun) -> int:
-    """Return 1 if a ZeRO stage is set: Megatron-LM offers only the distributed optimizer."""
+    """Return 1 if a ZeRO stage is set. Megatron-LM only offers the distributed optimizer."""
     return min(1, run.phase.parallel.zero_stage)
 
 
@@ -272,9 +272,9 @@ def _deepspeed_path(run: PhaseRun) -> str:
 def _always(
     name: str, ours: str, when: str | Callable[[PhasePlan], object] | None = None
 ) -> Option:
-    """Return a row for a flag, which has no value and does not depend on the run file.
+    """Return a row for a flag that has no value and does not depend on the run file.
 
-    It is written in all phases, or in those of `when`.
+    The flag is written in all phases, or in the phases for which `when` is true.
     """
     return Option(
         name,
@@ -302,9 +302,9 @@ def _loss_scaling(
     *,
     usual: float | None = None,
 ) -> Option:
-    """Return a row for an option of loss scaling, which only fp16 has.
+    """Return a row for an option of loss scaling, which only fp16 uses.
 
-    It is not written if the plan has the `usual` value.
+    The option is not written if the plan has the `usual` value.
     """
     path = f"precision.{field}"
     when = _FP16 if usual is None else _both(_FP16, _is_not(path, usual))
@@ -318,9 +318,9 @@ def _loss_scaling(
 
 
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
-    """Return a writer of weight and prefix for the files of one use (train, validation, test).
+    """Return a writer of weights and prefixes for the files of a use (train, validation or test).
 
-    A single file is written without a weight; without files, the option is not written.
+    A single file is written without a weight. If there are no files, the option is not written.
     """
 
     def write(run: PhaseRun) -> tuple[object, ...] | None:
@@ -344,7 +344,10 @@ _BACKENDS = {
     "flash1": "flash",
     "plain": "unfused",
 }
-"""Megatron-LM does not choose the version of flash attention; Transformer Engine has its own."""
+"""Megatron-LM's option for each version of flash attention.
+
+Megatron-LM does not choose the version, and Transformer Engine has its own.
+"""
 _READ_BACKENDS = one_of(
     {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
 )
@@ -453,8 +456,8 @@ _DATA = (
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
-# A training that saves nothing gets no folder, because these programs save at their end if --save
-# is given.
+# A training run that saves nothing gets no folder, because these programs save at their end if
+# --save is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
     Option("eval-interval", "training.eval_interval", whole, evaluation_interval),
@@ -479,7 +482,7 @@ _OUTPUTS = (
         ours=_OWN_CHECKPOINT,
     ),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    # When asked to stop, it saves and ends.
+    # When asked to stop, the program saves and ends.
     _always("exit-signal-handler", "always given"),
     Option(
         "exit-interval",
@@ -697,8 +700,8 @@ _DEEPSPEED_MODEL = (
     ),
 )
 _DEEPSPEED_ENGINE = (
-    # The scheduler uses numbers from this list, not from the checkpoint, so that the length can be
-    # changed.
+    # The scheduler uses the numbers in these options, not those in the checkpoint, so that the
+    # length can be changed.
     _always("override-opt_param-scheduler", "always given"),
     _always("deepspeed", "given by the framework megatron-deepspeed"),
     Option("deepspeed_config", write=_deepspeed_path, ours=_OWN_CONFIG),
@@ -756,7 +759,7 @@ _ONLY_READ = (
     Option("transformer-impl", ours=_PINNED),
     Option("attention-softmax-in-fp32", ours="the pinned commit decides"),
 )
-"""Older names, and options that change nothing here."""
+"""Older names, and options that have no effect here."""
 
 
 def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
@@ -776,13 +779,13 @@ def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:
 
 
 OPTIONS = _by_name(MEGATRON_LM, MEGATRON_DEEPSPEED, _ONLY_READ)
-"""The options that a command line of either framework may contain, by name with dashes."""
+"""The options that a command line for either framework may contain, by name with dashes."""
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """Return the options after the training script.
+    """Return the options that follow the training script.
 
-    Options of the site's document replace ours, and `false` removes an option.
+    Options from the site's document replace ours, and `false` removes an option.
     """
     framework = run.training.framework
     if framework == "megatron-deepspeed":
@@ -792,7 +795,8 @@ def arguments(run: PhaseRun) -> list[str]:
 
     for name, value in run.settings.site.frameworks[framework].options.items():
         if name == "no-pipeline-parallel" and run.phase.parallel.zero_stage > 1:
-            # The document runs a single stage in the pipeline engine, which supports ZeRO 0 and 1.
+            # The document runs even a single stage in the pipeline engine, which supports ZeRO 0
+            # and 1.
             continue
 
         if value is False:
@@ -804,7 +808,7 @@ def arguments(run: PhaseRun) -> list[str]:
 
 
 def _command_line(values: Mapping[str, object]) -> list[str]:
-    """Return each option's name with dashes, and the words after it."""
+    """Return each option's name with dashes, followed by the words of its value."""
     command_line = list[str]()
     for name, value in values.items():
         command_line += [f"--{name}", *texts(value)]
@@ -812,7 +816,7 @@ def _command_line(values: Mapping[str, object]) -> list[str]:
 
 
 def texts(value: object) -> list[str]:
-    """Return the words after an option's name, or none if the option has no value."""
+    """Return the words that follow an option's name, or no words if the option has no value."""
     if value is True:
         return []
     parts = value if isinstance(value, tuple) else (value,)

@@ -1,6 +1,6 @@
 """Options of NeMo, which are Hydra overrides of its configuration.
 
-This is the NeMo of NeMo-Framework-Launcher 23.04, from the AWS document.
+The version is that of NeMo-Framework-Launcher 23.04, which the AWS document uses.
 """
 
 import re
@@ -29,7 +29,7 @@ from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.plan_file.schema import ModelShape, PhasePlan
 
 NULL = object()
-"""Written as Hydra's null; None is not written."""
+"""This value is written as Hydra's null, whereas None is not written."""
 _PRECISIONS = {
     "bf16": "bf16",
     "16": "fp16",
@@ -61,7 +61,7 @@ def _precision(run: PhaseRun) -> object:
 
 
 def _max_time(run: PhaseRun) -> str:
-    """Return the time limit in Lightning's form: days, hours, minutes and seconds."""
+    """Return the time limit in Lightning's format: days, hours, minutes and seconds."""
     minutes_left = run.phase.limits.exit_duration_seconds // 60
     days, minutes_left = divmod(minutes_left, 24 * 60)
     hours, minutes_left = divmod(minutes_left, 60)
@@ -90,10 +90,10 @@ def _read_virtual(text: str) -> int:
 
 
 def _interleaved(run: PhaseRun) -> object:
-    """Return nothing for an interleaved pipeline, or else null.
+    """Return None for an interleaved pipeline, and null otherwise.
 
-    NeMo's 175B sets these for its interleaved pipeline; its smaller sizes, which do not interleave,
-    leave them empty.
+    NeMo's file for 175B sets these options for its interleaved pipeline. Its files for smaller
+    sizes, which do not interleave, leave them empty.
     """
     return None if run.phase.parallel.virtual_pipeline > 1 else NULL
 
@@ -125,7 +125,7 @@ def _read_recompute_num_layers(text: str) -> int:
 
 
 def _read_kv_heads(text: str) -> int:
-    """Read the number of query groups; null means as many as heads, which a run file writes as 0."""
+    """Read the number of query groups. null means as many as heads, which is 0 in a run file."""
     return 0 if text.lower() in ("null", "none") else whole(text)
 
 
@@ -154,7 +154,7 @@ def _warmup_steps(run: PhaseRun) -> int:
 def _constant_steps(run: PhaseRun) -> int:
     """Return the steps at the minimum learning rate. NeMo decays until max_steps minus these steps.
 
-    If it is negative, the decay lasts longer than the training.
+    If the result is negative, the decay lasts longer than the training.
     """
     decay_steps = run.phase.learning_rate.decay_samples // run.phase.batch.global_
     return run.phase.duration.iterations - decay_steps
@@ -165,7 +165,7 @@ def _data_kind(run: PhaseRun) -> str:
 
 
 def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
-    """Return weight and prefix of each training file, in turn."""
+    """Return the weight and the prefix of each training file, one after another."""
     pairs = [(source.weight, source.prefix) for source in run.phase.data.train]
     return tuple(chain(*pairs))
 
@@ -204,8 +204,8 @@ _TRAINER = (
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
-    # The launcher's base_results_dir, which NeMo's file inserts here, is unknown to a program that
-    # is started alone.
+    # NeMo's file inserts the launcher's base_results_dir here, which a program that is started
+    # without the launcher does not know.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
@@ -313,14 +313,14 @@ _KIND = {
     "biases": True,
     "qkv_biases": False,
 }
-"""The kind of model in the document's files.
+"""The type of model in the document's files.
 
-NeMo 23.04 is pinned, and no option here changes it.
+NeMo 23.04 is pinned, and no option here changes the type.
 """
 
 
 def other_kind(shape: ModelShape) -> list[str]:
-    """Return the properties of a model that no option here writes, as `field=value`."""
+    """Return the properties of a model that no option here can write, as `field=value`."""
     properties = []
     for name, usual in _KIND.items():
         value = getattr(shape, name)
@@ -332,10 +332,11 @@ def other_kind(shape: ModelShape) -> list[str]:
 
 
 def arguments(run: PhaseRun) -> list[str]:
-    """Return the overrides after megatron_gpt_pretraining.py; the site's options replace ours.
+    """Return the overrides that follow megatron_gpt_pretraining.py.
 
-    The image's own file is the base and is not edited. Every value that it takes from the launcher
-    is given here; in the document's script, each of eight ranks rewrote the file.
+    The site's options replace ours. The base is the configuration file in the image, which is not
+    edited. Every value that the file takes from the launcher is given here. In the document's
+    script, each of eight ranks rewrote the file.
     """
     site_options = run.settings.site.frameworks["nemo"].options
     of_hydra = ("config-name", "config-path")

@@ -29,12 +29,13 @@ MEGATRON_OPTIMIZER = (
 NEMO_CLIPPING = Option(
     "trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"
 )
-"""NeMo's trainer does the clipping, not its optimizer."""
+"""In NeMo, the trainer clips gradients, not the optimizer."""
 
 NEMO_OPTIMIZER = (
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),
     Option("model.optim.betas", _BETAS, float, _betas),
-    # NeMo's files have no such entry, so Hydra needs ++; Apex's Adam accepts it as an argument.
+    # NeMo's files have no such entry, so Hydra requires ++. Apex's Adam accepts the value as an
+    # argument.
     Option(
         "++model.optim.eps",
         "training.adam_epsilon",

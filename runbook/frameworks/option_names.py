@@ -1,4 +1,4 @@
-"""Every name that documents and programs have for a key of the run file.
+"""Every name that documents and programs use for a key of the run file.
 
 There is a single table, and each reader uses a part of it.
 """
@@ -16,7 +16,8 @@ from runbook.params.schema.keys import all_keys
 def option_names(key: str) -> tuple[str, ...]:
     """Return the names of options that set a key to a value, in lower case, with `_` between words.
 
-    They are the names in the five documents, and in Megatron-LM, Megatron-DeepSpeed and NeMo.
+    They are the names that occur in the five documents, and in Megatron-LM, Megatron-DeepSpeed and
+    NeMo.
 
     >>> option_names("parallel.context")
     ('spsize', 'context_parallel_size', 'ds_sequence_parallel_size')
@@ -30,7 +31,7 @@ def option_names(key: str) -> tuple[str, ...]:
 
 @cache
 def option_flags(key: str) -> dict[str, str]:
-    """Return the value that each option without a value sets for a key.
+    """Return the value to which each flag sets a key.
 
     >>> option_flags("training.precision")
     {'fp16': 'fp16', 'bf16': 'bf16'}

@@ -1,4 +1,4 @@
-"""Rows that map a framework's option to its key in the run file, and write and read its value."""
+"""Rows that map a framework's option to a key of the run file, and write and read its value."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -20,7 +20,7 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """One training phase of a run, from which options are written."""
+    """A training phase of a run, from which options are written."""
 
     settings: Settings
     phase: PhasePlan
@@ -39,8 +39,8 @@ class PhaseRun:
     def evaluation_interval(self) -> int:
         """Return the steps between two evaluations.
 
-        For a training without evaluations, this is the training's length, because some programs do
-        not accept 0.
+        Without evaluations, this is the length of the training, because some programs do not accept
+        0.
         """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 
@@ -53,14 +53,14 @@ class PhaseRun:
 
     @property
     def ramp(self) -> tuple[int, ...]:
-        """Return the start, increment and samples of the batch ramp."""
+        """Return the start size, the increment and the samples of the batch ramp."""
         return astuple(self.phase.batch.ramp)
 
     def tokenizer_file(self, name: str) -> str:
         """Return the path of a file of GPT-2's tokenizer.
 
-        The file is where the site keeps it, or else in the run's folder. Raise `ParamsError` if the
-        run has another tokenizer.
+        The file is in the site's folder, or else in the run's folder. Raise `ParamsError` if the
+        run has a different tokenizer.
         """
         tokenizer = self.settings.run.data.tokenizer
         if tokenizer != "gpt2":
@@ -80,39 +80,40 @@ Writer = Callable[[PhaseRun], object]
 
 @dataclass(frozen=True)
 class Option:
-    """One option of a framework. `jobs.render` writes it, and `adopt` reads it."""
+    """An option of a framework. `jobs.render` writes it, and `adopt` reads it."""
 
     name: str
     """The framework's spelling, without leading dashes."""
     key: str = ""
     """The run file's key, or several keys separated by spaces.
 
-    A key that begins with `model.` names a property of the catalogue's model.
+    A key that begins with `model.` names a property of a model in the catalogue.
     """
     read: Reader | None = None
     """Function that turns the option's text into the key's value.
 
-    None if the option has no value, or if adopt needs more than this option to read it.
+    None if the option has no value, or if adopt needs more than this option to read the key.
     """
     write: str | Writer = ""
     """A path in the phase's plan, or a function that returns the value.
 
-    For None, the option is not written; for True, only its name is; a tuple means several words.
+    If the value is None, the option is not written. If it is True, only the name is written. A
+    tuple is written as several words.
     """
     when: str | Callable[[PhasePlan], object] | None = None
     """A path in the phase's plan, or a function.
 
-    The option is written in phases for which it is true.
+    The option is written in the phases for which this is true.
 
     None means all phases.
     """
     means: str | int | None = None
     """The key's value if the option is a flag without a value.
 
-    The option is written exactly if `write` returns this value.
+    The option is written if and only if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does automatically, so that the option need not be set."""
+    """What the runbook does by itself, so that nobody needs to set the option."""
 
     @property
     def keys(self) -> list[str]:
@@ -141,7 +142,7 @@ class Option:
 
 
 def fixed(value: object) -> Writer:
-    """Return a writer of this value, which ignores the run file."""
+    """Return a writer that always returns this value, whatever the run file says."""
     return lambda run: value
 
 
@@ -151,7 +152,7 @@ def tokenizer_file(name: str) -> Writer:
 
 
 def ramp(run: PhaseRun) -> tuple[int, ...]:
-    """Write start, increment and samples of the batch ramp."""
+    """Write the start size, the increment and the samples of the batch ramp."""
     return run.ramp
 
 
@@ -161,12 +162,15 @@ def evaluation_interval(run: PhaseRun) -> int:
 
 
 def evaluation_batches(run: PhaseRun) -> int:
-    """Write the batches of an evaluation."""
+    """Write the number of batches in an evaluation."""
     return run.evaluation_batches
 
 
 def chosen(name: str, key: str, read: Reader) -> Option:
-    """Return a row for a key that keeps its name in plan.json, written only if it was set."""
+    """Return a row for a key that keeps its name in plan.json.
+
+    It is written only if the key was set.
+    """
     path = plan_path(key)
     return Option(
         name,
@@ -223,7 +227,7 @@ def written(table: Iterable[Option], run: PhaseRun) -> dict[str, object]:
 
 
 def text(value: object) -> str:
-    """Return a number in its usual notation, and anything else unchanged.
+    """Return a number as text in its usual notation, and any other value as plain text.
 
     >>> text(6e-05), text(0.1), text(1.0), text(4294967296.0), text("a b")
     ('6e-05', '0.1', '1.0', '4294967296', 'a b')
@@ -249,7 +253,7 @@ _FALSE = ("false", "0", "no", "off")
 
 
 def truth(text: str) -> bool:
-    """Read True or False as written by shells, Hydra and people.
+    """Read True or False as shells, Hydra and people write them.
 
     Raise `KeyError` for anything else.
     """
@@ -262,9 +266,9 @@ def truth(text: str) -> bool:
 
 
 def three_shares(text: str) -> str:
-    """Return Megatron's --split with all three shares; Megatron also accepts one or two.
+    """Return Megatron's --split with all three shares.
 
-    NeMo's split is a list, or the text of one.
+    Megatron also accepts one or two. NeMo's split is a list, or a list as text.
 
     >>> three_shares("'98, 2'"), three_shares("949,50,1"), three_shares("[99990,8,2]")
     ('98,2,0', '949,50,1', '99990,8,2')
@@ -282,5 +286,5 @@ def minutes(text: str) -> int:
 
 
 def one_of(names: Mapping[str, str]) -> Reader:
-    """Return a reader that translates words."""
+    """Return a reader that translates words by a mapping."""
     return lambda text: names[text.strip("\"'").lower()]

@@ -1,4 +1,7 @@
-"""Each framework's name for a learning-rate schedule; a framework refuses the schedules it lacks."""
+"""Each framework's name for a learning-rate schedule.
+
+A schedule that a framework lacks is refused.
+"""
 
 from collections.abc import Callable, Mapping
 
@@ -23,11 +26,11 @@ SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {
         "constant": "WarmupHoldPolicy",
     },
 }
-"""By framework, its name for each of our schedules (pinned versions)."""
+"""Each framework's name for each of our schedules, in the pinned versions."""
 
 
 def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
-    """Return a function that gives a framework's name for the schedule of a phase."""
+    """Return a function that returns a framework's name for the schedule of a phase."""
     names = SCHEDULE_NAMES[framework]
     return lambda run: names[run.phase.learning_rate.schedule]
 

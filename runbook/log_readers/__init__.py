@@ -1,1 +1,1 @@
-"""Reads training logs of any program into one kind of record."""
+"""Reads the training logs of any program into records of the same type."""

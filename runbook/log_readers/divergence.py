@@ -14,8 +14,8 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 def find_divergence(records: Sequence[Record]) -> Failure | None:
     """Return the NaN at which the records stop being finite.
 
-    Return None if the last records are finite. A skipped step, or one with a loss scale, may
-    overflow: then the scale falls, and the training continues.
+    Return None if the last records are finite. A skipped step, or a step with a loss scale, may
+    overflow, after which the scale falls and the training continues.
     """
     first: Record | None = None
     count = 0

@@ -31,12 +31,12 @@ WHOLE = {
 }
 """End of a complete value.
 
-In a line without a last bar, a value with any other end was cut off.
+In a line without a final bar, a value with any other end was cut off.
 """
 
 
 def canonical(key: str) -> str:
-    """Return a key without spaces, underscores and dashes, so that all its spellings are equal.
+    """Return a key without spaces, underscores and dashes, so that all spellings are equal.
 
     >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss")
     ('elapsedtimeperiterationms', 'lmloss')
@@ -85,11 +85,11 @@ FAMILY = {
     "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
 }
-"""Descendants of Megatron, by a key that only each of them prints."""
+"""Descendants of Megatron, each with a key that only this program prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """Key of Megatron-LM itself.
 
-A log with this key is not Megatron-DeepSpeed's, whatever a fork has added.
+A log with this key is not Megatron-DeepSpeed's, even if a fork has added keys.
 """
 
 
@@ -119,10 +119,11 @@ def meaning(key: str) -> str:
 def layout_of(
     text: str, meaning_of: Callable[[str], str], *, rate_first: bool
 ) -> re.Pattern[str] | None:
-    """Return an expression that matches records with exactly these keys in this order.
+    """Return a regular expression for records with exactly these keys in this order.
 
-    Each record ends with a bar. The groups of the expression are our fields. Return None if a piece
-    has no value. `rate_first` means that samples/sec comes before the iteration, as in gpt-neox.
+    Each record ends with a bar. The groups of the expression are named after our fields. Return
+    None if a key has no value. `rate_first` means that samples/sec comes before the iteration, as
+    in gpt-neox.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
     if rate_first:
@@ -154,10 +155,10 @@ def convention(
 ) -> str:
     """Return the name of the formula behind a record's TFLOP/s, if the log reveals it.
 
-    Megatron-LM changed its formula without changing its line. A log older than the change is
-    `megatron-full`; a log with microseconds in its time stamps and Megatron-LM's own list of
-    arguments is newer. Any other log may be either, because our own trainer prints the same line in
-    the full convention. Megatron-DeepSpeed's factor is in its arguments.
+    Megatron-LM changed its formula without changing its line. A log from before the change is
+    `megatron-full`. A log with microseconds in its time stamps and Megatron-LM's own list of
+    arguments is from after the change. Any other log may be either, because our own trainer prints
+    the same line with the full convention. Megatron-DeepSpeed's factor follows from its arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
@@ -179,7 +180,7 @@ def convention(
 
 
 def _deepspeed_convention(arguments: Mapping[str, str]) -> str:
-    """Return Megatron-DeepSpeed's formula: the factor is 4 with recomputation and 3 without."""
+    """Return Megatron-DeepSpeed's formula, whose factor is 4 with recomputation and 3 without."""
     granularity = arguments.get("recompute_granularity")
     checkpoint = arguments.get("checkpoint_activations")
     if granularity is None and checkpoint is None:
@@ -233,7 +234,7 @@ _STARTS = (
 )
 _REST_OF_NUMBER = re.compile(r"\s*[\d.eE+-]+\s*(?:\||$)")
 _same_float = lru_cache(maxsize=1000)(float)
-"""Like `float`, but equal numbers in many records share one object."""
+"""Like `float`, except that equal numbers in many records share an object."""
 
 
 @dataclass
@@ -249,12 +250,12 @@ class _Pending:
     line: int
     overflows: int
     rate_first: bool
-    """gpt-neox prints samples/sec before the iteration."""
+    """Whether samples/sec comes before the iteration, as in gpt-neox."""
 
 
 @dataclass
 class Megatron(LineReader):
-    """Reader of lines with `iteration N/ M |` and fields between bars."""
+    """Reads lines with `iteration N/ M |` and fields between bars."""
 
     name: str = "megatron-lm"
     pending: _Pending | None = None
@@ -266,7 +267,7 @@ class Megatron(LineReader):
     _shared: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)
     _nvidia: bool = False
     _exponents: bool = False
-    """Whether losses in this log are written with an exponent."""
+    """Whether this log writes losses with an exponent."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format.
@@ -285,8 +286,8 @@ class Megatron(LineReader):
     def quick(self, line: str, out: Assembly) -> bool:
         """Read a line with the same layout as the last complete record, if nothing is unusual.
 
-        Millions of lines pass through here, so this is one regular expression and plain
-        assignments. Rejected lines take the slow path.
+        Millions of lines pass through here, so the method uses a single regular expression and
+        plain assignments. Rejected lines take the slow path.
         """
         assert self.layout is not None, "asked only once a layout is known"
         match = self.layout.match(line)
@@ -315,7 +316,7 @@ class Megatron(LineReader):
         """Return the record of a complete line in which no step was skipped."""
         record = Record(int(values["iteration"]), float(values["loss"]), line=line)
         if "milliseconds" in values:
-            # Appending an exponent instead of dividing keeps the printed digits.
+            # Append an exponent, because a division would not keep the printed digits.
             record.seconds = float(values["milliseconds"] + "e-3")
         else:
             record.seconds = float(values["seconds"])
@@ -402,7 +403,7 @@ class Megatron(LineReader):
         header: re.Match[str],
         out: Assembly,
     ) -> bool:
-        """Make the record that begins with this header the pending one."""
+        """Make the record that begins with this header the pending record."""
         before = line[: header.start()]
         if "Training epoch" in before or "Validation epoch" in before:
             return False
@@ -432,7 +433,7 @@ class Megatron(LineReader):
     def _values(self, text: str) -> dict[str, str]:
         """Return the text of each of our fields.
 
-        If a value is printed twice, the first one is used.
+        If a value is printed twice, use the first.
         """
         values: dict[str, str] = {}
         for piece in text.split("|"):
@@ -444,7 +445,7 @@ class Megatron(LineReader):
         return values
 
     def _meaning_of(self, key: str) -> str:
-        """Return our field for a key. A new key may also identify the program."""
+        """Return our field for a key. An unseen key may also identify the program."""
         name = self._keys.get(key)
         if name is None:
             name = meaning(key) if len(key) < 80 else ""
@@ -470,7 +471,7 @@ class Megatron(LineReader):
     def _cut_off(self, pending: _Pending) -> str | None:
         """Return the field whose value may have been cut off at the end of the line.
 
-        The result is '' if only the fields after it are missing, and None if nothing is missing.
+        The result is '' if only complete fields are missing, and None if nothing is missing.
         """
         last = pending.text.rpartition("|")[2]
         if not last.strip():
@@ -509,7 +510,7 @@ class Megatron(LineReader):
         pending: _Pending,
         before: Record | None,
     ) -> None:
-        """Set skipped and NaN iterations, and the fields that follow from them."""
+        """Set the skipped and NaN iterations, and the fields that follow from them."""
         record.skipped = whole(pending.values.get("skipped"))
         record.nan = whole(pending.values.get("nan"))
         if pending.overflows:
@@ -530,7 +531,7 @@ class Megatron(LineReader):
     def _add_overflows(record: Record, pending: _Pending, before: Record | None) -> None:
         """Count the steps that DeepSpeed skipped.
 
-        Newer versions print two lines for one overflow.
+        Newer versions print two lines for each overflow.
         """
         record.mark("skipped_by_deepspeed")
         last_iteration = before.iteration if before is not None else 0
@@ -549,7 +550,7 @@ class Megatron(LineReader):
         printed_before = self._printed_norm
         self._printed_norm = norm
         if before is None or pending.iteration <= before.iteration:
-            # This is the first record, or a copy that another rank printed.
+            # This is the first record, or a copy printed by another rank.
             return
 
         if norm is None or norm != printed_before or record.grad_norm is None:
@@ -565,7 +566,7 @@ class Megatron(LineReader):
         values: dict[str, str],
         prefix: str,
     ) -> None:
-        """Set throughput and TFLOP/s, if the record has them."""
+        """Set the throughput and TFLOP/s, if the record has them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
@@ -582,7 +583,7 @@ class Megatron(LineReader):
         self._use_bridge(record)
 
     def _samples(self, record: Record, values: dict[str, str]) -> None:
-        """Set samples per second, unless batch size and seconds contradict them."""
+        """Set the samples per second, unless the batch size and step time contradict them."""
         record.samples_per_second = number(values["samples_per_second"])
         batch = number(values.get("batch"))
         if record.samples_per_second is None or not batch or not record.seconds:
@@ -631,7 +632,7 @@ class Megatron(LineReader):
             overflow = OVERFLOW.search(line)
             if overflow is not None and overflow[1] == "0":
                 self._overflows += 1
-            # DeepSpeed's reader also needs this line.
+            # DeepSpeed's reader needs this line too.
             return False
 
         bridge = _BRIDGE.search(line) if "Step Time" in line else None
@@ -659,7 +660,7 @@ class Megatron(LineReader):
 
 
 def _is_open(text: str, values: Mapping[str, str]) -> bool:
-    """Return whether a record is incomplete: it lacks the NaN counter, or the bar at its end."""
+    """Return whether a record is incomplete because it lacks the NaN counter or its final bar."""
     return "nan" not in values or not text.rstrip().endswith("|")
 
 
@@ -678,7 +679,7 @@ def _split_field(piece: str) -> tuple[str, str]:
 
     # version 1 writes `lm loss 9.4E+00`
     key, _, value = piece.rstrip().rpartition(" ")
-    # Some write `300.0 MODEL_TFLOP/s/GPU`
+    # Some programs write `300.0 MODEL_TFLOP/s/GPU`
     if value.endswith("TFLOP/s/GPU"):
         return value, key
     return key, value
@@ -692,14 +693,11 @@ def _tells_lost_loss(record: Record) -> bool:
 RETURN_CODE = "exits with return code"
 SIGKILL = "sigkill_handler"
 ENDINGS = (RETURN_CODE, SIGKILL)
-"""A launcher's messages that name no cause, but that a failure rule may recognize."""
+"""A launcher's messages that do not name a cause, but that a failure rule may recognize."""
 
 
 def _ending(line: str) -> str | None:
-    """Return how the training ended, in the program's words.
-
-    Return None if the line reports no end.
-    """
+    """Return the program's message about the end of the training, or None if the line has none."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if RETURN_CODE in line:

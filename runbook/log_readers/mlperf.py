@@ -1,4 +1,4 @@
-"""Log reader for MLPerf: the `:::MLLOG` lines of mlperf-logging, also among other lines."""
+"""Log reader for MLPerf, which finds the `:::MLLOG` lines of mlperf-logging among other lines."""
 
 import json
 import math
@@ -19,7 +19,7 @@ from runbook.log_readers.record import (
 MARK = ":::MLLOG"
 _ENTRY = json.JSONDecoder()
 _LANGUAGE_MODEL = re.compile(r"gpt|llama|deepseek|mixtral|mistral|qwen|nemotron", re.IGNORECASE)
-"""Benchmarks whose `eval_accuracy` is a loss; that of the others, such as bert, is an accuracy."""
+"""Benchmarks whose `eval_accuracy` is a loss. In others, such as bert, it is an accuracy."""
 _RENAMED = {
     "submission_benchmark": "benchmark",
     "max_sequence_length": "sequence_length",
@@ -32,26 +32,26 @@ _LOSS_KEYS = ("reduced_train_loss", "train_loss")
 
 @dataclass
 class MlPerf(LineReader):
-    """Reader of facts, evaluations and steps.
+    """Reads facts, evaluations and steps.
 
-    Several ranks may print each line, and a file may hold several runs.
+    Several ranks may print each line, and a file may contain several runs.
     """
 
     name: str = "mlperf"
     facts: Facts | None = None
     _evaluations: set[tuple[object, ...]] = field(default_factory=set)
-    """Evaluations of this run, by position and value."""
+    """Evaluations of this run, as pairs of position and value."""
     _block: dict[str, float | None] = field(default_factory=dict)
-    """Mean loss of the steps since the last evaluation."""
+    """Mean loss over the steps since the last evaluation."""
     _timed: bool = False
     """Whether the log times single steps, so that the mean over a block adds nothing."""
     _unit: int = 0
-    """By how much `step` in an entry grows per step."""
+    """The increase of `step` in the entries per training step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format.
 
-        Raise `ValueError` if an entry in it is cut off.
+        Raise `ValueError` if its entry is cut off.
         """
         is_broken = False
         # Two ranks may write into the same line.
@@ -72,7 +72,7 @@ class MlPerf(LineReader):
         metadata: dict[str, object],
         out: Assembly,
     ) -> None:
-        """Read one entry, whose `metadata` contains its step."""
+        """Read an entry, whose `metadata` contains its step."""
         key = str(entry.get("key")).strip()
         value = entry.get("value")
         time_ms = whole(entry.get("time_ms"))
@@ -104,7 +104,7 @@ class MlPerf(LineReader):
         time_ms: int | None,
         out: Assembly,
     ) -> None:
-        """Store a fact about the run. If there are several values, the first one is used."""
+        """Store a fact about the run. If there are several values, keep the first."""
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
         fact: object
@@ -120,7 +120,7 @@ class MlPerf(LineReader):
             setattr(facts, name, fact)
 
     def _begin_run(self, out: Assembly) -> Facts:
-        """Start the next run in the same file."""
+        """Start a new run in the same file."""
         self.facts = Facts()
         self._evaluations = set()
         self._block = {}
@@ -130,7 +130,7 @@ class MlPerf(LineReader):
         return self.facts
 
     def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
-        """Return the step at a position, or None if the position's unit is not known.
+        """Return the step at a position, or None if the position's unit is unknown.
 
         Logs count samples, tokens (GPT-3) or steps.
         """
@@ -142,7 +142,7 @@ class MlPerf(LineReader):
         tokens = 0 if samples else batch * (facts.sequence_length or 0)
         unit = next((unit for unit in (tokens, batch) if _divides(unit, position)), 0)
         if not samples and "step" in metadata:
-            # The first step of a run determines the unit for the others.
+            # The first step of a run determines the unit for all steps.
             self._unit = self._unit or unit or 1
             unit = self._unit
 
@@ -188,7 +188,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store the numbers of a step, or remember the mean of a block of steps."""
+        """Store the metrics of a step, or remember the mean over a block of steps."""
         seconds = _first_number(values, _STEP_SECONDS_KEYS)
         loss = _first_number(values, _LOSS_KEYS)
         has_only_mean = seconds is not None and loss is None and "step" not in metadata
@@ -219,9 +219,9 @@ class MlPerf(LineReader):
         out: Assembly,
         state: str = "",
     ) -> None:
-        """Add a record, or fill in fields that the last one lacks.
+        """Add a record, or fill in fields that the last record lacks.
 
-        If a step is repeated, another rank printed it.
+        A repeated step was printed by another rank.
         """
         last = out.previous()
         if last is None or iteration > last.iteration:
@@ -242,7 +242,7 @@ def _divides(unit: int, position: int) -> bool:
 
 
 def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:
-    """Return the number of the first key that is present."""
+    """Return the number under the first of these keys that is present."""
     for key in keys:
         if key in values:
             return number(str(values[key]))

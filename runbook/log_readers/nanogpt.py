@@ -28,14 +28,14 @@ _NANOCHAT_NAMES = {
 
 @dataclass
 class NanoGpt(LineReader):
-    """Reader of `iter N: loss .., time ..ms, mfu ..%`.
+    """Reads `iter N: loss .., time ..ms, mfu ..%`.
 
     Its mfu is always relative to an A100, so it is not used.
     """
 
     name: str = "nanogpt"
     _evaluated: int = -1
-    """Iteration of the last evaluation, whose time is included in that step's time."""
+    """Iteration of the last evaluation, whose duration is included in that step's time."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this reader's format."""
@@ -101,9 +101,9 @@ _MODDED_FIELD = re.compile(r"(\w+):([-+\w.]+)")
 
 @dataclass
 class Modded(LineReader):
-    """Reader of modded-nanogpt's lines.
+    """Reads modded-nanogpt's lines.
 
-    step_avg is the mean since step 10, not the time of the step; the first ten steps print `nanms`.
+    step_avg is the mean since step 10, not the step's own time. The first ten steps print `nanms`.
     """
 
     name: str = "modded-nanogpt"
@@ -150,9 +150,10 @@ _LLMC_FIELDS = {
 
 @dataclass
 class LlmC(LineReader):
-    """Reader of llm.c's lines.
+    """Reads llm.c's lines.
 
-    tok/s is the total over all devices. `(+nanz)` is the deviation of the first losses, not a loss.
+    tok/s is the total over all devices. `(+nanz)` is not a loss, but the z-score of a loss, which
+    is NaN at first.
     """
 
     name: str = "llm.c"
@@ -189,7 +190,7 @@ class LlmC(LineReader):
         return True
 
     def _main(self, match: re.Match[str], out: Assembly) -> None:
-        """Take a line of main.log: a HellaSwag accuracy, an evaluation, or a step."""
+        """Take a line of main.log, which is a HellaSwag accuracy, an evaluation, or a step."""
         iteration, kind, loss, learning_rate, norm = match.groups()
         if kind == "eval":
             out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1

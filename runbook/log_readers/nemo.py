@@ -1,4 +1,4 @@
-"""Log readers for NeMo: the progress bar of 1.x, the line of 2.x, DLLogger's JSON."""
+"""Log readers for NeMo: the progress bar of 1.x, the line of 2.x, and DLLogger's JSON."""
 
 import json
 import math
@@ -41,23 +41,23 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _num_known(text: str) -> int:
-    """Count the fields of a line that have a value and a key we know."""
+    """Count the fields of a line that have a value and a known key."""
     return sum(bool(value) and key in _KNOWN for key, value in _fields(text).items())
 
 
 @dataclass
 class Nemo1(LineReader):
-    """Reader of PyTorch Lightning's bar.
+    """Reads PyTorch Lightning's progress bar.
 
     A step may be drawn many times, with its counters rounded to three or four digits.
     """
 
     name: str = "nemo-1"
     _offset: int = 1
-    """The bar's count minus global_step, learned from bars that print it exactly."""
+    """The bar's count minus global_step, learned from bars that print global_step exactly."""
     _done: int = -1
     _open: str = ""
-    """Beginning of a bar that a terminal wrapped."""
+    """The beginning of a bar that a terminal wrapped."""
 
     def feed(self, line: str, out: Assembly) -> bool:
         """Read the line if it is in this format. Join a wrapped bar up to its closing bracket."""
@@ -93,7 +93,7 @@ class Nemo1(LineReader):
         return bool(whole_bars)
 
     def _bar(self, match: re.Match[str], out: Assembly) -> None:
-        """Take one bar."""
+        """Take a bar."""
         values = {key.strip(): value for key, value in _FIELD.findall(match["fields"])}
         done = int(match["done"])
         iteration, is_rounded = self._iteration(done, values.get("global_step"))
@@ -116,7 +116,7 @@ class Nemo1(LineReader):
         is_rounded: bool,
         out: Assembly,
     ) -> None:
-        """Add the record of a bar that has moved to another step, with all that the bar shows.
+        """Add a record with all values of a bar, if the bar has moved to a different step.
 
         A bar is redrawn many times without moving.
         """
@@ -134,7 +134,7 @@ class Nemo1(LineReader):
         out.add(record, rounded=is_rounded)
 
     def _iteration(self, done: int, printed: str | None) -> tuple[int, bool]:
-        """Return the step that a bar shows, and whether that is only a rounded number.
+        """Return the step that a bar shows, and whether it is only a rounded number.
 
         `printed` is the bar's global_step, such as `1.23e+4`.
         """
@@ -156,9 +156,9 @@ class Nemo1(LineReader):
 
 @dataclass
 class Nemo2(LineReader):
-    """Reader of `Training epoch E, iteration I/N | ...`.
+    """Reads `Training epoch E, iteration I/N | ...`.
 
-    I restarts in each epoch, so steps are numbered with global_step.
+    I starts again in each epoch, so steps are numbered with global_step.
     """
 
     name: str = "nemo-2"
@@ -190,13 +190,13 @@ class Nemo2(LineReader):
 
     @staticmethod
     def _continues(line: str, text: str) -> bool:
-        """Return whether the line continues a wrapped record, that is, completes more fields."""
+        """Return whether the line continues a wrapped record, and so completes more fields."""
         if ":" not in line or "epoch " in line:
             return False
         return _num_known(text + line) > _num_known(text)
 
     def flush(self, out: Assembly) -> None:
-        """Pass on the record that waited for its continuation."""
+        """Pass on the record that was waiting for its continuation."""
         match = _LINE.search(self._text) if self._text is not None else None
         if self._text is not None and match is not None:
             line = out.line
@@ -225,7 +225,7 @@ class Nemo2(LineReader):
         iteration: int,
         out: Assembly,
     ) -> None:
-        """Add the record of one step; `iteration` counts within the epoch."""
+        """Add the record of a step; `iteration` counts within the epoch."""
         step = number(values.get("global_step"))
         record = Record(iteration if step is None else int(step), line=out.line)
         if step is None:

@@ -22,7 +22,7 @@ _TORCHTITAN_NAMES = {
 
 @dataclass
 class Torchtitan(LineReader):
-    """Reads one record per step; tps and tflops are those of one device."""
+    """Reads a record per step; tps and tflops are per device."""
 
     name: str = "torchtitan"
 
@@ -66,9 +66,9 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 def seconds_of(dt: str, rate: str) -> float | None:
     """Return the seconds of a step, or None if the unit of `dt` is unknown.
 
-    `dt` is printed without a unit: ezpz writes seconds, its predecessor wordplay milliseconds.
-    If the line also has samples per second (`rate`), it shows the unit, because the product of both
-    must be a whole number of samples.
+    `dt` is printed without a unit: ezpz writes seconds, and its predecessor wordplay milliseconds.
+    If the line also has samples per second (`rate`), they reveal the unit, because the product of
+    both must be a whole number of samples.
 
     >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
     (0.744, 0.1081093, 0.182)
@@ -99,7 +99,7 @@ def _is_count(samples: float) -> bool:
 
 @dataclass
 class Ezpz(LineReader):
-    """Reader of `key=value` lines.
+    """Reads `key=value` lines.
 
     `dt` is the time of a step. `dtf` and `dtb` are only its forward and backward parts, so they are
     not used.
@@ -137,10 +137,11 @@ class Ezpz(LineReader):
 def _ezpz_values(line: str) -> dict[str, str]:
     """Return the values of a line by key. If a key occurs twice, the first value is used."""
     values: dict[str, str] = {}
-    # The same values over all ranks come after it.
+    # The statistics over all ranks follow
     own_values = line.partition("/mean=")[0]
     for key, value in _PAIR.findall(own_values):
-        # A bare `train_loss` keeps its name, because in wordplay's logs it is an evaluation.
+        # `train_loss` without a prefix keeps its name, because it is an evaluation in wordplay's
+        # logs.
         values.setdefault(key.removeprefix("train/"), value)
 
     return values
@@ -217,15 +218,15 @@ _STEP_LOG = re.compile(r"\[Rank \d+\] step=(\d+), skipped=(\d+), lr=\[([-\d.eE]+
 
 @dataclass
 class DeepSpeed(LineReader):
-    """Reader that assembles a step's record from up to three lines.
+    """Assembles a step's record from up to three lines.
 
-    The records are dropped if Megatron's own line covers the step.
+    The record is dropped if Megatron's own line covers the step.
     """
 
     name: str = "deepspeed"
     open: Record | None = None
     _timer_text: str = ""
-    """Beginning of a timer's line that a terminal or a page wrapped."""
+    """The beginning of a timer's line that a terminal or a page wrapped."""
     _skipped: int | None = None
     _overflow: bool = False
 
@@ -244,7 +245,7 @@ class DeepSpeed(LineReader):
         return self._take_step(line, out) or "[logging.py:" in line or "log_dist]" in line
 
     def _take_step(self, line: str, out: Assembly) -> bool:
-        """Read a line about a step: its timer, its loss, its learning rate, or an overflow."""
+        """Read a line about a step, with its timer, loss, learning rate, or an overflow."""
         timer = _TIMER.search(line) if "SamplesPerSec=" in line else None
         if timer is not None:
             self._timer(timer, out)
@@ -262,7 +263,7 @@ class DeepSpeed(LineReader):
 
         overflow = OVERFLOW.search(line) if "OVERFLOW!" in line else None
         if overflow is not None:
-            # The overflow is printed before the other lines of its step.
+            # An overflow is printed before the other lines of the step.
             self.flush(out)
             self._overflow = self._overflow or overflow[1] == "0"
             return True
@@ -282,7 +283,7 @@ class DeepSpeed(LineReader):
         out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:
-        """Return the open record of an iteration, and pass on the previous one."""
+        """Return the open record of an iteration, and pass on the previous record."""
         if self.open is not None and self.open.iteration != iteration:
             self.flush(out)
         if self.open is None:
@@ -296,7 +297,7 @@ class DeepSpeed(LineReader):
         record.take("loss", loss)
         record.seconds = float(step_time) / (1000 if unit == "ms" else 1)
         if samples_per_second:
-            # This value is better than the timer's, so the timer's state is removed.
+            # This value is more accurate than the timer's, so the timer's state is removed.
             record.samples_per_second = float(samples_per_second)
             record.states = tuple(
                 state for state in record.states if not state.startswith("samples_per_second")
@@ -315,7 +316,7 @@ class DeepSpeed(LineReader):
             record.mark("samples_per_second_is_running_average")
 
     def _step(self, match: re.Match[str], out: Assembly) -> None:
-        """Take `step=N, skipped=M, lr=[..`; M counts from the start of the training."""
+        """Take `step=N, skipped=M, lr=[..`, where M counts from the start of the training."""
         iteration, skipped, learning_rate = match.groups()
         record = self._at(int(iteration), out)
         record.learning_rate = float(learning_rate)

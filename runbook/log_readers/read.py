@@ -1,4 +1,4 @@
-"""Reads a training log: unpacks it, finds the program that wrote it, and uses bounded memory."""
+"""Reads a training log: decompresses it, and finds the program that wrote it, in bounded memory."""
 
 import bz2
 import codecs
@@ -32,15 +32,16 @@ BROKEN_NUMBER = LogMessage.BROKEN_NUMBER.fill()
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
-    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # Escape sequences spelled out, as in JSON
+    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # Escape sequences that are spelled out, as in JSON
 )
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[IO[bytes]]:
-    """Open the unpacked bytes of a log. Its first bytes, not its name, determine the compression.
+    """Open a log for reading its decompressed bytes.
 
-    Raise `DataError` if it cannot be read.
+    The first bytes, not the name, determine the compression. Raise `DataError` if the file cannot
+    be read.
     """
     try:
         stream = path.open("rb")
@@ -84,13 +85,13 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""The functions that open a packed file, by its first bytes."""
+"""The functions that open a compressed file, by its first bytes."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return the errors that reading damaged data raises."""
+    """Return the exceptions that are raised when damaged data is read."""
     errors: list[type[Exception]] = [EOFError, OSError, lzma.LZMAError, zlib.error]
-    # zstd's error class exists only once its package has been imported to unpack a file
+    # zstd's error class exists only after its package has been imported to decompress a file
     zstd = sys.modules.get("backports.zstd")
     if zstd is not None:
         errors.append(zstd.ZstdError)
@@ -98,7 +99,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def is_binary(head: bytes) -> bool:
-    r"""Return whether bytes are not text: they contain zeros, or many control characters.
+    r"""Return whether bytes contain zeros or many control characters, and are therefore not text.
 
     >>> is_binary(b"iteration 1/ 2 |"), is_binary("é ± 3".encode())
     (False, False)
@@ -112,12 +113,12 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield the readable data. If reading stops before the end, the reason is added to `problems`.
+    """Yield the readable data.
 
-    Truncated compressed data is such a problem.
+    If reading stops early, as with truncated compressed data, add the reason to `problems`.
     """
     try:
-        # `read1` returns everything that could be unpacked before the cut; `read` would lose it.
+        # Use `read1`, because `read` would lose the data that was decompressed before the cut.
         while data := stream.read1(CHUNK):  # type: ignore[attr-defined]
             yield data
     except _damage() as error:
@@ -160,7 +161,7 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reads the lines of a run as they arrive. `finish` returns the result so far."""
+    """Reads the lines of a run as they arrive. `finish` returns the result up to then."""
 
     def __init__(self) -> None:
         self.megatron = Megatron()
@@ -186,16 +187,16 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """Reader that read the last record, as long as Megatron's reader has not read any.
+        """The reader that read the last record, as long as Megatron's reader has read none.
 
-        This reader is tried first, because most logs come from a single program.
+        It is tried first, because most logs come from a single program.
         """
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
-        """Number of lines of each kind, and the first line of the kind."""
+        """For each kind of line that could not be read, how many there are, and the first."""
 
     def next_file(self, name: str) -> None:
-        """Record that the following lines come from this file."""
+        """Record that the lines that follow come from this file."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -207,7 +208,7 @@ class LogReader:
     def feed(self, lines: Iterable[str]) -> None:
         """Read some more lines.
 
-        The parts of a line between carriage returns are treated as lines with the same number.
+        Parts of a line that are separated by carriage returns count as lines with the same number.
         """
         for line in lines:
             self.line += 1
@@ -215,7 +216,7 @@ class LogReader:
                 try:
                     self._feed(part)
                 except (ValueError, OverflowError):
-                    # It looks like a record, but contains a value such as `4.9.0e-05`.
+                    # The line looks like a record, but contains a value such as `4.9.0e-05`.
                     self.unread += 1
                     self._miss(BROKEN_NUMBER)
 
@@ -227,7 +228,7 @@ class LogReader:
                 self._miss(BROKEN_NUMBER)
 
     def _miss(self, kind: str) -> None:
-        """Count a line that looks like a record and could not be read."""
+        """Count a line that looks like a record but could not be read."""
         count, first_line = self._near_misses.get(kind, (0, self.line))
         self._near_misses[kind] = (count + 1, first_line)
 
@@ -302,7 +303,7 @@ class LogReader:
         return sum(len(out.records) for _, out in self.pairs)
 
     def finish(self) -> ParsedLog:
-        """Return everything read so far as one object."""
+        """Return everything read so far as a single object."""
         self._flush()
         reader, out = self._choose()
         log = ParsedLog(
@@ -336,9 +337,9 @@ class LogReader:
         return log
 
     def _choose(self) -> tuple[LineReader, Assembly]:
-        """Return the reader whose records are used: the one with the most records.
+        """Return the reader whose records are used, which is the reader with the most records.
 
-        Lines of DeepSpeed and MLPerf occur in logs of other programs. They are used only if no
+        Lines of DeepSpeed and MLPerf also occur in logs of other programs. They are used only if no
         other reader has a record.
         """
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
@@ -379,7 +380,7 @@ def _looks_like_record(line: str) -> bool:
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:
-    """Read one or several log files of one run, in the order given.
+    """Read one or several log files of the same run, in the given order.
 
     `notes` lists the files that are binary, empty, or not understood. Raise `DataError` if a file
     cannot be opened.

@@ -1,4 +1,4 @@
-"""Records of a training log: one per iteration, without copies by other ranks."""
+"""Records of a training log: one for each iteration, without copies printed by other ranks."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from runbook.results.failures.first_error import FirstError
 
 @dataclass(slots=True)
 class Record:
-    """One iteration in a log. A field is None if the log does not contain it."""
+    """An iteration in a log. A field is None if the log does not contain it."""
 
     iteration: int
     loss: float | None = None
@@ -35,7 +35,7 @@ class Record:
     file: int = 0
 
     def take(self, name: str, value: str | float | None) -> None:
-        """Set a field. NaN and infinity leave it None and become a state (`nan_loss`)."""
+        """Set a field. For NaN and infinity, add a state such as `nan_loss` instead."""
         value = number(value) if isinstance(value, str) else value
         if value is not None and not math.isfinite(value):
             kind = "nan" if math.isnan(value) else "infinite"
@@ -47,10 +47,11 @@ class Record:
     def read(
         self, values: Mapping[str, str | float | None], names: Mapping[str, str] | None = None
     ) -> None:
-        """Set fields from the values of a log. A number that is already set stays.
+        """Set fields from the values of a log.
 
-        `names` has our field for each key of the log; without it, the keys are our field names.
-        `milliseconds` become seconds; `tokens_per_second_per_device` become a state as well.
+        A number that is already set stays. `names` maps the log's keys to our fields; without it,
+        the keys are our field names. `milliseconds` is converted to seconds, and
+        `tokens_per_second_per_device` also adds a state.
         """
         field_by_key = names or {key: key for key in values}
         for key, name in field_by_key.items():
@@ -82,25 +83,28 @@ class Record:
 
 
 KEYS = tuple(field.name for field in fields(Record) if field.name not in ("line", "file"))
-"""Keys of a record in JSON and CSV, in order; `source` (file and line) follows."""
+"""Keys of a record in JSON and CSV, in order, before `source` (file and line)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """One evaluation in a log."""
+    """An evaluation in a log."""
 
     iteration: int | None
     loss: float
     perplexity: float | None
     name: str
-    """Set of texts: validation, test, or the name in the log."""
+    """Name of the evaluated texts: validation, test, or the name in the log."""
     line: int
     file: int
 
 
 @dataclass
 class Facts:
-    """Facts about the run from the MLPerf lines of a log. A field is None if they lack it."""
+    """Facts about the run from the MLPerf lines of a log.
+
+    A field is None if these lines lack it.
+    """
 
     benchmark: str | None = None
     global_batch_size: int | None = None
@@ -113,7 +117,7 @@ class Facts:
 
 @dataclass
 class ParsedLog:
-    """Content of a log, or of several log files of one run."""
+    """Content of a log, or of several log files of the same run."""
 
     format: str = "unknown"
     records: list[Record] = field(default_factory=list)
@@ -126,25 +130,25 @@ class ParsedLog:
     arguments: dict[str, str] = field(default_factory=dict)
     """Arguments that the program printed, by name."""
     failures: list[Failure] = field(default_factory=list)
-    """Known failures in the lines between the records."""
+    """Known failures, found in the lines between the records."""
     cause: Failure | None = None
-    """Failure that explains the end of the training.
+    """The failure that explains the end of the training.
 
-    It is None if no failure is known, or if the training continued after it.
+    It is None if no failure is known, or if the training continued afterwards.
     """
     first_error: FirstError | None = None
     """The first error that no rule recognizes.
 
-    It is None if the log names a failure that the error did not cause.
+    It is None if the log shows a failure that this error did not cause.
     """
     effects: list[Failure] = field(default_factory=list)
     """Known failures that the first error explains. They are left out of `failures`."""
     facts: Facts | None = None
-    """None if the log has no MLPerf line."""
+    """Facts from MLPerf lines, or None if the log has no such lines."""
 
     @property
     def segments(self) -> int:
-        """Return how often training was started in this log."""
+        """Return how many times training was started in this log."""
         return 1 + max((record.segment for record in self.records), default=-1)
 
     @property
@@ -166,7 +170,7 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """Return the number at the beginning of a value, in any log's notation, or None.
+    """Return the number at the start of a value, in the notation of any log, or None.
 
     >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
     (0.00015, 10050.0, 1467.8, 112.9)
@@ -193,9 +197,10 @@ def whole(value: object) -> int | None:
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Return the seconds of a text in milliseconds, or None if it does not begin with a number.
+    """Convert a text in milliseconds to seconds.
 
-    The exponent is appended instead of dividing, so that 150471.3 ms is exactly 150.4713 s.
+    Return None if it does not start with a number. An exponent is appended, because a division
+    would not make 150471.3 ms exactly 150.4713 s.
 
     >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
     (150.4713, 1.4678)
@@ -206,16 +211,16 @@ def milliseconds(text: str | None) -> float | None:
     if match is None:
         return None
     digits = match[1].replace(",", "").lower()
-    # It already has an exponent, or is nan or inf.
+    # The number already has an exponent, or is nan or inf.
     if "e" in digits or "n" in digits:
         return float(digits) / 1000
     return float(digits + "e-3")
 
 
 NEAR = 3
-"""By how many records a copy printed by another rank may be late.
+"""Number of records by which a copy printed by another rank may be late.
 
-A restart goes back further, or shows other numbers.
+A restart goes back further, or has different values.
 """
 _RANK = re.compile(
     r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s"
@@ -224,18 +229,18 @@ _RANK = re.compile(
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""Within this many lines, a repeated record is another rank's, whatever its time stamp."""
+"""Within this many lines, a repeated record is another rank's, even with a new time stamp."""
 
 
 class Assembly:
-    """Records that one reader found in a run, iteration by iteration."""
+    """The records that a reader found in a run, iteration by iteration."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.validation: list[Validation] = []
         self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
-        """How often each noteworthy thing was seen, by its text."""
+        """Number of times that each note applied, by the note's text."""
         self.file = 0
         self.line = 0
         self._last = -1
@@ -251,16 +256,16 @@ class Assembly:
         values: Mapping[str, str | float | None],
         names: Mapping[str, str] | None = None,
     ) -> Record:
-        """Return this line's record with its values, as in `Record.read`.
+        """Return a record with this line's values, as set by `Record.read`.
 
-        `add` keeps it.
+        `add` stores the record.
         """
         record = Record(int(iteration), line=self.line)
         record.read(values, names)
         return record
 
     def restart(self) -> None:
-        """Record a start of the training: the next record begins a new segment."""
+        """Record that the training starts, so that the next record begins a new segment."""
         if len(self.records) > self._start:
             self._restarting = True
 
@@ -270,7 +275,7 @@ class Assembly:
         self._new_file = len(self.records) > self._start
 
     def last_iteration(self) -> int | None:
-        """Return the iteration of the newest record; None before the first."""
+        """Return the iteration of the newest record, or None if there is no record."""
         return self.records[-1].iteration if self.records else None
 
     def previous(self) -> Record | None:
@@ -312,7 +317,7 @@ class Assembly:
         self._new_file = False
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
-        """Return whether another rank or another file of the job had this record before."""
+        """Return whether another rank or another file of the job already had this record."""
         index = self._place_of(record.iteration)
         if index is None:
             return False
@@ -334,13 +339,13 @@ class Assembly:
         return is_other_rank or is_same_step
 
     def _follows_closely(self, earlier: Record, record: Record) -> bool:
-        """Return whether a record is a few lines below the newest one."""
+        """Return whether `earlier` is the newest record, at most a few lines above this one."""
         lines_apart = record.line - earlier.line
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
-        """Return the position of this segment's record for an iteration; None if there is none."""
-        # Iterations increase within a segment.
+        """Return the position of this segment's record for an iteration, or None."""
+        # Within a segment, iterations increase.
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration
         )
@@ -357,7 +362,7 @@ class Assembly:
     ) -> None:
         """Keep an evaluation, in a separate list if its loss is not finite.
 
-        A repeat (by another rank, or when a progress bar is drawn again) is dropped.
+        A repeated evaluation, from another rank or a redrawn progress bar, is dropped.
         """
         if loss is None:
             return
@@ -420,7 +425,7 @@ def _other_rank(first_prefix: str, second_prefix: str) -> bool:
 
 @dataclass
 class LineReader(ABC):
-    """Reader for one program's log, which parses its lines and passes records to an assembly."""
+    """Reader for a program's log, which parses lines and passes records to an assembly."""
 
     name: str
     arguments: dict[str, str] = field(default_factory=dict)
@@ -430,7 +435,7 @@ class LineReader(ABC):
 
     @abstractmethod
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line, and return whether it was understood."""
+        """Read a line, and return whether it was understood."""
 
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
         """Pass on records that were held back, because the log has ended."""

@@ -40,36 +40,32 @@ from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line
 
 ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
-"""Line in both logs of a job at which an attempt begins."""
+"""The line with which each attempt begins, in both logs of a job."""
 KILLED_TASKS = re.compile(
     r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
 )
 ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
-"""Line in which srun names a node whose tasks have ended."""
+"""The line in which srun names a node whose tasks have ended."""
 TAIL_BYTES = 200_000
 BAD_NODE_SECONDS = 7 * 86_400.0
-"""Time after which a node gets another chance, as for a failure that a watcher reports."""
+"""Time after which a bad node is used again. It is the same for failures that a watcher reports."""
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""Number of attempts in one allocation that may end without a step before a new allocation is
-needed."""
+"""Number of attempts in an allocation that may end without a step, before it is given up."""
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of an attempt and its run on which the decision depends."""
+    """The files of an attempt, and of its run, on which the decision depends."""
 
     folder: Path
     events: Path
     metrics: Path
     tracker: Path | None
-    """File in which an upstream program records its newest checkpoint.
-
-    None for our own trainer.
-    """
+    """File in which an upstream program records its newest checkpoint, or None for our trainer."""
 
     @property
     def name(self) -> str:
-        """Name of the job as it appears in events."""
+        """The job's name as it appears in events."""
         return self.folder.name
 
     def nodes(self) -> list[str]:
@@ -77,7 +73,7 @@ class JobFiles:
         return _read(self.folder / "hostfile").split()
 
     def ranks_per_node(self) -> int:
-        """Return how many ranks each node has."""
+        """Return the number of ranks on each node."""
         return int(_read(self.folder / "ranks_per_node").strip() or 1)
 
     def log_lines(self) -> list[str]:
@@ -128,7 +124,7 @@ def _number(text: str) -> int | None:
 def _state(folder: Path, code: int) -> JobState:
     """Return how the attempt ended.
 
-    These are the rules that `job_folder.read_end` applies to a whole job.
+    The rules are the same as those of `job_folder.read_end` for a whole job.
     """
     if code == FINISHED:
         return JobState.DONE
@@ -144,8 +140,8 @@ def _state(folder: Path, code: int) -> JobState:
 def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
     """Return the job's attempts, oldest first, each with the queue's id of its allocation.
 
-    The newest one has just ended as `end`. An earlier attempt without an event `ended` was killed
-    together with its script.
+    The newest attempt has just ended as `end`. An earlier attempt without an event `ended` was
+    killed together with its script.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     attempts = []
@@ -167,7 +163,7 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
 
 
 def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
-    """Return an attempt from its event `ended`, or as killed if there is no such event."""
+    """Return an attempt as its event `ended` describes it, or as killed without such an event."""
     ended = next((event for event in events if event.get("event") == "ended"), None)
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)
@@ -197,10 +193,7 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program.
-
-    Only the saved steps of such a program are counted.
-    """
+    """Return an attempt of an upstream program, for which only saved steps count."""
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,
@@ -216,7 +209,7 @@ def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) 
 
 
 def saved_iteration(tracker: Path) -> int:
-    """Return the iteration that a tracker names, which may be written as global_step120.
+    """Return the iteration in a tracker file, which may be written as global_step120.
 
     The result is 0 if nothing was saved.
     """
@@ -225,7 +218,7 @@ def saved_iteration(tracker: Path) -> int:
 
 
 def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
-    """Return whether the newest attempt of an allocation may be followed by another one in it."""
+    """Return whether another attempt may follow in the same allocation."""
     if attempts[-1].end.state is not JobState.FAILED:
         return False
     newest = attempts[-MOST_STARTS_WITHOUT_A_STEP:]
@@ -235,11 +228,11 @@ def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
 
 
 def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
-    """Return the nodes that spare ones should replace, the most certain evidence first."""
+    """Return the nodes that spare nodes should replace, judging by the most certain evidence."""
     if (files.folder / "unended").exists():
         nodes = files.nodes()
         unended = unended_nodes(nodes, files.log_lines())
-        # If most nodes end slowly (freeing much memory takes a while), none of them is to blame.
+        # If most nodes are slow to end, for example to free memory, none of them is to blame.
         if unended and 2 * len(unended) <= len(nodes):
             return unended
 
@@ -265,7 +258,7 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 
 
 def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
-    """Return the nodes on which a failed step did not end: srun reports no end of their tasks.
+    """Return the nodes on which a failed step did not end, because srun does not report its end.
 
     >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
     ['n2']
@@ -282,8 +275,7 @@ def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:
     """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
 
-    It is unknown which of the stage's nodes caused the failure. The result is empty in every other
-    case.
+    It is unknown which of these nodes caused the failure. In all other cases, the result is empty.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     events = slices[-1] if slices else []
@@ -293,7 +285,7 @@ def suspect_stage(files: JobFiles, stages: int) -> list[str]:
 
 
 def hung_ranks(events: Sequence[JobEvent]) -> list[int]:
-    """Return the ranks that the watchdog found hung."""
+    """Return the ranks that hung, according to the watchdog."""
     ranks = []
     for event in events:
         rank = event.get("rank")
@@ -374,7 +366,7 @@ def _ended_event(
 
 
 def _bad_node(node: str, attempt: Attempt, run: str) -> dict[str, object]:
-    """Return the line that `runbook nodes` reads."""
+    """Return a line for the file that `runbook nodes` reads."""
     now = time.time()
     return {
         "node": node,

@@ -30,7 +30,7 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
     kinds.CREDENTIAL.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each known failure on which a restart depends, by the failure's name."""
+"""The cause of each known failure that decides about a restart, by the failure's name."""
 _EXPLAIN_KILLS = frozenset(
     kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
 )
@@ -45,9 +45,9 @@ _CAN_KILL = frozenset(
         kinds.DISK,
     )
 )
-"""Failures that may lead to a process being killed from outside.
+"""Failures that can cause a process to be killed from outside.
 
-Other failures, such as a tracker without a network, were survived if the process was killed.
+If a process was killed, it had survived all other failures, such as a tracker without a network.
 """
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
@@ -58,7 +58,7 @@ class EndedJob:
 
     name: str
     end: JobEnd
-    """The end without its cause, which has yet to be found."""
+    """How the job ended, without the cause, which is not known yet."""
     reason: str
     log_lines: Sequence[str]
     """The last lines of err, followed by those of out."""
@@ -89,7 +89,7 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
 
 
 def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, int]:
-    """Return the step after which a job began (None if it did not start), and its newest step."""
+    """Return the step after which a job began, or None if it did not start, and its newest step."""
     started = _newest_event(events, "started")
     began_at = int(started.get("from_iteration", 0)) if started else None
     reached = began_at or 0
@@ -113,7 +113,7 @@ def json_lines(path: Path) -> Iterator[JobEvent]:
 
 
 def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
-    """Return the events since the job was submitted for the last time.
+    """Return the events since the job was last submitted.
 
     The result is empty if it was never submitted.
     """
@@ -126,7 +126,7 @@ def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
 
 
 def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent]]:
-    """Return the events of each attempt of a job, from its beginning to the next one's.
+    """Return the events of each attempt of a job, which end where the next attempt begins.
 
     >>> began = {"event": "attempt_began", "job": "04-training"}
     >>> [len(part) for part in split_by_attempt([{}, began, {}, began, {}, {}], "04-training")]
@@ -143,17 +143,17 @@ def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent
 
 
 def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
-    """Return the newest event of this name, or None if there is none."""
+    """Return the newest event with this name, or None if there is none."""
     return next((event for event in reversed(events) if event.get("event") == name), None)
 
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """The cause of a job's failure, for the decision and for people."""
+    """The cause of a job's failure, in a form for the decision and a form for people."""
 
     cause: EndCause
     signature: str
-    """The same value for every occurrence of a failure."""
+    """A value that is the same for every occurrence of a failure."""
     evidence: str
     remedy: str = ""
     bad_nodes: tuple[str, ...] = ()
@@ -164,7 +164,7 @@ def _find_failure(
     events: Sequence[JobEvent],
     attempt: Attempt,
 ) -> _JobFailure | None:
-    """Return why a job failed, or None if nothing failed."""
+    """Return the cause of a job's failure, or None if nothing failed."""
     if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
     hang = next((event for event in events if event.get("event") == "hang"), None)
@@ -185,14 +185,14 @@ def _find_failure(
 
 
 def _without_numbers(error: str) -> str:
-    """Return the part of an error that does not change if it occurs at another step or address."""
+    """Return an error with all numbers masked, so that the same error at another step is equal."""
     return re.sub(r"\d+", "N", error)[:200]
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Return why a rank hung: the cause that the log names before it, if there is one.
+    """Explain why a rank hung, by the cause that the log names before that, if there is one.
 
-    A job that completed steps may have survived that cause, so its end is still a hang.
+    A job that completed steps may have survived that cause, so it still counts as hung.
     """
     where = NextJobMessage.RANK_IN_CODE.fill(
         rank=hang.get("rank"), host=hang.get("host"), where=hang.get("where", "")
@@ -212,10 +212,10 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Return why a rank was killed: the cause that the log names, if there is one.
+    """Explain why a rank was killed, by the cause that the log names, if there is one.
 
-    If the job completed steps, it may have survived that cause. Then its end is still a kill if the
-    cause kills no process and nobody has to change anything first.
+    The job still counts as killed, unless it completed no step and the cause can kill a process and
+    must be fixed before a restart.
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
     if cause is None:
@@ -235,9 +235,9 @@ def _cause_before(
     lines: Sequence[str],
     explanations: Collection[str] = (),
 ) -> Failure | None:
-    """Return the cause that a log names before the first line of a certain kind of end.
+    """Return the cause that a log names before the first line about a certain kind of end.
 
-    Kinds in `explanations` count anywhere in the log. Return None if the log names no cause.
+    Failures in `explanations` count anywhere in the log. Return None if the log names no cause.
     """
     failures = find_failures(lines)
     end_lines = [failure.line for failure in failures if failure.name == end.name]
@@ -261,7 +261,7 @@ def _last_error(lines: Sequence[str]) -> str:
 
 
 def _is_decisive(failure: Failure) -> bool:
-    """Return whether a failure is more specific than the program's last error."""
+    """Return whether a failure says more than the program's last error."""
     if failure.level is Level.SYMPTOM:
         return failure.decision is NextStep.FIX_FIRST
     return failure.level is Level.CAUSE
@@ -270,7 +270,7 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    # Two errors without a rule may be different errors.
+    # Two errors that no rule recognizes may differ.
     signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
     return _JobFailure(
         cause,
@@ -282,7 +282,7 @@ def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
 
 
 def blamed_nodes(failure: Failure, nodes: Sequence[str]) -> tuple[str, ...]:
-    """Return which of the job's nodes caused a failure, if it would not occur on other nodes."""
+    """Return the job's nodes that caused a failure, if it would not occur on other nodes."""
     if failure.decision is not NextStep.RETRY_OTHER_NODE:
         return ()
     return nodes_called(failure.host, nodes)

@@ -1,9 +1,9 @@
-"""Rules that decide what follows a job.
+"""Rules that decide what follows a job. They are applied in this order.
 
-They apply in this order. A finished job is done. A job that a person ended stays ended. A job that
-saved and stopped, or that vanished, is continued. A failure that would repeat stops the training
-immediately, and so does a failure that occurs twice at the same step. Every other job is started
-again, within the budget of restarts without a new step.
+A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or
+that vanished, is continued. A failure that would repeat stops the training immediately, and so does
+a failure that occurs twice at the same step. In all other cases, the job is started again, within
+the budget of restarts without a new step.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from runbook.plan_file.job_ends import (
 from runbook.plan_file.text_enum import StrEnum
 
 DECIDED_BY_JOB = "the job itself"
-"""Who decided about a job's end if no process watched the job."""
+"""Says who decided what follows a job, if no process watched it."""
 RECOVERY_SECONDS = 120.0
 """Wait after a node could not be reached. A job submitted immediately would get the same node.
 
-Slurm takes the node out of service after SlurmdTimeout, 300 s by default, which is less than the
-waits of the default three restarts.
+Slurm takes the node out of service after SlurmdTimeout, which is 300 s by default. The default
+three restarts together wait longer.
 """
 
 
 class Action(StrEnum):
-    """The possible actions after a job."""
+    """What can follow a job."""
 
     DONE = "done"
     GO_ON = "go on"
@@ -43,18 +43,18 @@ class Action(StrEnum):
 
 @dataclass(frozen=True)
 class Attempt:
-    """One job of a phase that has ended."""
+    """A job of a phase, after it has ended."""
 
     job: str
     end: JobEnd
     began_at: int | None
-    """The step after which the job began; None if it never started training."""
+    """The step after which the job began, or None if it never started training."""
     reached: int
-    """The newest step of the training at its end."""
+    """The newest step of the training when the job ended."""
     reason: str = ""
-    """The job's own statement about its end.
+    """The job's own statement about its end, for people.
 
-    It is for people; no decision depends on it.
+    No decision depends on it.
     """
     failure: str = ""
     """Signature of the failure, which is the same whenever that failure happens.
@@ -81,7 +81,7 @@ class Attempt:
     def failed_like(self, earlier: Attempt) -> bool:
         """Return whether both jobs failed in the same way at the same step.
 
-        If the cause is external, a repeated failure proves nothing, and only the budget limits the
+        If the cause is external, a repeated failure proves nothing, so only the budget limits the
         restarts.
         """
         if self.end.cause is None or self.end.cause in FROM_OUTSIDE or self.failing_step is None:
@@ -121,7 +121,7 @@ def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
 
 
 def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
-    """Return why no job may follow the last one, regardless of the budget.
+    """Return the reason why no job may follow the last one, regardless of the budget.
 
     The text is empty if a job may follow.
     """
@@ -150,9 +150,9 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 
 
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
-    """Return why the budget of jobs without a new step is used up.
+    """Return the reason why the budget of jobs without a new step is used up.
 
-    The text is empty if the budget is not used up.
+    The text is empty if it is not.
     """
     furthest_step = 0
     jobs_without_progress = 0

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class RankPlaces:
-    """Where the ranks of an attempt are.
+    """The nodes and stages of an attempt's ranks.
 
-    Ranks are numbered node by node and stage by stage, in the order of Megatron's groups, where the
-    pipeline comes last.
+    Ranks are numbered node by node and stage by stage, as in Megatron's order of groups, in which
+    the pipeline comes last.
     """
 
     nodes: Sequence[str]
-    """In the order of the ranks."""
+    """The nodes, in the order of their ranks."""
     ranks_per_node: int
     stages: int
-    """Pipeline stages."""
+    """Number of pipeline stages."""
 
     @property
     def ranks_per_stage(self) -> int:
-        """Return how many ranks a stage has."""
+        """Return the number of ranks in a stage."""
         return len(self.nodes) * self.ranks_per_node // self.stages
 
     def nodes_of(self, ranks: Iterable[int]) -> list[str]:
-        """Return the nodes of some ranks, each once, in order."""
+        """Return the nodes that have any of these ranks, without repetitions, in order."""
         places = sorted({rank // self.ranks_per_node for rank in ranks})
         return [self.nodes[place] for place in places if place < len(self.nodes)]
 
     def first_ranks(self, names: Sequence[str]) -> list[int]:
-        """Return the first rank of each of these nodes; other names are left out."""
+        """Return the first rank of each of these nodes. Unknown names are left out."""
         ranks = []
         for place, node in enumerate(self.nodes):
             if node in names:
@@ -40,10 +40,10 @@ class RankPlaces:
         return ranks
 
     def suspect_stage(self, ranks: Sequence[int]) -> list[str]:
-        """Return the nodes of the stage that all these ranks are in.
+        """Return the nodes of the stage that all these ranks belong to.
 
-        The result is empty if they are on one node, because stages do not matter there. It is also
-        empty if they are in several stages, or if the stage has all nodes.
+        The result is empty if the ranks are on the same node, because then the stage does not
+        matter. It is also empty if they belong to several stages, or if the stage spans all nodes.
 
         >>> places = RankPlaces(["n1", "n2", "n3", "n4"], ranks_per_node=2, stages=2)
         >>> places.suspect_stage([4, 7]), places.suspect_stage([4, 5]), places.suspect_stage([3, 4])

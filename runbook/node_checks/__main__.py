@@ -22,13 +22,14 @@ from runbook.node_checks.answers import HOSTS, PEERS, TORCH, PartState, Rung, no
 from runbook.node_checks.peers import ask_peers
 
 LOCAL_SECONDS = 15.0
-"""Time limit of a question that involves no other machine."""
+"""Time limit of a check that involves no other machine."""
 FOLDER_SECONDS = 30.0
 """Time limit of a file server. A server that takes longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
 """Time limit of importing torch.
 
-From a cold shared file system it took up to a minute on the systems of the sites' documents.
+On the clusters that our documents describe, importing it from a cold shared file system took up to
+a minute.
 """
 
 
@@ -54,7 +55,7 @@ def main() -> int:
 
 
 def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
-    """Ask about shared folders last, because these questions may hang."""
+    """Check shared folders last, because these checks may hang."""
     rung.ask("software", machine.look_at_software, FOLDER_SECONDS)
     rung.ask("programs", installation.look_at_programs, FOLDER_SECONDS)
     rung.ask("sources", installation.look_at_sources, FOLDER_SECONDS)

@@ -1,6 +1,7 @@
-"""The lines of a node's answers, one for each part, written as soon as its result is known.
+"""Writes and reads the lines of a node's answers.
 
-They go to the job's output, because the shared folder itself is being checked.
+Each part is written as soon as its result is known. The lines go to the job's output, because the
+shared folder itself is being checked.
 """
 
 import json
@@ -22,69 +23,69 @@ PEERS = "peers"
 MARK = "@preflight "
 """Prefix of each line of an answer in a job's output."""
 PIECE_MARK = "@preflight-piece "
-"""Prefix of each line of an answer that needs several lines."""
+"""Prefix of the lines of an answer that needs several lines."""
 PIECE_LETTERS = 700
 """Longest line, in bytes.
 
 Slurm's step daemon forwards at most 1,024 bytes at once (MAX_MSG_LEN of its stdio), so longer lines
-of several nodes mix. This was seen on Slurm 22.05 under load, where a healthy node's answer was
-lost.
+from several nodes get mixed up. On Slurm 22.05 under load, a healthy node's answer was lost in this
+way.
 """
 NODES_VARIABLE = "RUNBOOK_NODES"
-"""The names of the job's nodes, separated by spaces, in the scheduler's order."""
+"""The variable with the names of the job's nodes, separated by spaces, in the scheduler's order."""
 ADDRESS_VARIABLE = "MASTER_ADDR"
 PORT_VARIABLE = "MASTER_PORT"
 OWN_PACKAGE = "gpt3-runbook"
-"""The package whose sources every node has."""
+"""The package whose source files every node has."""
 
 Facts = dict[str, object]
-"""The findings of one part, as plain JSON values."""
+"""The findings of a part, as plain JSON values."""
 
 
 class PartState(Enum):
-    """How the question of one part ended."""
+    """How the check of a part ended."""
 
     BEGUN = "begun"
-    """The last line of the part is that it started, because the program hung or was ended then."""
+    """The part started but wrote no result, because the program hung or was ended."""
     DONE = "done"
     FAILED = "failed"
     HUNG = "hung"
 
 
 class ProgramEnd(Enum):
-    """How a program on the PATH ended when it was asked for its prefix and version."""
+    """How a program on the PATH reacted when it was asked for its prefix and version."""
 
     WELL = "well"
     FAILED = "failed"
-    """It does not start, or is not Python."""
+    """The program does not start, or is not Python."""
     HUNG = "hung"
-    """It did not answer in the remaining time, which a cold file server can cause."""
+    """The program did not answer in the remaining time, which a cold file server can cause."""
 
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """A node's findings for one part, on one line, or the reason why there are no findings."""
+    """A node's findings for a part, or the reason why there are none."""
 
     rung: str
     node: str
     part: str
     state: PartState
     time: float
-    """Seconds since 1970, by the node's own clock."""
+    """Seconds since 1970, according to the node's own clock."""
     facts: Mapping[str, object]
     error: str = ""
     """The message of the operating system or of Python, if the state is FAILED."""
 
 
 def node_names() -> list[str]:
-    """Return the job's nodes. If the job does not list them, return only this host."""
+    """Return the names of the job's nodes, or only this host's if the job does not list them."""
     return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
 
 
 def own_name() -> str:
     """Return this node's name in the scheduler's list, or else its host name.
 
-    Slurm provides it, because the node's own host name may differ, for instance `localhost`.
+    Slurm provides the name in the list, because the host name may differ: it may be `localhost`.
     """
     slurm_name = os.environ.get("SLURMD_NODENAME", "")
     if slurm_name in node_names():
@@ -98,9 +99,9 @@ def own_name() -> str:
 
 
 class Rung:
-    """The questions of one rung on this node.
+    """The checks of a rung on this node.
 
-    Each question is answered, or abandoned after its time limit.
+    Each check gives an answer, or is abandoned after its time limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -116,8 +117,8 @@ class Rung:
     ) -> Facts | None:
         """Write the findings of `action`, or why it failed.
 
-        Return None if it failed or took too long. A question about a dead file server never
-        returns, and no signal ends it. Its thread is abandoned, and the next part begins.
+        Return None if it failed or took too long. A check of a dead file server never returns, and
+        no signal ends it. In that case, its thread is abandoned, and the next part begins.
         """
         self.write(part, PartState.BEGUN)
         results: list[Facts] = []
@@ -150,9 +151,9 @@ class Rung:
         facts: Facts | None = None,
         error: str = "",
     ) -> None:
-        """Write an answer, each of its lines in a single call.
+        """Write an answer, with a single call for each line.
 
-        This prevents lines of several nodes from mixing.
+        This keeps the lines of several nodes apart.
         """
         line = {
             "rung": self.name,
@@ -171,9 +172,9 @@ class Rung:
 
 
 def output_lines(content: str, key: str) -> list[str]:
-    """Return the lines that carry an answer.
+    """Return the lines that make up an answer.
 
-    Pieces of a long answer have a common key.
+    The pieces of a long answer share a key.
 
     >>> output_lines("{}", "n1:7:1")
     ['@preflight {}']
@@ -194,7 +195,7 @@ def output_lines(content: str, key: str) -> list[str]:
 def read_answers(text: str) -> Iterator[PartAnswer]:
     """Yield the answers among the lines of a job's output. A line that was cut off is left out.
 
-    A launcher may put the task's number in front of a line.
+    A launcher may put the number of the task in front of a line.
     """
     for content in _answer_texts(text):
         try:

@@ -1,4 +1,4 @@
-"""Finds the caches of compiled kernels, and whether they are on a local disk."""
+"""Finds the caches of compiled kernels, and determines whether they are on a local disk."""
 
 import os
 import tempfile
@@ -11,7 +11,7 @@ from runbook.node_checks.mounts import mount_of
 
 @dataclass(frozen=True)
 class Cache:
-    """A variable that sets a cache's folder, and the folder that the program uses by default."""
+    """A variable that sets a cache's folder, and the program's default folder."""
 
     variable: str
     default: str
@@ -52,7 +52,7 @@ CACHES = (
 def look_at_caches() -> Facts:
     """Return each cache's folder and the type of its file system.
 
-    The result also states whether the folder is shared or refuses files.
+    Also return whether the folder is shared, and whether it rejects files.
     """
     facts: Facts = {}
     for cache in CACHES:
@@ -81,9 +81,9 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return why no file can be written to the cache, or an empty string if that works.
+    """Return the reason why no file can be written to the cache, or an empty string if that works.
 
-    Nothing is left behind.
+    No file is left behind.
     """
     try:
         with tempfile.TemporaryFile(dir=_nearest(folder)):

@@ -1,4 +1,4 @@
-"""Reads control groups: the limits around a job's processes.
+"""Reads control groups, which limit a job's processes.
 
 A scheduler, a container or systemd sets them.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
-"""Version 1 writes a number near 2^63 if there is no limit."""
+"""Version 1 reports a number near 2^63 if there is no limit."""
 
 
 def memory_limit() -> int | None:
@@ -19,15 +19,15 @@ def memory_limit() -> int | None:
 
 
 def task_limit() -> int | None:
-    """Return the smallest limit of processes and threads.
+    """Return the smallest limit on processes and threads.
 
-    Return None if there is no limit. systemd calls it TasksMax; Kubernetes and Docker set it too.
+    Return None if there is no limit. systemd calls it TasksMax. Kubernetes and Docker set it too.
     """
     return _smallest([*_values("pids", "pids.max"), *_values("", "pids.max")])
 
 
 def core_quota() -> float | None:
-    """Return the processes' quota of processor time in cores, or None if there is no limit."""
+    """Return the quota of processor time in cores, or None if there is no limit."""
     quotas = []
     for text in _values("", "cpu.max"):
         quota, _, period = text.partition(" ")
@@ -50,7 +50,7 @@ def _smallest(values: list[str]) -> int | None:
 
 
 def _values(controller: str, name: str) -> list[str]:
-    """Return the content of a file in our control group and in its parents."""
+    """Return the contents of a file in our control group and in the group's parents."""
     values = []
     for folder in _folders(controller):
         with contextlib.suppress(OSError):
@@ -60,7 +60,7 @@ def _values(controller: str, name: str) -> list[str]:
 
 
 def _folders(controller: str) -> Iterator[Path]:
-    """Yield the folder of our control group and those of its parents.
+    """Yield the folders of our control group and of its parents.
 
     An empty controller selects version 2.
     """

@@ -1,4 +1,4 @@
-"""The cores of a node: how many this process may use, and how fast each one is."""
+"""Counts the cores that this process may use, and measures how fast each core is."""
 
 import os
 import statistics
@@ -15,10 +15,10 @@ That is short enough for 256 cores, and long enough for the clock's resolution.
 """
 ROUNDS = 3
 MAX_TIMED_CORES = 64
-"""Number of cores that are timed.
+"""Largest number of cores that are timed.
 
-On a node with more cores, evenly spaced cores are timed: 64 cores x 3 rounds x 3 ms stay under a
-second.
+On a node with more cores, this many evenly spaced cores are timed: 64 cores x 3 rounds x 3 ms stay
+under a second.
 """
 SUSPECT_RATIO = 1.5
 """A core that takes this many times as long as the median is timed again."""
@@ -26,18 +26,16 @@ SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds to wait before the repeated timings.
 
-On a virtual machine that waits for its host, the wait counts as processor time on one core, but
-only for a moment. A slow core stays slow.
+If a virtual machine waits for its host, the wait counts as processor time on a core, but only
+briefly. A slow core stays slow.
 """
 
 
 def look_at_cores() -> Facts:
-    """Return the number of usable cores, their quota, and the seconds of a loop on each.
+    """Return the number of usable cores, their quota, and the median and slowest time of a loop.
 
-    The loop is fixed.
-
-    The result has the median and the slowest core. Processor time is measured, not wall time, so
-    that another process on the same core does not make the core look slow.
+    The loop is the same on each core. Processor time is measured, not wall time, so that other
+    processes on a core do not make it look slow.
     """
     allowed = sorted(os.sched_getaffinity(0))
     step = max(1, len(allowed) // MAX_TIMED_CORES)
@@ -57,7 +55,7 @@ def look_at_cores() -> Facts:
 
 
 def _look_again(seconds: dict[int, float]) -> None:
-    """Measure slow cores again, and keep their best times."""
+    """Time slow cores again, and keep their best times."""
     for _ in range(SECOND_LOOKS):
         limit = SUSPECT_RATIO * statistics.median(seconds.values())
         suspects = []
@@ -73,7 +71,7 @@ def _look_again(seconds: dict[int, float]) -> None:
 
 
 def _loop_seconds(core: int) -> float:
-    """Return the processor seconds of the loop on one core, from the best of several rounds."""
+    """Return the processor seconds of the loop on a core, in the best of several rounds."""
     os.sched_setaffinity(0, {core})
     return min(_timed_loop() for _ in range(ROUNDS))
 

@@ -1,4 +1,4 @@
-"""Finds where a node's Python comes from: programs on the PATH, and packages' source files."""
+"""Identifies a node's Python installation: programs on the PATH, and packages' source files."""
 
 import contextlib
 import importlib.util
@@ -15,14 +15,14 @@ from pathlib import Path
 from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 
 PROGRAMS = ("python", "python3")
-"""Names by which scripts and builds of extensions call Python."""
+"""Names under which scripts, and builds of extensions, call Python."""
 PROGRAMS_SECONDS = 20.0
-"""Time limit of all programs together, below that of the question."""
+"""Time limit for all programs together, which is below the time limit of the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time no further package is read; the nodes are compared by the packages read so far.
+"""After this time, no further package is read. The nodes are compared by the packages read.
 
-A cold file server needs about a millisecond for each file, and torch has 3,000.
+A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
@@ -30,7 +30,7 @@ INSTALLED = frozenset(("site-packages", "dist-packages"))
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """A Python's answer. Its texts are empty if that Python did not answer."""
+    """The answer of a Python interpreter. Its texts are empty if the interpreter did not answer."""
 
     ended: ProgramEnd
     prefix: str = ""
@@ -42,7 +42,7 @@ class SourceFolder:
     """The folder of a package's source files, relative to its top-level import name."""
 
     package: str
-    """The name as in `machine.PACKAGES`."""
+    """The package's name in `machine.PACKAGES`."""
     import_name: str
     below: str = ""
 
@@ -63,9 +63,9 @@ SOURCE_FOLDERS = (
 def look_at_sources() -> Facts:
     """Return the folder and a check sum of each package's source files.
 
-    Two checkouts may have the same version but different files. The check sum is over names and
-    sizes, and outside of an installer's folder over the contents, too. A package that is missing,
-    or was not reached in time, is left out.
+    Two checkouts may have the same version but different files. The check sum covers names and
+    sizes, and outside of an installer's folder also the contents. Packages that are missing, or
+    were not reached in time, are left out.
     """
     deadline = time.monotonic() + SOURCES_SECONDS
     facts: Facts = {}
@@ -82,7 +82,7 @@ def look_at_sources() -> Facts:
 
 
 def _folder_of(source: SourceFolder) -> Path | None:
-    """Return where Python would import a package from, without importing it."""
+    """Return the folder from which Python would import a package, without importing it."""
     try:
         spec = importlib.util.find_spec(source.import_name)
     except (ImportError, ValueError):
@@ -102,7 +102,7 @@ def _folder_of(source: SourceFolder) -> Path | None:
 def _checksum(folder: Path, deadline: float) -> str | None:
     """Return a check sum of the Python files below a folder.
 
-    Return None if the deadline passes before the last one is read.
+    Return None if the deadline passes before the last file is read.
     """
     reads_contents = not INSTALLED & set(folder.parts)
     checksum = 0
@@ -122,8 +122,8 @@ def _checksum(folder: Path, deadline: float) -> str | None:
 def _python_files(folder: Path) -> Iterator[Path]:
     """Yield the Python files below a folder, in the same order on every node.
 
-    Python never imports a file whose name begins with a dot. Editors and notebooks keep locks and
-    copies under such names.
+    Python never imports a file whose name begins with a dot. Editors and notebooks use such names
+    for locks and copies.
     """
     for parent, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))
@@ -177,7 +177,7 @@ def _place_on_path(folder: str, folders: list[str]) -> int | None:
 
 
 def _ask_program(path: str, deadline: float) -> ProgramAnswer:
-    """Return a Python's prefix and version, or how it failed to report them."""
+    """Return an interpreter's prefix and version, or how it failed to report them."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         return ProgramAnswer(ProgramEnd.HUNG)

@@ -15,15 +15,14 @@ _VERSIONS_INSIDE = {
     "libstdc++": re.compile(rb"\0GLIBCXX_(\d+(?:\.\d+)+)(?=\0)"),
     "libnccl": re.compile(rb"NCCL version (\d+(?:\.\d+)+)"),
 }
-"""The place in a library that contains its version. libstdc++ contains the names of all versions up
-to its own.
+"""Matches the version inside a library. libstdc++ contains the names of all versions up to its own.
 """
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
-    """Return the folders of LD_LIBRARY_PATH from which a process took one of these libraries.
+    """Return the folders of LD_LIBRARY_PATH from which a process loaded any of these libraries.
 
-    `libraries` are files by the library's name.
+    `libraries` maps each library's name to its file.
     """
     files = set(libraries.values())
     folders = []
@@ -71,7 +70,7 @@ def _are_equal(path: str, other_path: str) -> bool:
 
 
 def library_version(path: str) -> str:
-    """Return the version of a library's file, or an empty string if the file does not contain it.
+    """Return the version of a library file, or an empty string if the version is unknown.
 
     >>> library_version("/usr/local/cuda/lib64/libcudart.so.12.4.127")
     '12.4.127'
@@ -113,7 +112,7 @@ def _version_of_wheel(file: Path) -> str:
 
 
 def numbers(version: str) -> list[int]:
-    """Return a version's numbers, which can be compared like versions.
+    """Return the numbers in a version, which can be compared like versions.
 
     >>> numbers("3.4.30") > numbers("3.4.9")
     True

@@ -1,4 +1,4 @@
-"""A node's limits, memory, software and tools, as the job's own processes see them."""
+"""Reports a node's limits, memory, software and tools, as the job's own processes see them."""
 
 import os
 import platform
@@ -36,7 +36,7 @@ TOOL_SECONDS = 20
 
 
 def look_at_software() -> Facts:
-    """Return Python's version and the version of each package, or None for a missing package."""
+    """Return the versions of Python and of each package, with None for a missing package."""
     installed = {name: _version(name) for name in PACKAGES}
     return {
         "python": platform.python_version(),
@@ -69,7 +69,7 @@ def look_at_limits() -> Facts:
 def _count_ports() -> int | None:
     """Return how many ephemeral ports the kernel may choose from.
 
-    Return None if it does not report a range.
+    Return None if the kernel does not report their range.
     """
     try:
         first, last = PORT_RANGE.read_text().split()
@@ -90,7 +90,7 @@ def _hard_limit(kind: int) -> int | None:
 
 
 def look_at_memory() -> Facts:
-    """Return the bytes of main memory, of the control group's limit, and of /dev/shm.
+    """Return the sizes in bytes of main memory, of the control group's limit, and of /dev/shm.
 
     The limit is None if the process has no limit.
     """

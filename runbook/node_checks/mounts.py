@@ -1,4 +1,4 @@
-"""File systems: which one contains a path, and whether other nodes share it."""
+"""Finds the file system that contains a path, and whether other nodes share it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,12 @@ NETWORK_TYPES = (
     "dvs",
     "glusterfs",
 )
-"""Types of shared file systems, as /proc/self/mountinfo names them."""
+"""Names of the types of shared file systems in /proc/self/mountinfo."""
 
 
 @dataclass(frozen=True)
 class Mount:
-    """One line of /proc/self/mountinfo."""
+    """A line of /proc/self/mountinfo."""
 
     point: str
     kind: str
@@ -39,7 +39,7 @@ class Mount:
 
     @property
     def is_without_programs(self) -> bool:
-        """Return whether programs and libraries cannot be run from it (noexec)."""
+        """Return whether the mount prevents programs and libraries from running (noexec)."""
         return "noexec" in self.options.split(",")
 
     @property
@@ -57,7 +57,7 @@ def mount_of(path: Path) -> Mount:
 def parse_mounts(text: str, path: str) -> Mount:
     r"""Return the mount of `path` from the text of mountinfo.
 
-    It has the longest mount point that contains the path.
+    It is the mount with the longest mount point that contains the path.
 
     >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /data ro,noatime - nfs4 s:/h rw",
     ... "/data/me")

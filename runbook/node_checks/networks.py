@@ -1,4 +1,4 @@
-"""Network interfaces of a node, and the addresses to which it resolves the other nodes' names."""
+"""Reports a node's network interfaces, and to which addresses it resolves other nodes' names."""
 
 import contextlib
 import fcntl
@@ -12,7 +12,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 
 GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", GLOO_VARIABLE)
-# SIOCGIFADDR of linux/sockios.h
+# SIOCGIFADDR in linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
 _GET_MTU = 0x8921  # SIOCGIFMTU
@@ -23,8 +23,8 @@ _IS_RUNNING = 0x40
 def look_at_interfaces() -> Facts:
     """Return each interface with its address, whether it is up, and its MTU.
 
-    The InfiniBand devices follow. The names come from the system call, because /sys may show
-    another network namespace's.
+    The InfiniBand devices follow. The names are taken from a system call, because /sys may show
+    those of a different network namespace.
     """
     names = sorted(name for _, name in socket.if_nameindex())
     return {
@@ -76,9 +76,9 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 
 
 def local_addresses() -> list[str]:
-    """Return every address of this node, including the additional ones of an interface.
+    """Return every address of this node, including additional addresses of an interface.
 
-    The result is empty if they are not known.
+    The result is empty if they are unknown.
     """
     addresses = set()
     with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ def local_addresses() -> list[str]:
 
 
 def parse_local_routes(text: str) -> set[str]:
-    r"""Return the IPv4 addresses of this host from the text of /proc/net/fib_trie.
+    r"""Return this host's IPv4 addresses from the text of /proc/net/fib_trie.
 
     >>> sorted(parse_local_routes("|-- 10.0.0.0\n /24 link UNICAST\n |-- 10.0.0.7\n /32 host LOCAL\n"))
     ['10.0.0.7']
@@ -133,9 +133,9 @@ def _infiniband() -> Facts:
 def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
-    It belongs to the interface that the environment selects, or else to the host name. The text is
-    empty if neither gives an address. NCCL takes a name as a prefix, gloo as it is: to gloo, a
-    leading `=` or `^` is part of the name.
+    The address is that of the interface that the environment selects, or else of the host name. The
+    text is empty if neither has an address. NCCL treats a name as a prefix. gloo takes it
+    literally, including a leading `=` or `^`.
     """
     for variable in INTERFACE_VARIABLES:
         value = os.environ.get(variable, "")
@@ -152,7 +152,7 @@ def chosen_address() -> str:
 
 
 def _address_by_prefix(prefixes: Sequence[str]) -> str:
-    """Return the address of the first interface whose name begins with one of these."""
+    """Return the address of the first interface whose name starts with one of these prefixes."""
     for prefix in prefixes:
         for _, name in socket.if_nameindex():
             if name.startswith(prefix) and interface_address(name):
@@ -162,7 +162,7 @@ def _address_by_prefix(prefixes: Sequence[str]) -> str:
 
 
 def look_at_names() -> Facts:
-    """Return what each node's name resolves to here: addresses, or the resolver's error."""
+    """Return the addresses to which each node's name resolves here, or the resolver's error."""
     addresses: Facts = {}
     errors: Facts = {}
     for name in node_names():

@@ -1,8 +1,9 @@
-"""Connections between the nodes: TCP, latency, bandwidth, lost packets, difference of clocks.
+"""Tests connections between nodes: TCP, latency, bandwidth, lost packets, and clock offsets.
 
 Each node listens at the port where the trainer's ranks would meet. A peer that connects there
 learns a second port and the address of the interface that the environment names. The kernel chooses
-the port, as it does for gloo and NCCL. So each node tries once what its ranks will do later.
+the second port, as it does for gloo and NCCL. In this way, each node tries what its ranks will do
+later.
 """
 
 import json
@@ -32,22 +33,21 @@ CONNECT_SECONDS = 10.0
 A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
-"""The longest time by which one node's container may start later than another's."""
+"""Longest delay between the starts of the containers on different nodes."""
 LATE_SECONDS = 15.0
-"""Time for which a node waits for the nodes that have yet to call it, after it has called its own
-peers."""
+"""Time that a node, after calling its own peers, waits for the nodes that still have to call it."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
-"""Time limit of the round trips: a slow network completes fewer of them."""
+"""Time limit for all round trips. A slow network completes fewer of them."""
 CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
 ANSWER_SECONDS = 15.0
-"""Time limit of an echo or an acknowledgement. It is enough for a megabyte even at 1 Mbit/s."""
+"""Time limit of an echo or an acknowledgement. This is enough for a megabyte even at 1 Mbit/s."""
 _NUMBER = struct.Struct("!d")
 _LENGTH = struct.Struct("!q")
-# struct tcp_info of linux/tcp.h, which only grows at its end
+# struct tcp_info in linux/tcp.h, which only grows at its end
 _TCP_INFO_BYTES = 192
 _TOTAL_RETRANS = 100
 _SEGS_OUT = 136
@@ -72,7 +72,7 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 
 
 class Listener:
-    """Servers through which other nodes reach this node.
+    """Servers to which other nodes connect.
 
     They listen at the meeting port, and at a second port of the chosen interface.
     """
@@ -106,7 +106,7 @@ class Listener:
             connection.sendall(json.dumps(offer).encode() + b"\n")
 
     def _exchange(self, connection: socket.socket) -> None:
-        """Answer small messages with this node's time, and count large ones."""
+        """Answer small messages with this node's time, and acknowledge large messages."""
         with connection, suppress(OSError, EOFError):
             connection.settimeout(ANSWER_SECONDS)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,7 +136,7 @@ def _listen(address: str, port: int) -> socket.socket:
 def _receive(connection: socket.socket, num_bytes: int) -> bytes:
     """Read exactly this many bytes, and keep only the first 64.
 
-    Raise `EOFError` if the peer hung up.
+    Raise `EOFError` if the peer closes the connection.
     """
     head = b""
     missing = num_bytes
@@ -182,9 +182,9 @@ def ask_peers(rung: Rung) -> None:
 
 
 def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
-    """Connect to a node and measure.
+    """Connect to a node, and measure the connection.
 
-    `stage` is the last stage that was reached, and `error` is why it ended there.
+    `stage` is the last stage that was reached, and `error` is the reason why it was the last.
     """
     facts: Facts = {
         "peer": name,
@@ -243,7 +243,7 @@ def _ask_offer(name: str, port: int) -> Facts:
 
 
 def _measure_small(connection: socket.socket) -> Facts:
-    """Return the median round trip, and the clocks' offset from the quickest round trip."""
+    """Return the median round-trip time, and the clock offset from the quickest round trip."""
     trips: list[tuple[float, float]] = []
     deadline = time.monotonic() + SMALL_SECONDS
     while len(trips) < SMALL_ROUNDS and (not trips or time.monotonic() < deadline):
@@ -271,7 +271,7 @@ def _measure_large(connection: socket.socket) -> Facts:
     Each megabyte is acknowledged once the next one has been sent.
     """
     content = os.urandom(CHUNK_BYTES)
-    connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # There are no more small messages.
+    connection.sendall(_LENGTH.pack(CHUNK_BYTES))  # No more small messages follow.
     start = time.monotonic()
     sent = 0
     while sent < LARGE_BYTES and time.monotonic() - start < LARGE_SECONDS:
@@ -291,9 +291,9 @@ def _measure_large(connection: socket.socket) -> Facts:
 
 
 def count_segments(connection: socket.socket) -> tuple[int, int]:
-    """Return how many segments of a connection were sent again, and how many were sent in total.
+    """Return how many segments of a connection were retransmitted, and how many were sent in total.
 
-    The result is (0, 0) if these numbers are unknown.
+    The result is (0, 0) if these counts are unknown.
     """
     try:
         content = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)

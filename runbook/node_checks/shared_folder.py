@@ -1,6 +1,6 @@
 """Checks a shared folder, and the file server's clock.
 
-All nodes must see the same files, and a training's file operations must work.
+All nodes must see the same files, and the file operations of a training must work.
 """
 
 import contextlib
@@ -13,9 +13,9 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""File that is written at submission. Each node must read the same content from it."""
+"""A file that is written at submission, and from which each node must read the same content."""
 SEEN_SECONDS = 20.0
-"""Time within which a node must see a file that another node wrote.
+"""Time within which a node must see a file written by another node.
 
 NFS keeps attributes for up to 60 s, but looks up a new name in a changed folder (acdirmin of 30 s
 applies to unchanged folders).
@@ -24,9 +24,7 @@ POLL_SECONDS = 0.1
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
-    """Read the token; write, rename, link and lock a file.
-
-    Then wait for the files of the other nodes.
+    """Read the token, write, rename, link and lock a file, and wait for the other nodes' files.
 
     Raise `OSError` if the folder cannot be used at all. A step that fails is reported in `errors`.
     """
@@ -58,7 +56,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
 
 
 def _read_token(folder: Path, token: str) -> str:
-    """Return `same`, `other` (an older or another folder), or why the token cannot be read."""
+    """Return `same`, `other` for an older or different folder, or why the token is unreadable."""
     try:
         text = (folder / TOKEN_NAME).read_text()
     except OSError as error:
@@ -109,7 +107,7 @@ def _unseen_nodes(folder: Path) -> list[str]:
 
 
 def look_at_clock(folder: Path) -> Facts:
-    """Return by how many seconds the file server's clock is ahead of ours.
+    """Return the number of seconds by which the file server's clock is ahead of ours.
 
     The number is negative if the server's clock is behind.
     """

@@ -1,4 +1,4 @@
-"""Queries torch in a separate process, so that even a crash becomes an answer."""
+"""Queries torch in a separate process, so that even a crash results in an answer."""
 
 import json
 import os
@@ -19,8 +19,8 @@ HUNG = "hung"
 def look_at_torch(device: str, seconds: float) -> Facts:
     """Return what torch reports about this node.
 
-    If its process failed, return its signal, exit code and last lines. The libraries are compared
-    in the time that remains after the import.
+    If its process failed, return the signal, the exit code and the last lines of output. The
+    libraries are compared in the time that remains after the import.
     """
     deadline = time.monotonic() + seconds
     facts = _run_child(["--only-torch", "--device", device], os.environ, seconds)
@@ -33,9 +33,9 @@ def look_at_torch(device: str, seconds: float) -> Facts:
 
 
 def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
-    """Return the libraries of a torch that starts without LD_LIBRARY_PATH.
+    """Return the libraries that torch loads without LD_LIBRARY_PATH.
 
-    Return nothing if torch needs the variable to start, and None if there is not enough time.
+    Return no libraries if torch needs the variable to start, and None if there is not enough time.
     """
     if seconds <= 0:
         return None
@@ -48,7 +48,7 @@ def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
 
 
 def _run_child(options: list[str], environment: Mapping[str, str], seconds: float) -> Facts:
-    """Return how the child ended, and what it printed."""
+    """Run the child process. Return how it ended, and what it printed."""
     argv = [sys.executable, "-m", CHILD, *options]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:

@@ -1,5 +1,5 @@
-"""The Python environment of the jobs as one archive, and its copy on each node's own disk.
+"""Packs the jobs' Python environment into an archive, and copies it to each node's own disk.
 
-Both sides use only the standard library, in Python 3.10's language, because the node's side runs
-before the environment is there.
+Both sides use only the standard library and the syntax of Python 3.10, because the node's side runs
+before the environment is available.
 """

@@ -62,10 +62,7 @@ def describe(result: CopyResult) -> str:
 
 
 def _remove(manifest: Path, folder: str) -> int:
-    """Remove the copy of a manifest.
-
-    If there is neither a copy nor a note, there is nothing to do.
-    """
+    """Remove the copy that belongs to a manifest, and its failure note, if they exist."""
     try:
         packed = read_manifest(manifest)
         if packed is None:

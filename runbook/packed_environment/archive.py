@@ -1,4 +1,4 @@
-"""Write the archive of an environment, and read it back under its checksum."""
+"""Writes the archive of an environment, and unpacks it while computing its checksum."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ UNCOMPRESSED = "none"
 SUFFIXES = {ZSTD: ".tar.zst", UNCOMPRESSED: ".tar"}
 PIECE = 4 * 2**20
 WORDS = 3
-"""Number of lines of a program's own output that are repeated."""
+"""Number of lines of a program's own output that an error message repeats."""
 LONGEST_TEXT = 65_536
-"""Number of its bytes that are read."""
+"""Number of bytes of that output that are read."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
@@ -35,18 +35,18 @@ class PackError(CodedError):
 
 
 class ProgramFailed(Exception):
-    """A program that unpacks has failed. The message is the program's own."""
+    """A program that unpacks an archive has failed. The message is the program's own."""
 
     def __init__(self, text: str, sha256: str) -> None:
         super().__init__(text)
         self.sha256 = sha256
-        """Checksum of the whole archive, which is read to its end despite the error."""
+        """Checksum of the whole archive, which is read to the end despite the error."""
 
 
 def default_compression() -> str:
     """Return zstd if that program is installed.
 
-    The shared file system then delivers fewer bytes to each node.
+    The shared file system then sends fewer bytes to each node.
     """
     return ZSTD if shutil.which("zstd") else UNCOMPRESSED
 
@@ -58,9 +58,9 @@ def write_archive(
     compression: str,
     report: Callable[[int], None],
 ) -> None:
-    """Write all entries as a tar file.
+    """Write all entries to a tar file.
 
-    `report` is called with their number after every thousand.
+    After every thousand entries, call `report` with their number.
     """
     with (
         _compressor(path, compression) as stream,
@@ -101,7 +101,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
     info = tarfile.TarInfo(entry.place)
     mode = entry.status.st_mode
     info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
-    # A compiled file contains the time of its module
+    # A compiled file contains its module's time
     info.mtime = int(entry.status.st_mtime)
     if stat.S_ISLNK(mode):
         info.type = tarfile.SYMTYPE
@@ -113,7 +113,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
         tar.addfile(info)
     elif stat.S_ISREG(mode):
         _add_file(tar, info, entry)
-    # Sockets and pipes do not belong to an environment.
+    # Sockets and pipes are not part of an environment.
 
 
 def _add_file(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: PackedEntry) -> None:
@@ -141,9 +141,9 @@ def checksum(path: Path) -> str:
 
 
 def extract(archive: Path, folder: Path, compression: str) -> str:
-    """Unpack an archive into a folder and return the sha256 of what was read.
+    """Unpack an archive into a folder, and return its sha256.
 
-    Each byte is read once. Raise `ProgramFailed` with the message of tar or zstd. The caller
+    Each byte is read only once. Raise `ProgramFailed` with the message of tar or zstd. The caller
     compares checksums first, because damage may be the cause.
     """
     with contextlib.ExitStack() as stack:
@@ -157,7 +157,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
             zstd_command = ["zstd", "-d", "-q", "-c"]
             programs.insert(0, _start(stack, zstd_command, zstd_stderr, stdout=tar.stdin))
             assert tar.stdin is not None
-            # Only zstd holds the pipe now: when zstd ends, tar's input ends
+            # Now only zstd holds the pipe open, so tar's input ends when zstd ends
             tar.stdin.close()
 
         target = programs[0].stdin
@@ -176,7 +176,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
 def _open_stderr() -> IO[bytes]:
     """Return a file for a program's errors.
 
-    The file is in memory if possible, because a full disk often holds the temporary files too.
+    The file is in memory if possible, because temporary files are often on the same full disk.
     """
     # Python lacks memfd_create if it was built for a glibc before 2.27
     if hasattr(os, "memfd_create"):
@@ -190,8 +190,8 @@ def _start(
     stderr: IO[bytes],
     stdout: IO[bytes] | None = None,
 ) -> subprocess.Popen[bytes]:
-    # A file is used instead of a pipe: a program that writes an error for each entry would block on
-    # a full pipe while we wait for it to read our input
+    # Use a file, because with a pipe, a program that writes an error for each entry would block on
+    # the full pipe while we wait for it to read our input
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -203,7 +203,7 @@ def _start(
 
 
 def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
-    """Write a stream into a pipe, and return the sha256 of the stream, even if the pipe breaks."""
+    """Copy a stream to a pipe, and return the stream's sha256, even if the pipe breaks."""
     digest = hashlib.sha256()
     is_taken = True
     while piece := stream.read(PIECE):
@@ -219,7 +219,7 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
 
 
 def _first_words(stderr: IO[bytes]) -> str:
-    """Return the first lines that a program wrote to this file."""
+    """Return the first lines of a program's errors in this file."""
     stderr.seek(0)
     text = stderr.read(LONGEST_TEXT).decode(errors="replace").strip()
     return " / ".join(text.splitlines()[:WORDS])

@@ -1,4 +1,4 @@
-"""The files of a packed environment: which files, their place in the archive, and a fingerprint."""
+"""Determines the files of a packed environment, their paths in the archive, and a fingerprint."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from runbook.packed_environment.manifest import BASE, ENVIRONMENT, PACKAGE, Pack
 BLOCK = 4096
 COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
-"""Folders of a conda installation that its base environment does not use: caches, other environments."""
+"""Folders of a conda installation that its base environment does not use, such as caches."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
 """Folders of a standard library that no training imports.
 
-Its packages are included only if the environment uses them.
+A standard library's packages are included only if the environment uses them.
 """
 
 
 @dataclass(frozen=True)
 class PackedSource:
-    """A folder that is packed, either as a whole or only some of its entries."""
+    """A folder that is packed, as a whole or in part."""
 
     name: str
-    """Its place in the archive."""
+    """The folder's path in the archive."""
     folder: Path
     roots: tuple[str, ...] = ("",)
-    """Files and folders below it that are packed; an empty one means all."""
+    """Files and folders below it that are packed. An empty path stands for the whole folder."""
     excluded: frozenset[str] = frozenset()
     """Paths below the folder that are left out."""
 
@@ -42,12 +42,12 @@ class PackedEntry:
 
     source: PackedSource
     path: str
-    """Path below the source's folder."""
+    """The path below the source's folder."""
     status: os.stat_result
 
     @property
     def place(self) -> str:
-        """Return its path in the archive."""
+        """Return the entry's path in the archive."""
         return str(PurePosixPath(self.source.name) / self.path)
 
     @property
@@ -57,21 +57,21 @@ class PackedEntry:
 
     @property
     def is_compiled(self) -> bool:
-        """Return whether Python compiled the file from a module."""
+        """Return whether the file is a module that Python has compiled."""
         return COMPILED in PurePosixPath(self.path).parts
 
     @property
     def disk_bytes(self) -> int:
-        """Return the bytes that the entry occupies on disk."""
+        """Return the number of bytes that the entry occupies on disk."""
         if stat.S_ISREG(self.status.st_mode):
             return -(-self.status.st_size // BLOCK) * BLOCK
         return BLOCK if stat.S_ISDIR(self.status.st_mode) else 0
 
 
 def sources_of(interpreter: Interpreter, package: Path) -> list[PackedSource]:
-    """Return the folders that must be packed so that the interpreter runs elsewhere.
+    """Return the folders that must be packed for the interpreter to run elsewhere.
 
-    `package` is the folder that holds the package `runbook`.
+    `package` is the folder of the package `runbook`.
     """
     environment = Path(interpreter.prefix)
     sources = [PackedSource(ENVIRONMENT, environment, excluded=_unused_of_conda(environment))]
@@ -86,7 +86,7 @@ def _unused_of_conda(prefix: Path) -> frozenset[str]:
 
 
 def _base_source(interpreter: Interpreter) -> PackedSource:
-    """Return the installation: all of it if its packages are used, or else only what Python needs."""
+    """Return all of the installation if its packages are used, or else only what Python needs."""
     base = Path(interpreter.base_prefix).resolve()
     if interpreter.sees_base_packages:
         return PackedSource(BASE, base, excluded=_unused_of_conda(base))
@@ -94,7 +94,7 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
     program = Path(interpreter.base_executable).relative_to(base)
     roots = [str(program), str(library)]
     headers = Path(interpreter.headers).resolve()
-    # Torch and Triton compile against them
+    # Torch and Triton compile against these headers
     if headers.is_dir() and headers.is_relative_to(base):
         roots.append(str(headers.relative_to(base)))
     roots += [str(path.relative_to(base)) for path in sorted(base.glob("lib/libpython*.so*"))]
@@ -103,7 +103,7 @@ def _base_source(interpreter: Interpreter) -> PackedSource:
 
 
 def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
-    """Return a source and its entries as a part of the manifest."""
+    """Return a source and its entries as a part in the manifest."""
     return PackedPart(
         name=source.name,
         folder=str(source.folder),
@@ -115,7 +115,7 @@ def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
 
 
 def source_of_part(part: PackedPart) -> PackedSource:
-    """Return the source that a manifest names."""
+    """Return the source that a part in a manifest describes."""
     return PackedSource(part.name, Path(part.folder), part.roots, frozenset(part.excluded))
 
 
@@ -153,9 +153,9 @@ def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
 
 
 def fingerprint(entries: Iterable[PackedEntry]) -> str:
-    """Return a checksum of names, sizes, times and links; any change to the files changes it.
+    """Return a checksum of names, sizes, times and links, which changes if any file changes.
 
-    Compiled files are left out, because Python writes them while jobs run.
+    Compiled files are left out, because Python writes them while jobs are running.
     """
     digest = hashlib.sha256()
     for entry in entries:
@@ -170,20 +170,20 @@ def fingerprint(entries: Iterable[PackedEntry]) -> str:
 
 
 def fingerprint_of_parts(fingerprints: Sequence[str]) -> str:
-    """Return one fingerprint for the whole environment."""
+    """Return a fingerprint of the whole environment."""
     return hashlib.sha256("\n".join(fingerprints).encode()).hexdigest()
 
 
 def current_fingerprint(sources: Sequence[PackedSource]) -> str:
     """Return the fingerprint of the current files.
 
-    It reads the status of each file.
+    This requires reading the status of each file.
     """
     return fingerprint_of_parts([fingerprint(list_entries([source])) for source in sources])
 
 
 def count_uncompiled(entries: Sequence[PackedEntry]) -> int:
-    """Return how many modules have no compiled file; each node would compile those that it imports."""
+    """Count the modules without a compiled file. Each node would compile those that it imports."""
     compiled = set()
     for entry in entries:
         if entry.is_compiled:

@@ -1,7 +1,7 @@
-"""The lock next to a copy.
+"""The lock file next to a copy.
 
-All processes that run from the copy share it; a process that makes or removes the copy holds it
-exclusively.
+All processes that run from the copy share the lock. A process that makes or removes the copy holds
+the lock exclusively.
 """
 
 from __future__ import annotations
@@ -17,14 +17,17 @@ from runbook.packed_environment.messages import CopyMessage
 from runbook.plan_file.errors import CodedError
 
 MAKING_SECONDS = 900.0
-"""Longest wait for another process that makes the copy. `timeout` in python.sh is longer."""
+"""Longest wait while another process makes the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
-"""Longest wait while others use a copy that is not ready. They hold the lock until they end."""
+"""Longest wait while others use a copy that is not ready.
+
+The other processes hold the lock until they end.
+"""
 PAUSE_SECONDS = 0.1
 
 
 class LockTimeout(CodedError):
-    """Another process has kept the lock. The message states what that process is doing."""
+    """Another process did not release the lock. The message states what that process is doing."""
 
 
 def lock_file(copy: Path) -> Path:
@@ -47,8 +50,8 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
         if _try(stream, fcntl.LOCK_SH):
             if is_ready():
                 return True
-            # Never upgrade from shared to exclusive: two processes that do so would wait for each
-            # other
+            # Never upgrade a lock from shared to exclusive, because two processes that do so would
+            # wait for each other
             fcntl.flock(stream, fcntl.LOCK_UN)
             if _try(stream, fcntl.LOCK_EX):
                 # Another process may have made the copy between the two locks
@@ -65,7 +68,7 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
 
 
 def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
-    """Return whether a copy is unused. If so, it is locked until the stack ends."""
+    """Return whether a copy is unused. If so, keep it locked until the stack ends."""
     stream = stack.enter_context(lock_file(copy).open("a"))
     return try_alone(stream)
 

@@ -1,7 +1,7 @@
-"""Note of a recent failure on a node, for the other ranks of the job on that node.
+"""A note about a recent failure on a node, for the job's other ranks on that node.
 
-Without the note, each of them would try the same, and would compare tens of thousands of files on
-the shared file system.
+Without the note, each rank would try the same again, and would compare tens of thousands of files
+on the shared file system.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from pathlib import Path
 from runbook.packed_environment.copy_lock import PAUSE_SECONDS, lock_file, try_alone
 
 FAILURE_SECONDS = 600.0
-"""Time for which the ranks of a job do not retry once one of them has failed."""
+"""Time during which the ranks of a job do not retry after one of them has failed."""
 VERDICT_SECONDS = 600.0
-"""Longest wait for the rank that compares the shared environment."""
+"""Longest wait for the rank that checks the shared environment for changes."""
 _PROBLEM = "problem"
 _DETAIL = "detail"
 _SHARED_IS_UNCHANGED = "shared_is_unchanged"
 
 
 class FailureNote:
-    """The file `<name>.failed` next to a copy's place."""
+    """The file `<name>.failed` next to the path of a copy."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
@@ -47,19 +47,19 @@ class FailureNote:
         return verdict if isinstance(verdict, bool) else None
 
     def write_verdict(self, shared_is_unchanged: bool) -> None:
-        """Record whether the shared environment is unchanged since it was packed."""
+        """Record whether the shared environment has stayed unchanged since it was packed."""
         self._write({**self._read(), _SHARED_IS_UNCHANGED: shared_is_unchanged})
 
     def remove(self) -> None:
-        """Remove the note. At worst, two ranks compare afterwards."""
+        """Remove the note. At worst, two ranks then check the shared environment."""
         self.file.unlink(missing_ok=True)
         lock_file(self.file).unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def one_at_a_time(self) -> Iterator[None]:
-        """Let one rank compare, while the others wait for its result."""
+        """Let one rank at a time check the shared environment, while the others wait."""
         with contextlib.ExitStack() as stack:
-            # If the lock cannot be created (full disk), each rank compares for itself
+            # If the lock cannot be created, as on a full disk, each rank checks by itself
             with contextlib.suppress(OSError):
                 stream = stack.enter_context(lock_file(self.file).open("a"))
                 began = time.monotonic()
@@ -79,7 +79,7 @@ class FailureNote:
 
     def _write(self, facts: dict[str, object]) -> None:
         part = self.file.with_name(f"{self.file.name}.{os.getpid()}")
-        # The disk may be full; then the other ranks try themselves
+        # If the disk is full, the other ranks try for themselves
         try:
             part.write_text(json.dumps({**facts, "job": _job()}))
             part.replace(self.file)

@@ -24,14 +24,14 @@ print("runbook " + json.dumps(facts))
 """A program for the interpreter in question. It prints one line."""
 
 ANSWER = "runbook "
-"""The beginning of that line, because a site's set-up commands may print other lines."""
+"""The start of that line, because a site's set-up commands may print other lines."""
 
 SYSTEM_PREFIXES = ("/usr", "/bin")
-"""An interpreter from here belongs to the node's own system, and is not packed."""
+"""An interpreter with one of these prefixes belongs to the node's own system, and is not packed."""
 
 
 class InterpreterError(Exception):
-    """An interpreter reports no facts, or its files are not where it says."""
+    """An interpreter reports no facts, or its files are not where it reports them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Interpreter:
     base_prefix: str
     """Folder of the installation on which a virtual environment builds, or else the same folder."""
     base_executable: str
-    """The program itself, after all links."""
+    """The program itself, with all links resolved."""
     version: str
     standard_library: str
     headers: str
@@ -52,12 +52,12 @@ class Interpreter:
 
     @property
     def is_virtual(self) -> bool:
-        """Return whether the environment builds on an installation elsewhere."""
+        """Return whether the environment is based on an installation elsewhere."""
         return self.prefix != self.base_prefix
 
     @property
     def base_is_on_nodes(self) -> bool:
-        """Return whether the installation belongs to the system of each node."""
+        """Return whether the installation is part of each node's own system."""
         return _is_below_any(self.base_prefix, SYSTEM_PREFIXES)
 
     @property
@@ -67,7 +67,7 @@ class Interpreter:
         return self.is_virtual and base_packages in self.search_path
 
     def outside(self, packed: Sequence[str]) -> tuple[str, ...]:
-        """Return the folders of its search path that are outside all packed folders."""
+        """Return the folders of the interpreter's search path that are not packed."""
         folders = []
         for entry in self.search_path:
             is_folder = Path(entry).is_dir()

@@ -18,17 +18,17 @@ PACKAGE = "package"
 
 
 class ManifestError(Exception):
-    """A manifest lacks a value, or is not JSON. The message says which."""
+    """A manifest lacks a value, or is not JSON. The message gives the details."""
 
 
 @dataclass(frozen=True)
 class PackedPart:
-    """One folder inside the archive, and the source of its files."""
+    """A folder inside the archive, and the source of its files."""
 
     name: str
     folder: str
     roots: tuple[str, ...]
-    """Files and folders below it that were packed; an empty one means all."""
+    """Files and folders below it that were packed. An empty path stands for the whole folder."""
     excluded: tuple[str, ...]
     """Paths below it that were left out."""
     files: int
@@ -45,15 +45,12 @@ class EnvironmentManifest:
     sha256: str
     archive_bytes: int
     disk_bytes: int
-    """Bytes that the files occupy on a disk with blocks of 4 KiB."""
+    """Number of bytes that the files occupy on a disk with blocks of 4 KiB."""
     files: int
     compression: str
     """`zstd`, or `none`."""
     fingerprint: str
-    """Checksum over names, sizes and times of all packed files.
-
-    It differs if the files have changed.
-    """
+    """Checksum over names, sizes and times of all packed files."""
     python: str
     """The interpreter inside the archive, such as environment/bin/python3.11."""
     python_version: str
@@ -63,11 +60,11 @@ class EnvironmentManifest:
     outside: tuple[str, ...]
     """Folders of `sys.path` that are not in the archive and stay on the shared file system."""
     uncompiled: int
-    """Modules without a compiled file."""
+    """Number of modules without a compiled file."""
     packed_at: float
-    """Unix time."""
+    """When the environment was packed, as Unix time."""
     seconds: float
-    """Time that packing took."""
+    """Number of seconds that packing took."""
 
     @property
     def name(self) -> str:
@@ -80,7 +77,7 @@ class EnvironmentManifest:
 
 
 def parse_manifest(text: str) -> EnvironmentManifest:
-    """Return the manifest in a file's text, or raise `ManifestError` if there is no manifest in it."""
+    """Parse the text of a manifest. Raise `ManifestError` if it is not a complete manifest."""
     try:
         content = json.loads(text)
         parts = tuple(_parse_part(part) for part in content.pop("parts"))

@@ -1,8 +1,8 @@
 """Makes, checks and removes the copy of a packed environment on a node's disk, under a lock.
 
-Every process that runs from a copy holds a shared lock on the file next to it (python.sh takes it,
-and Python inherits it). A process that makes or removes a copy holds that lock exclusively, so no
-copy in use is removed, even if a process dies.
+Every process that runs from a copy holds a shared lock on the file next to the copy. python.sh
+takes the lock, and Python inherits it. A process that makes or removes a copy holds the lock
+exclusively, so no copy in use is removed, even if a process dies.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from runbook.plan_file.errors import CodedError
 from runbook.plan_file.text_enum import StrEnum
 
 READY = "ready"
-"""File of a copy, written last. It holds the checksum of the archive."""
+"""The file in a copy that is written last. It contains the checksum of the archive."""
 ROOT_NAME = "runbook-environment"
 UNUSED_SECONDS = 86_400.0
 """Copies of other environments are removed after they have been unused for this long."""
 MEMORY_FOLDER = "/dev/shm"
-"""Folder in memory for notes of a node whose folder for copies is unusable."""
+"""Folder in memory for the notes of a node whose folder for copies is unusable."""
 MARGIN = 1.02
 """Factor on the required space, for the file system's own metadata."""
 DISK_FULL_SIGNS = ("No space left", "Wrote only", "quota exceeded")
@@ -55,14 +55,14 @@ PROBE_SECONDS = 120.0
 
 
 class CopyState(StrEnum):
-    """How a node gets its Python."""
+    """The Python that a node uses."""
 
     UNPACKED = "unpacked"
     PRESENT = "present"
     SHARED = "shared"
-    """There is no copy, but the shared environment is unchanged since it was packed."""
+    """There is no copy, but the shared environment has not changed since it was packed."""
     REFUSED = "refused"
-    """There is no copy, and the shared environment has changed, so other nodes run a different one.
+    """There is no copy, and the shared environment has changed, so it differs from the copies.
     """
 
 
@@ -83,7 +83,7 @@ class CopyProblem(StrEnum):
 
 
 class CopyError(CodedError):
-    """A copy cannot be made on this node."""
+    """No copy can be made on this node."""
 
     def __init__(self, problem: CopyProblem, message: Message | str, /, **values: object) -> None:
         super().__init__(message, **values)
@@ -92,7 +92,7 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """The answer of a node, as one line of JSON."""
+    """The answer of a node, which is written as a line of JSON."""
 
     node: str
     state: CopyState
@@ -106,12 +106,12 @@ class CopyResult:
     detail: str = ""
 
     def as_line(self) -> str:
-        """Return the line without its end."""
+        """Return the line, without its newline."""
         return json.dumps(asdict(self))
 
 
 def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
-    """Make the copy if it is missing, and return how this node gets its Python."""
+    """Make the copy if it is missing, and return which Python this node uses."""
     began = time.monotonic()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -172,8 +172,7 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
     """Return whether the shared environment is unchanged.
 
-    The answer comes from another rank's note on this node; without a note, it is determined and
-    noted.
+    The answer is read from another rank's note on this node, or else determined and noted.
     """
     note = _failure_note(manifest, folder)
     if note is None:
@@ -189,7 +188,7 @@ def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> 
 
 
 def copies_folder(folder: str) -> Path:
-    """Return this user's folder for copies below a folder of the node, where $NAME is a variable."""
+    """Return this user's folder for copies, in a node's folder that may contain variables."""
     expanded = os.path.expandvars(folder)
     if not expanded.startswith("/"):
         raise CopyError(
@@ -202,7 +201,7 @@ def copies_folder(folder: str) -> Path:
 
 
 def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
-    """Return the copy, and whether it was made just now."""
+    """Return the copy, and whether it has just been made."""
     root = copies_folder(folder)
     _make_root(root)
     copy = root / manifest.name
@@ -236,7 +235,7 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
 
 
 def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
-    """Return whether a copy is complete and comes from the archive with this checksum."""
+    """Return whether a copy is complete and was made from the manifest's archive."""
     try:
         return (copy / READY).read_text().strip() == manifest.sha256
     except FileNotFoundError:
@@ -290,9 +289,9 @@ def _require_own_folder(root: Path) -> None:
 
 
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
-    """Return this node's note, which is next to the copy's place, or else in memory.
+    """Return this node's note, which is next to the copy's path, or else in memory.
 
-    Return None if this user can write to neither place.
+    Return None if this user can write to neither folder.
     """
     for place in (folder, MEMORY_FOLDER):
         with contextlib.suppress(CopyError):
@@ -358,7 +357,7 @@ def _gigabytes(count: int) -> str:
 
 
 def _unpack(manifest: EnvironmentManifest, copy: Path) -> None:
-    """Unpack next to the copy's path, compare the checksum, rename, and check that Python runs."""
+    """Unpack next to the copy's path, verify the checksum, rename, and check that Python runs."""
     path = Path(manifest.archive)
     part = copy.with_name(f"{copy.name}.part")
     _remove_tree(part)
@@ -457,7 +456,7 @@ _COPY_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def _remove_unused(root: Path, wanted: Path) -> None:
-    """Remove what killed jobs have left behind."""
+    """Remove copies and files that killed jobs have left behind."""
     for path in root.iterdir():
         is_other = _COPY_NAME.fullmatch(path.name) is not None and path != wanted
         if is_other and path.is_dir() and _age(path / READY) > UNUSED_SECONDS:
@@ -465,7 +464,7 @@ def _remove_unused(root: Path, wanted: Path) -> None:
 
 
 def _age(path: Path) -> float:
-    """Return the seconds since a copy was made or last used; an incomplete copy counts as old."""
+    """Return the seconds since a copy was made or last used. An incomplete copy counts as old."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

@@ -20,14 +20,14 @@ from runbook.packed_environment.manifest import (
 from runbook.packed_environment.messages import CopyMessage
 
 KEPT_ARCHIVES = 2
-"""Number of newest archives to keep.
+"""Number of archives to keep, newest first.
 
-A queued job still reads the archive that was the newest when it was submitted.
+A queued job still reads the archive that was the newest when the job was submitted.
 """
 
 
 def find_sources(interpreter: Interpreter, package: Path) -> list[contents.PackedSource]:
-    """Return the sources to pack; raise `PackError` if packing is pointless."""
+    """Return the sources to pack. Raise `PackError` if packing is pointless."""
     if not interpreter.is_virtual and interpreter.base_is_on_nodes:
         raise PackError(CopyMessage.INTERPRETER_OF_THE_SYSTEM, executable=interpreter.executable)
 
@@ -42,7 +42,7 @@ def find_sources(interpreter: Interpreter, package: Path) -> list[contents.Packe
 
 
 def python_in(environment: Path, version: str) -> str:
-    """Return the place of the interpreter in the archive."""
+    """Return the path of the interpreter in the archive."""
     minor = ".".join(version.split(".")[:2])
     for name in (f"python{minor}", "python3", "python"):
         if (environment / "bin" / name).exists():
@@ -58,7 +58,7 @@ def pack(
     compression: str,
     report: Callable[[int, int], None],
 ) -> EnvironmentManifest:
-    """Write archive and manifest into a folder, the manifest last, and return the manifest.
+    """Write the archive, and then the manifest, to a folder. Return the manifest.
 
     `report` is called with the number of packed entries and the total number.
     """
@@ -116,19 +116,19 @@ def pack(
 
 
 def _packed_folders(sources: list[contents.PackedSource]) -> list[str]:
-    """Return the folders to pack, including a package that is imported from the clone."""
+    """Return the folders to pack, including a package that is imported from a clone."""
     return [str(source.folder) for source in sources]
 
 
 def write_manifest(folder: Path, manifest: EnvironmentManifest) -> None:
-    """Write the manifest by rename."""
+    """Write the manifest under a temporary name, and rename it."""
     part = folder / f"{MANIFEST_NAME}.part"
     part.write_text(manifest.as_text(), encoding="utf-8")
     part.replace(folder / MANIFEST_NAME)
 
 
 def remove_old_archives(folder: Path, newest: str) -> None:
-    """Remove all archives but the newest ones."""
+    """Remove all archives except the newest."""
     archives = []
     for suffix in archive.SUFFIXES.values():
         archives += [path for path in folder.glob(f"environment-*{suffix}") if path.name != newest]

@@ -1,4 +1,4 @@
-"""Adapts the paths inside a moved environment: links, first lines of scripts, pyvenv.cfg."""
+"""Adapts the paths inside a moved environment: links, first lines of scripts, and pyvenv.cfg."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ CONFIG = "pyvenv.cfg"
 LIBRARY_FOLDER = "libpython"
 """Folder with only the interpreter's shared library, for LD_LIBRARY_PATH.
 
-A program built with a shared library searches for it where it was installed.
+A program built with a shared library searches for the library where it was installed.
 """
 LONGEST_SCRIPT = 1_000_000
-"""Bytes. Larger files in bin/ are programs."""
+"""Largest size of a script in bytes. Larger files in bin/ are programs."""
 
 _DIRECT = re.compile(rb"#!\s*\S*/(python[0-9.]*)([^\S\n][^\n]*)?\n")
-"""First line of a script: its interpreter, with options."""
+"""Matches the first line of a script: its interpreter, with options."""
 _THROUGH_SHELL = re.compile(
     rb"#!/bin/sh\n'''exec' \"?[^\n\"]*?/(python[0-9.]*)\"?( [^\n]*?)? \"\$0\" \"\$@\"\n' '''\n"
 )
-"""First lines of a script if the path is too long for one line, as pip writes them."""
+"""Matches the first lines that pip writes if the interpreter's path is too long for one line."""
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
-    """Return the place of an absolute path in the archive; None if it is not packed."""
+    """Return an absolute path's path in the archive, or None if it is not packed."""
     for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
         folder = os.path.realpath(source.folder)
         if path != folder and not path.startswith(f"{folder}/"):
@@ -44,8 +44,8 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
 def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
     """Return the target of a link in the archive.
 
-    A link inside its own folder is kept. A link to another packed folder becomes relative, and any
-    other link absolute.
+    A link to its own folder is kept. A link to another packed folder becomes relative, and any
+    other link becomes absolute.
     """
     link = entry.file.readlink()
     direct = os.path.normpath(entry.file.parent.resolve() / link)
@@ -60,7 +60,7 @@ def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
 
 
 def moved_script(content: bytes) -> bytes | None:
-    r"""Return a script that starts the Python next to it; None if it starts no Python.
+    r"""Change a script to start the Python next to it. Return None if it does not start Python.
 
     >>> print(moved_script(b"#!/old/venv/bin/python3.11\nimport sys\n").splitlines()[1].decode())
     '''exec' "$(dirname -- "$(realpath -- "$0")")/python3.11" "$0" "$@"
@@ -91,14 +91,14 @@ def moved_config(text: str, copy: Path) -> str:
         key = line.partition("=")[0].strip().lower()
         if key == "home":
             lines.append(f"home = {copy / BASE / 'bin'}")
-        elif key not in ("executable", "command"):  # where the environment was created
+        elif key not in ("executable", "command"):  # The original environment
             lines.append(line)
 
     return "\n".join(lines) + "\n"
 
 
 def link_library(content: Path) -> None:
-    """Link the interpreter's shared library, if it has one, from a separate folder."""
+    """In a separate folder, link to the interpreter's shared library, if it has one."""
     for part in (BASE, ENVIRONMENT):
         libraries = sorted((content / part / "lib").glob("libpython*.so*"))
         for library in libraries:

@@ -94,7 +94,7 @@ class TrainingLoop:
         heartbeat: HeartbeatWriter,
         until: int = 0,
     ) -> None:
-        """Prepare to train until step `until`, without a save there; 0 means the training's end."""
+        """Prepare to train until step `until`, without a save there, or to the end if it is 0."""
         self.spec = spec
         self.until = until
         self.log = log
@@ -112,8 +112,9 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached sample order, by file: first the checkpoint's, then those of
-        this start."""
+        """Checksums of the cached sample order by file: at first those in the checkpoint, then
+        those of this start.
+        """
         self.pending: PendingSave | None = None
         self.newest_shared = 0
         """Iteration of the newest checkpoint on the shared file system."""
@@ -145,8 +146,8 @@ class TrainingLoop:
             self._sample()
 
         if self.spec.tuning.gc_interval:
-            # Python's automatic garbage collection runs at different steps on each rank, and all
-            # ranks would wait for each of them.
+            # Python's automatic garbage collection would run at different steps on each rank, and
+            # all ranks would wait for each collection.
             gc.disable()
             gc.collect()
 
@@ -180,7 +181,7 @@ class TrainingLoop:
 
     def _do_between_steps(self, validation: Any, *, at_end: bool) -> None:
         """Collect garbage, evaluate, and copy to node memory, whenever each is due."""
-        # Done on all ranks at the same step, so that no rank waits for another's collection
+        # All ranks collect at the same step, so that no rank waits for the collection of another
         if self._at(self.spec.tuning.gc_interval):
             gc.collect()
 
@@ -222,7 +223,7 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # All ranks need these steps, because they skip a spike together.
+            # All ranks need these steps, because all ranks skip the samples of a spike together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -262,7 +263,7 @@ class TrainingLoop:
         if torch.distributed.get_rank() != 0:
             return
         # This also applies to a plan that does not allow fewer replicas, because the previous start
-        # may have used another plan.
+        # may have used a different plan.
         change = replicas_change(self.spec, self.log.earlier_events())
         if change is not None:
             self._say(
@@ -282,12 +283,12 @@ class TrainingLoop:
             self._report_slower(reason)
 
     def _report_compiler_faults(self) -> None:
-        """Report what torch could not compile on this rank since the last step."""
+        """Report the functions that torch could not compile on this rank since the last step."""
         for reason in self.compiler_faults.take():
             self._report_slower(reason)
 
     def _report_slower(self, reason: str) -> None:
-        """Report why steps take longer than planned. Rank 0 writes an event as well."""
+        """Report why steps take longer than planned. Rank 0 also writes an event."""
         rank = torch.distributed.get_rank()
         say(f"rank {rank} on {socket.gethostname()}: {reason}")
         self.log.event("slower_kernels", reason=reason)
@@ -348,7 +349,7 @@ class TrainingLoop:
         )
 
     def _pass_over_again(self) -> None:
-        """Skip again the steps that an earlier segment skipped but did not save."""
+        """Skip the steps again that an earlier segment skipped but did not save."""
         if bad_steps.may_roll_back(self.spec.limits):
             earlier = share_value(self.log.rolled_back())
             passed_over = self.progress.passed_over
@@ -392,7 +393,7 @@ class TrainingLoop:
             self._report_replay()
 
         self.log.alarms(self.stepper.memory.agree(self.stepper.leaks))
-        # A save in progress already uses the space that it needs
+        # A save in progress already occupies the space that it needs
         if self.log.ranks.rank == 0 and was_computed and self.pending is None:
             self.log.alarms(self.disk.look(record.iteration, record.seconds))
 
@@ -409,7 +410,7 @@ class TrainingLoop:
     def _report_slow_ranks(self) -> None:
         """Report this rank if it is slow.
 
-        All ranks have all times, but only the rank itself knows its machine.
+        All ranks have all times, but only a slow rank itself knows its machine.
         """
         times = self.stepper.rank_times
         if times is None:
@@ -486,11 +487,11 @@ class TrainingLoop:
         for step in steps:
             passed_over.append([step.first_sample, step.last_sample])
 
-        # The same object stays in use, because other objects refer to it.
+        # The same object is updated in place, because other objects refer to it.
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A later checkpoint that is broken is replaced by a new one
+        # A new checkpoint will replace a later one that is damaged
         self.saved_iteration = self.progress.iteration
         self.log.segment = segment
         lineage = {}
@@ -574,8 +575,8 @@ class TrainingLoop:
         ):
             return
 
-        # The activity is not "saving": a hundred short copies would make the watchdog expect short
-        # saves.
+        # The activity is not called "saving", because a hundred short copies would make the
+        # watchdog expect short saves.
         with self.heartbeat.during("copying"):
             self.near.save(self.progress, self.saved_order, self.newest_shared)
 
@@ -591,10 +592,10 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Check the network's speed and the reload of a checkpoint for the gate of the smoke test.
+        """Measure the network's speed and reload a checkpoint, for the gate of the smoke test.
 
-        The results are events: the speed, and the loss of a batch before and after a step and after
-        a reload.
+        The results are written as events: the speed, and the loss of a batch before a step, after
+        it, and after a reload.
         """
         seconds, speed = sum_speed(MESSAGE_BYTES, NETWORK_ROUNDS)
         ranks = self.spec.parallel.world_size
@@ -630,7 +631,7 @@ class TrainingLoop:
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
-        """Continue the plan's prompt until a document ends.
+        """Continue the plan's prompt until the document ends.
 
         The same weights always give the same text.
         """
@@ -649,7 +650,7 @@ class TrainingLoop:
                 )
 
             # The last rank is in the last pipeline stage, so it has the scores and sends the token
-            # to the others.
+            # to the other ranks.
             torch.distributed.broadcast(token, src=torch.distributed.get_world_size() - 1)
             ids.append(int(token))
             if ids[-1] == spec.sampling.end_of_document:
@@ -664,21 +665,21 @@ class TrainingLoop:
 
 @dataclass
 class StepOutcome:
-    """The result of one step."""
+    """The result of a step."""
 
-    # Mean over all ranks; nan if the step was skipped
+    # Mean over all ranks, or NaN if the step was skipped
     loss: float
     stop_request: int
     update: OptimizerUpdate
-    # Seconds by part of the step
+    # Seconds of each part of the step
     parts: dict[str, float] = field(default_factory=dict)
-    # Whether the loss is far above earlier ones, so that the update was skipped
+    # Whether the update was skipped because the loss is far above earlier losses
     jumped: bool = False
     was_computed: bool = False
 
 
 class Stepper:
-    """Runs one iteration: read, compute, agree on the loss of all ranks, update, judge the step."""
+    """Runs an iteration: read, compute, agree on the loss of all ranks, update, judge the step."""
 
     def __init__(
         self,
@@ -705,7 +706,7 @@ class Stepper:
         self.memory = MemoryWatch(spec)
         # Leaks of all ranks in bytes per step, if the last step exchanged them
         self.leaks: list[float] = []
-        # Computing time of this rank in each step since the last exchange
+        # This rank's computing time in each step since the last exchange
         self._own_seconds: list[float] = []
         self.replayer = make_replayer(spec, engine)
         # Whether a part of the last step was computed twice
@@ -716,8 +717,8 @@ class Stepper:
     ) -> tuple[StepRecord, int, BadStep | None]:
         """Run one iteration.
 
-        Return its record, a stop request of any rank, and the fault of a bad step. A bad step
-        changes no weight.
+        Return its record, a stop request from any rank, and the fault of a bad step. A bad step
+        does not change any weight.
         """
         spec = self.spec
         self.is_replayed = False
@@ -777,7 +778,7 @@ class Stepper:
         return record, outcome.stop_request, bad
 
     def _no_update(self) -> OptimizerUpdate:
-        """Return the optimizer's result for a step that is not taken."""
+        """Return the optimizer's result for a step that it does not take."""
         loss_scale = self.scale if math.isfinite(self.scale) else 1.0
         return OptimizerUpdate(math.nan, True, loss_scale)
 
@@ -796,7 +797,7 @@ class Stepper:
         num_microbatches: int,
         rate: float,
     ) -> StepOutcome:
-        """Compute the gradient, share the loss, and update the weights unless the loss is bad."""
+        """Compute the gradients, share the loss, and update the weights unless the loss is bad."""
         spec = self.spec
         iteration = progress.iteration + 1
         update = self._no_update()
@@ -806,13 +807,13 @@ class Stepper:
             rank_loss = self._compute(batches, num_microbatches, iteration)
 
         rank_loss = injected_faults.armed.loss(rank_loss, iteration)
-        # If the clock is late, the times are those of the previous step, because the GPU has not
-        # finished this one.
+        # If the clock is late, these are the times of the previous step, because the GPU has not
+        # finished this step.
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has finished these parts by now; the optimizer's time is that of the previous
-            # step
+            # The GPU has finished these parts by now. The time of the optimizer is the one from the
+            # previous step
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
             jumped = (
@@ -820,7 +821,7 @@ class Stepper:
                 and is_finite
                 and self.watch.loss.excess(loss) > 1
             )
-            # In fp16, the optimizer handles an overflow: it skips the step and halves the loss
+            # In fp16, the optimizer handles an overflow by skipping the step and halving the loss
             # scale.
             if not jumped and (is_finite or spec.precision.format == "fp16"):
                 update = self.engine.update(rate)
@@ -869,9 +870,9 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """Return what was wrong with the step after `progress`, if anything.
+        """Return the fault of the step after `progress`, or None.
 
-        An fp16 overflow that halves the scale is not a fault.
+        An fp16 overflow that halves the loss scale is not a fault.
         """
         before = self.scale
         self.scale = update.loss_scale
@@ -913,10 +914,10 @@ class Stepper:
         num_microbatches: int,
         iteration: int,
     ) -> tuple[float, int]:
-        """Return the mean loss of the global batch, and a stop request of any rank.
+        """Return the mean loss of the global batch, and a stop request from any rank.
 
-        Every few steps, all ranks' times are included. A single reduction carries everything,
-        because each further one would make all ranks wait for each other again.
+        Every few steps, all ranks also exchange their times. A single reduction carries everything,
+        because each additional one would make all ranks wait for each other again.
         """
         request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
@@ -948,7 +949,7 @@ class Stepper:
             if num_requests:
                 return loss, number
 
-        # If no signal arrived, -1 means that at least one rank has reached its time limit.
+        # If no signal has arrived, -1 means that at least one rank has reached its time limit.
         return loss, -int(clock_requests > 0)
 
 
@@ -967,7 +968,10 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise `RefusedError` if checkpoints cannot be written, before hours of training are lost."""
+    """Raise `RefusedError` if checkpoints cannot be written.
+
+    Otherwise hours of training might be lost.
+    """
     parent = folder
     while not parent.exists() and not parent.is_symlink():
         parent = parent.parent
@@ -981,7 +985,7 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# Measuring is not worthwhile for shorter trainings
+# A shorter training run is not worth the time to measure
 SHORTEST_MEASURED_ITERATIONS = 10
 
 
@@ -1004,6 +1008,6 @@ def measured_tflops(number_format: str) -> float:
         wait_for_gpu()
         best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    # One multiplication and one addition for each of the size^3 terms
+    # A multiplication and an addition for each of the size^3 terms
     flops = 2 * size**3
     return flops / best_seconds / 1e12

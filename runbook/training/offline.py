@@ -76,7 +76,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def score(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Return the log likelihoods of `pairs` for each of `weights`, on the first rank."""
+    """Return the log likelihoods of `pairs` for each entry of `weights`, on the first rank."""
     from runbook.training.scoring import Scorer
 
     scorers = (Scorer(spec, name) for name in request.weights)
@@ -128,7 +128,7 @@ def main() -> int:
 
         # Weights have the names of megatron-core's own layers.
         os.environ[gpt_model.TRANSFORMER_ENGINE_VARIABLE] = "0"
-        # A checkpoint written on GPUs may be used on any machine
+        # A checkpoint that was written on GPUs can be used on any machine
         if spec.device == CPU:
             hide_gpus()
         cpu.answer_for_cpu()
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """Return the plan for this many ranks: the training's layout, or a single rank."""
+    """Return the plan for this many ranks, with the training's layout or with a single rank."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

@@ -11,23 +11,24 @@ from runbook.plan_file.offline_defaults import SHARD_BYTES, TEMPERATURE
 class OfflineRequest:
     """A request. Each command reads its own keys."""
 
-    # Iteration of the checkpoint; 0: the newest complete one
+    # Iteration of the checkpoint, or 0 for the newest complete one
     iteration: int = 0
     prompts: tuple[tuple[int, ...], ...] = ()
     # Largest number of tokens to draw after each prompt
     tokens: int = 0
-    # At 0, the most likely token is always taken
+    # At temperature 0, the most likely token is always taken
     temperature: float = TEMPERATURE
     top_p: float = 0.0
-    """Draw from the most likely tokens that together have this probability; 0: from the 40 most
-    likely."""
+    """Draw from the most likely tokens that together have this probability, or from the 40 most
+    likely tokens if it is 0.
+    """
     # If False, all tokens are recomputed for each new token
     cache: bool = True
     # Seed for drawing; None means the plan's seed
     seed: int | None = None
     # Tokens that end a text, in addition to the end-of-document token
     stops: tuple[int, ...] = ()
-    # Compute in float32 with the optimizer's float32 weights, as `score` does
+    # Whether to compute in float32 with the optimizer's float32 weights, as `score` does
     exact: bool = False
     out: str = ""  # Folder to export to
     # Largest size of a file of weights, in bytes

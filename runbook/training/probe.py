@@ -1,7 +1,7 @@
 """`python -m runbook.training.probe --out FOLDER`: examine a rank's machine and its links.
 
 The program is started like the trainer, and writes FOLDER/probe-<rank>.json. A value that cannot be
-determined is null, with the reason. With --only-torch the program examines only torch and the
+determined is null, with the reason. With --only-torch, the program examines only torch and the
 devices, and prints the result.
 """
 
@@ -30,13 +30,13 @@ PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 60
-"""Longest wait of the ranks for each other, and in each process group.
+"""How long ranks wait for each other, and in each process group.
 
-The first NCCL collective over 1,024 ranks takes a few seconds. A collective that takes a minute
+The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
 hangs.
 """
 MATRIX_SIZE = {True: 8192, False: 1024}
-"""Rows of the timed matrix product, on a GPU and on a CPU."""
+"""Rows of the matrices in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
 """Bytes of the timed copy in memory, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
@@ -44,14 +44,17 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with. Another library of the same name may replace them."""
+"""Libraries that torch was built with. A different library with the same name may replace them."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
-"""Time for all ranks to arrive: the slowest node imports torch and megatron-core from a cold file
-system.
+"""Time for all ranks to arrive.
+
+The slowest node has to import torch and megatron-core from a cold file system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra time for torch's own time-out, because torch's error is more informative."""
+"""Extra time in which torch's own time-out can take effect, because torch's error is more
+informative.
+"""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
@@ -63,8 +66,9 @@ clock late.
 """
 
 Facts = dict[str, object]
-"""The findings about a rank. A part is None until it has been examined, and stays None if `errors`
-has a reason for it.
+"""The findings about a rank.
+
+A part is None until it has been examined, and stays None if `errors` contains a reason.
 """
 
 
@@ -90,7 +94,7 @@ def main() -> int:
         return 0
 
     die_with_launcher(ranks)
-    # NCCL then reports its transport. Sockets are a fault if the site names a fast network.
+    # This makes NCCL report its transport. Sockets are a fault if the site names a fast network.
     os.environ.setdefault("NCCL_DEBUG", "INFO")
     os.environ.setdefault("NCCL_DEBUG_SUBSYS", "INIT,NET")
     errors: dict[str, str] = {}
@@ -128,13 +132,13 @@ def main() -> int:
     look("torch", _look_at_torch)
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
-    # Saved first, because the process is ended if the ranks cannot connect
+    # The findings are saved first, because this process is killed if the ranks cannot connect
     _save(facts, arguments.out, ranks.rank)
     if facts["torch"]:
         deadline = Deadline(facts, arguments.out, ranks.rank)
         if arguments.layout:
-            # Imported before the ranks connect, because a slow import afterwards would look like a
-            # hung group.
+            # These modules are imported before the ranks connect, because a slow import afterwards
+            # would look like a hung group.
             with contextlib.suppress(ImportError):
                 importlib.import_module("megatron.core.parallel_state")
 
@@ -148,7 +152,7 @@ def main() -> int:
 
 
 def _installed_version(name: str) -> str | None:
-    """Return the version of a package. Return None if it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     for distribution in distributions(name=name):
         return distribution.version
     return None
@@ -157,7 +161,7 @@ def _installed_version(name: str) -> str | None:
 class Deadline:
     """Ends this rank if a collective step takes too long.
 
-    The step's name is left in a file.
+    A file then contains the name of the step.
     """
 
     def __init__(
@@ -217,10 +221,7 @@ def _save(facts: Facts, folder: Path, rank: int) -> None:
 
 
 def write_speed(folder: Path, rank: int) -> Facts:
-    """Return the speed of writing and syncing a file, and the error of the file server's clock.
-
-    The error is in seconds.
-    """
+    """Return the speed of writing a file, and the error of the file server's clock in seconds."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f".probe-{rank}.{os.getpid()}"
     content = os.urandom(WRITTEN_BYTES)
@@ -239,7 +240,7 @@ def write_speed(folder: Path, rank: int) -> Facts:
     finally:
         path.unlink(missing_ok=True)
 
-    # Zero if the file's time is within that interval
+    # The error is zero if the file's time is within that interval
     skew = max(0.0, before - written, written - after)
     speed = WRITTEN_BYTES / seconds
     return {
@@ -270,9 +271,9 @@ def _look_at_torch() -> Facts:
 
 
 def _loaded_libraries() -> dict[str, str]:
-    """Return the loaded files of the libraries that torch was built with.
+    """Return the files of torch's libraries that are loaded.
 
-    Keys are names without version. For a link, the path is that of its target.
+    Keys are library names without versions. A link is replaced with its target.
     """
     libraries = {}
     for line in Path("/proc/self/maps").read_text().splitlines():
@@ -301,7 +302,7 @@ def _time_devices() -> Facts:
 
 
 def _time_device(device: Any) -> Facts:
-    """Return the TFLOP/s of a matrix product, and the bytes per second of a copy on the device."""
+    """Return the TFLOP/s of a matmul, and the bytes per second of a copy on the device."""
     import torch
 
     cuda = on_gpu()
@@ -316,24 +317,21 @@ def _time_device(device: Any) -> Facts:
     product = matrix @ matrix
     return {
         "tflops": 2 * rows**3 / product_seconds / 1e12,
-        # A copy reads and writes each byte.
+        # A copy both reads and writes each byte.
         "bytes_per_second": 2 * source.nbytes / copy_seconds,
         "product_is_right": bool((product == rows).all()),
     }
 
 
 def _core_flops(number_format: str) -> float | None:
-    """Return the FLOP/s of one core in a matrix product as the trainer computes it.
-
-    Return None on a GPU.
-    """
+    """Return the FLOP/s of one core in a matmul as the trainer computes it, or None on a GPU."""
     import torch
 
     from runbook.training import cpu
 
     if on_gpu():
         return None
-    # A separate table, because importing gpt_model loads megatron-core
+    # This is a separate table, because importing gpt_model would load megatron-core
     dtypes = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
     cpu.widen_half_matmuls()
     torch.set_num_threads(1)
@@ -363,7 +361,7 @@ def _quickest_seconds(action: Callable[[], object]) -> float:
 
 @dataclass(frozen=True)
 class NamedGroup:
-    """A process group with the trainer's name for it."""
+    """A process group and the trainer's name for it."""
 
     name: str
     members: tuple[int, ...]
@@ -376,7 +374,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
     Sum over each group of this rank.
 
     `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum over a group opens
-    its connections, so a group that was created may still hang.
+    its connections, so a group that has been created may still hang.
     """
     groups = _make_groups(layout, deadline)
     results = []
@@ -391,10 +389,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core create its groups as in the trainer.
-
-    Return the groups in the order of their creation.
-    """
+    """Let megatron-core create its groups as in the trainer. Return them in order of creation."""
     import torch
     from megatron.core import parallel_state
 
@@ -428,7 +423,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 def _sum_over(group: NamedGroup) -> Facts:
     """Sum a megabyte over a group.
 
-    Return its name, the seconds of its first sum, and whether the sum is right.
+    Return the group's name, the seconds of its first sum, and whether the sum is correct.
     """
     import torch
 
@@ -521,5 +516,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # Exit handlers of gloo may wait for ranks that have ended
+    # gloo's exit handlers might wait for ranks that no longer run
     os._exit(code)

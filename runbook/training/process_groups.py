@@ -1,4 +1,4 @@
-"""Process groups: the rendezvous, agreement between ranks, and the end."""
+"""Process groups: the rendezvous, agreement between ranks, and leaving the groups."""
 
 import contextlib
 import datetime
@@ -51,8 +51,8 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
         number = own_gpu(ranks.local_rank, torch.cuda.device_count())
         torch.cuda.set_device(number)
     elif ranks.master_address in LOOPBACK:
-        # Otherwise gloo listens on the address of the host name, which may not resolve on a laptop
-        # or in a container.
+        # Otherwise gloo would listen on the address of the host name, which may not resolve on a
+        # laptop or in a container.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
     if ranks.launcher == "torchrun":
@@ -101,7 +101,7 @@ def has_listener(port: int) -> bool:
 
 
 def make_parallel_groups(spec: PhasePlan) -> int:
-    """Make the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
+    """Create the tensor, pipeline and data-parallel groups, and seed this rank's random numbers.
 
     Return this rank's pipeline stage.
     """
@@ -123,10 +123,9 @@ def make_parallel_groups(spec: PhasePlan) -> int:
 
 
 def seed_ranks(seed: int, *, graphs: bool = False) -> None:
-    """Seed dropout: ranks that compute the same activations get the same masks.
+    """Seed dropout, so that exactly the ranks that compute the same activations get the same masks.
 
-    All other ranks get different masks. With `graphs`, use a generator that CUDA graphs can
-    advance.
+    With `graphs`, use a generator that CUDA graphs can advance.
     """
     from megatron.core import parallel_state, tensor_parallel
 
@@ -164,7 +163,7 @@ def wait_for_gpu() -> None:
 def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
     """Return the median seconds of a sum over all ranks, and the bus bandwidth.
 
-    As in nccl-tests, the bandwidth is 2 (n - 1) / n x bytes / s.
+    As in nccl-tests, the bus bandwidth is 2 (n - 1) / n x bytes / s.
     """
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
@@ -183,7 +182,7 @@ def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
 
 
 def share_value(value: T, source: int = 0) -> T:
-    """Return the value of rank `source`."""
+    """Return the value that rank `source` passed, on all ranks."""
     box = [value]
     torch.distributed.broadcast_object_list(box, src=source)
     return box[0]
@@ -197,7 +196,7 @@ def reduce_number(number: int, operation: Any = torch.distributed.ReduceOp.SUM) 
 
 
 def gather_on_first_rank(value: T) -> list[T]:
-    """Return the values of all ranks on rank 0, and an empty list elsewhere."""
+    """Return the values of all ranks on rank 0, and an empty list on other ranks."""
     if torch.distributed.get_rank() == 0:
         values = [value] * torch.distributed.get_world_size()
     else:
@@ -237,10 +236,10 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
     return share_value(run_on_all_ranks(lambda: action() if first else None))  # type: ignore[return-value]
 
 
-# Interval at which rank 0 reports that it is alive while it works alone
+# Interval in seconds at which rank 0 reports that it is alive while it works alone
 SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
-# Checks per second by all ranks together, at the first rank's store
+# How often per second all ranks together check the first rank's store
 CHECKS_PER_SECOND = 200.0
 _long_actions = itertools.count()
 
@@ -248,8 +247,8 @@ _long_actions = itertools.count()
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
     """Run an action on the first rank, even if it takes longer than the process groups' time-out.
 
-    The other ranks wait at the store, outside of any collective. The waiting ranks give up when
-    rank 0 has shown no sign of life for `silence_seconds`.
+    The other ranks wait at the store, outside of any collective. The waiting ranks give up if rank
+    0 has shown no sign of life for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0
@@ -345,14 +344,14 @@ _RENDEZVOUS_CAUSES = {
     "timed out": RendezvousCause.RANK_0_SILENT,
     "connection refused": RendezvousCause.NOTHING_LISTENS,
 }
-"""Cause by a pattern in torch's message. The first pattern that matches decides."""
+"""The cause for each pattern in torch's message. The first pattern that matches applies."""
 
 
 @contextlib.contextmanager
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
-    """Join the other ranks in the body.
+    """Guard the body, in which this rank joins the others.
 
-    Raise `TrainingError` with the cause if that fails. End the process if the body hangs.
+    Raise `TrainingError` with the cause if that fails, and end the process if the body hangs.
     """
     where = f"{ranks.master_address}:{ranks.master_port}"
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"

@@ -1,4 +1,4 @@
-"""Ranks and devices: the process's place in the job, and the device on which it computes.
+"""Ranks and devices: a process's position in its job, and the device on which it computes.
 
 This module does not import torch.
 """
@@ -51,8 +51,8 @@ _LAUNCHERS = {
 def ranks_from(environment: Mapping[str, str]) -> Ranks:
     """Return the rank and world size from the launcher's variables.
 
-    Without a launcher there is only one rank. SLURM_PROCID alone does not prove a launcher, because
-    it is also set in a batch script, which is not a task of a step.
+    Without a launcher there is only one rank. SLURM_PROCID alone does not prove that there is a
+    launcher, because it is also set in a batch script, which is not a task of a step.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -147,23 +147,23 @@ def die_with_launcher(ranks: Ranks) -> None:
         0,
         0,
     )
-    # The launcher died between these two lines
+    # The launcher has died between these two lines
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-# The plan's device for a site without accelerators; every other value names an accelerator
+# The plan's device for a site without accelerators. Every other value names an accelerator
 CPU = "cpu"
 
 HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""Variables with which a launcher shows each rank only its own GPU."""
+"""Variables by which a launcher shows each rank only its own GPU."""
 
 
 def use_planned_device(device: str) -> None:
-    """Use the device that the plan names: the GPUs that torch sees, or a CPU.
+    """Use the device that the plan names: the GPUs that torch finds, or a CPU.
 
     Call this before torch first searches for a GPU.
     """
@@ -199,7 +199,7 @@ def hide_gpus() -> None:
 def on_gpu() -> bool:
     """Return whether this rank computes on a GPU.
 
-    The result is True only if the plan names a GPU and `use_planned_device` was called.
+    It does so only if the plan names a GPU and `use_planned_device` has been called.
     """
     import torch
 
@@ -209,7 +209,7 @@ def on_gpu() -> bool:
 def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
     """Return the number of cores for this rank.
 
-    The ranks that torchrun started here share the process's cores.
+    Ranks that torchrun has started on this machine share the cores of the process.
     """
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
@@ -240,11 +240,11 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 
 
 def claim_gpu(store: Any, rank: int, number: int) -> None:
-    """Refuse to train if another rank uses the same GPU; `store` is shared by all ranks.
+    """Refuse to train if another rank uses the same GPU.
 
-    NCCL would report this only at the first sum, without naming the ranks. If two ranks each see
-    one GPU as number 0, they cannot notice this on their own. A GPU without an identity (older
-    torch versions) is not checked.
+    All ranks share `store`. NCCL would report the conflict only at the first sum, without naming
+    the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on their
+    own. A GPU without an identity (older torch versions) is not checked.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The order of documents and sequences, and the part of it that each data-parallel replica gets."""
+"""The order of documents and sequences, and each data-parallel replica's part of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class DataParallelShare:
     def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
         """Return the sample numbers of each micro-batch of the step after `consumed_samples`.
 
-        A step uses the same samples with any number of replicas: those after `consumed_samples`.
+        With any number of replicas, a step uses the same samples: those after `consumed_samples`.
 
         >>> [list(part) for part in DataParallelShare(micro=2, copies=2, copy=1).indices(100, 2)]
         [[102, 103], [106, 107]]
@@ -35,7 +35,7 @@ def shuffled_epochs(
 ) -> tuple[numpy.ndarray[Any, Any], numpy.ndarray[Any, Any]]:
     """Return the document order and the sample order, both shuffled within each epoch.
 
-    `ends` has the number of samples up to each end.
+    `ends` contains the number of samples up to the end of each epoch.
 
     >>> short, long = (shuffled_epochs(numpy.arange(5), ends, seed=1) for ends in ([3], [3, 7]))
     >>> [part.tolist() for part in short], [part.tolist() for part in long]

@@ -1,4 +1,4 @@
-"""Draws texts from a model, one token after another."""
+"""Samples texts from a model, one token after another."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def draw_token(
     """Draw one of the most likely tokens.
 
     Candidates are the smallest set of tokens whose probabilities sum to `top_p`, or the first
-    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, always take the most likely token, which
-    small models repeat forever.
+    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, always take the most likely token. Small
+    models then repeat themselves forever.
     """
     best, tokens = torch.topk(logits, len(logits) if top_p else min(LIKELIEST_TOKENS, len(logits)))
     if not temperature:
@@ -124,7 +124,7 @@ class _Scores:
         spec: PhasePlan,
         cached: int,
     ) -> None:
-        # Imported here, because the training loop draws its sample without this part of
+        # This is imported here, because the training loop draws its sample without this part of
         # megatron-core
         from megatron.core.inference.contexts import StaticInferenceContext
 

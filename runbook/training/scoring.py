@@ -1,8 +1,7 @@
 """Computes the likelihood of texts under a model, in any layout, for `offline score`.
 
 The module uses the plan's tensor and pipeline parallelism, and the replicas share the texts.
-Everything is computed in float32, with the optimizer's float32 weights where the checkpoint has
-them.
+Everything is computed in float32, with the optimizer's float32 weights if the checkpoint has them.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ BATCH_TOKENS = 1024
 
 
 def in_float32(spec: PhasePlan) -> PhasePlan:
-    """Return the same model in float32, without options that only training needs."""
+    """Return the plan of the same model in float32, without options that only training needs."""
     precision = dataclasses.replace(spec.precision, format="fp32", fp8="none")
     return dataclasses.replace(
         spec,
@@ -56,7 +55,7 @@ class Scorer:
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
         """Score each continuation of a context.
 
-        Return its log probability, and whether each of its tokens is the likeliest.
+        Return its log probability, and whether all of its tokens are the most likely ones.
         """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()
@@ -110,13 +109,13 @@ class Scorer:
 
 
 def _likelihood(scores: torch.Tensor, tokens: list[int]) -> tuple[float, bool]:
-    """Return the log probability of these tokens, and whether each of them is the likeliest.
+    """Return the log probability of these tokens, and whether each of them is the most likely.
 
     `scores` [token, vocabulary] are log probabilities.
     """
     ids = torch.tensor(tokens, device=scores.device)[:, None]
     likelihoods = scores.gather(1, ids)[:, 0]
-    # In double precision, because thousands of values are summed for a long text.
+    # This sum is in double precision, because a long text has thousands of values.
     log_probability = float(likelihoods.double().sum())
     return log_probability, bool((likelihoods == scores.amax(-1)).all())
 

@@ -24,8 +24,8 @@ from runbook.training.messages import TrainingMessage
 SCANNED_BYTES = 2**30
 """Bytes of a .bin file that are scanned for ids outside the vocabulary.
 
-In longer files, the scanned blocks are spread over the whole length. The loop also checks every
-batch it reads.
+In longer files, the scanned blocks are spread over the whole length. The training loop also checks
+every batch that it reads.
 """
 
 
@@ -46,7 +46,8 @@ class TokenFile:
 def check_token_files(spec: PhasePlan) -> dict[str, int]:
     """Return the number of tokens by file.
 
-    Raise `RefusedError` if a file is missing, broken, too short, or of another type or vocabulary.
+    Raise `RefusedError` if a file is missing, damaged or too short, or has the wrong type or
+    vocabulary.
     """
     if spec.data.mock:
         return {}
@@ -84,7 +85,7 @@ def check_token_files(spec: PhasePlan) -> dict[str, int]:
 
 
 def _check_sources(spec: PhasePlan) -> None:
-    """Check that weights are numbers above 0, and that no file is listed twice for one use."""
+    """Check that weights are numbers above 0, and that no file is listed twice for the same use."""
     problems: list[str] = []
     uses = {"train": spec.data.train, "validation": spec.data.validation, "test": spec.data.test}
     for use, sources in uses.items():
@@ -205,7 +206,7 @@ def _check_index(
     documents: int,
     block: int = 2**22,
 ) -> None:
-    """Check that sequences follow one another without gaps and that documents cover them.
+    """Check that sequences follow one another without gaps, and that documents cover them.
 
     Megatron-core assumes both.
     """
@@ -249,9 +250,9 @@ def _check_index(
 
 
 def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
-    """Return the highest id in the file, or a negative id, and its position.
+    """Return the highest id in the file (or a negative id) and its position.
 
-    The function reads at most about `scanned` bytes.
+    At most about `scanned` bytes are read.
     """
     size = file.tokens * file.dtype.itemsize
     highest = 0
@@ -260,7 +261,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
         for start, length in _blocks(size, scanned):
             stream.seek(start)
             block = numpy.frombuffer(stream.read(length), file.dtype)
-            # As an unsigned number, a negative id is far larger than any vocabulary
+            # Read as an unsigned number, a negative id is far larger than any vocabulary
             ids = block.view(numpy.dtype(f"<u{file.dtype.itemsize}"))
             if len(ids) and ids[at := int(ids.argmax())] > highest:
                 highest = int(ids[at])
@@ -270,7 +271,7 @@ def highest_token(file: TokenFile, scanned: int) -> tuple[int, int]:
 
 
 def _blocks(size: int, scanned: int, block: int = 2**24) -> Iterator[tuple[int, int]]:
-    """Return starts and lengths of blocks: the whole file, or blocks spread evenly over it."""
+    """Return the starts and lengths of blocks that cover the file or are spread evenly over it."""
     starts = list(range(0, size, block))
     if size > scanned:
         count = max(2, scanned // block)

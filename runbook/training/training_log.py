@@ -30,7 +30,7 @@ from runbook.training.trackers.processes import TrackerProcesses
 
 @dataclass(frozen=True)
 class StepRecord:
-    """One iteration, as a line of metrics.jsonl."""
+    """An iteration, as a line in metrics.jsonl."""
 
     iteration: int
     consumed_samples: int
@@ -48,7 +48,7 @@ class StepRecord:
     # Seconds of the forward and backward passes, and of the optimizer (on a GPU, of the previous
     # step). Empty for a skipped step
     parts: dict[str, float]
-    # Other numbers of the engine, by their names in metrics.jsonl
+    # Other numbers from the engine, by their names in metrics.jsonl
     numbers: Mapping[str, float]
 
 
@@ -60,7 +60,7 @@ class TrainingLog:
         self.ranks = ranks
         self.segment = 0
         self.measured_tflops = spec.log.measured_tflops
-        """TFLOP/s of a large matrix product on this machine; 0 if not measured."""
+        """TFLOP/s of a large matmul on this machine; 0 if not measured."""
         self._unwritable: set[Path] = set()
         self._interval: list[StepRecord] = []
         self._board: Any = None
@@ -68,9 +68,9 @@ class TrainingLog:
         self._trackers = TrackerProcesses(say)
 
     def begin(self, segment: int) -> None:
-        """Open the log files, which stay open during the training.
+        """Open the log files, which stay open during training.
 
-        Call this once training really begins, so that a refused start leaves no files behind.
+        Call this only once training really begins, so that a refused start leaves no files behind.
         """
         self.segment = segment
         if self.ranks.is_last:
@@ -95,7 +95,7 @@ class TrainingLog:
             self.alerts.send_event(record)
 
     def earlier_starts(self) -> int:
-        """Return the number of earlier segments of this training, from events.jsonl.
+        """Return the number of earlier segments of this training run, from events.jsonl.
 
         A segment begins with a start or a rollback. Call this on rank 0 only.
         """
@@ -117,7 +117,7 @@ class TrainingLog:
     def earlier_events(self) -> list[dict[str, Any]]:
         """Return the events of this phase since the last "begun". Call this on rank 0 only.
 
-        The event "begun" means that an earlier training was moved away.
+        The event "begun" means that an earlier training run was moved away.
         """
         path = self.spec.path(self.spec.log.events)
         events = list[dict[str, Any]]()
@@ -127,7 +127,7 @@ class TrainingLog:
             return []
 
         for line in lines:
-            with contextlib.suppress(ValueError, RecursionError):  # A kill truncated the line
+            with contextlib.suppress(ValueError, RecursionError):  # A kill has truncated the line
                 event = json.loads(line)
                 if isinstance(event, dict) and event.get("phase") == self.spec.phase:
                     if event.get("event") == "begun":
@@ -137,7 +137,7 @@ class TrainingLog:
         return events
 
     def recent_steps(self, iteration: int) -> list[RecentStep]:
-        """Return this training's most recent steps up to an iteration, which show its usual values.
+        """Return this run's most recent steps up to an iteration, which show its usual values.
 
         Call this on rank 0 only.
         """
@@ -204,7 +204,7 @@ class TrainingLog:
             self._append(self.spec.log.rank_times, line)
 
     def replay(self, line: Mapping[str, object]) -> None:
-        """Write a line about a part that was computed twice to replay.jsonl, on rank 0."""
+        """Write a line to replay.jsonl about a part that was computed twice, on rank 0."""
         self._append(self.spec.log.replay, {**line, "segment": self.segment})
 
     def alarms(self, alarms: Iterable[Alarm]) -> None:
@@ -239,7 +239,7 @@ class TrainingLog:
         samples: int,
         seconds: float,
     ) -> None:
-        """Report one evaluation."""
+        """Report an evaluation."""
         if not self.ranks.is_last:
             return
         say(validation_lines(iteration, loss))
@@ -258,7 +258,7 @@ class TrainingLog:
         prompt: Sequence[int],
         ids: list[int],
     ) -> None:
-        """Report one continuation of the prompt."""
+        """Report a continuation of the prompt."""
         if self.ranks.is_last:
             record = {
                 "iteration": iteration,

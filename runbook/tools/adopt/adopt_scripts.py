@@ -89,7 +89,7 @@ class AdoptReport:
     site_block: str = ""
     """Text to paste into the site file."""
     model_entry: str = ""
-    """Text to paste into params/models.yaml; empty if the catalogue has the model."""
+    """Text to paste into params/models.yaml, or empty if the catalogue has the model."""
     differences: Sequence[Row] = ()
     """Differences due to another training program.
 

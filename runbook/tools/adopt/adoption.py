@@ -827,7 +827,7 @@ def _run_file(
     required: Mapping[str, str],
     places: Mapping[int, str],
 ) -> str:
-    """Return the text of a run file; `places` names the place of each line of the script."""
+    """Return the text of a run file; `places` gives the file and line of each script line."""
 
     def source(key: str, _: object) -> str:
         value = carried[key]

@@ -203,11 +203,11 @@ _LONE_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 _NAME_OF_OPTIONS = re.compile(
     r".*(ARG|ARGS|ARGUMENTS|OPT|OPTS|OPTIONS|FLAGS|PARAMS)", re.IGNORECASE
 )
-"""Names of variables that contain options. Other variables after an option are its value."""
+"""Names of variables that contain options. Other variables after an option are the value."""
 
 
 def unset_arguments(shell_words: Sequence[Word]) -> list[str]:
-    """Return the variables that stand for options but that nothing sets.
+    """Return the variables that stand for options but are set nowhere.
 
     >>> unset_arguments([Word("--bf16", 1), Word("__NOT_SET_MORE_ARGS__", 1)])
     ['$MORE_ARGS']
@@ -223,15 +223,16 @@ def unset_arguments(shell_words: Sequence[Word]) -> list[str]:
 
 
 def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
-    """Return whether an option must be read after the layers and stages, wherever it stands."""
+    """Return whether an option must be read after the layers and stages, whatever its position."""
     _, name, _ = option
     return name == "num-layers-per-virtual-pipeline-stage"
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Set the implementation of the loss if the program fuses it, in any order of the options.
+    """Set the implementation of the loss if the program fuses it, in any order of options.
 
-    The implementation alone has no effect: Megatron prints its default into every log.
+    The option for the implementation has no effect by itself, and Megatron logs its default in
+    every run.
     """
     is_fused = False
     implementation: Word | None = None
@@ -251,7 +252,7 @@ def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None
 
 
 def _settle_head_width(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Report heads whose width is not the model's width divided by the number of heads."""
+    """Report a head width other than the model's width divided by the number of heads."""
     hidden = findings.number("training.shape.hidden")
     heads = findings.number("training.shape.heads")
     for _, name, values in pairs(shell_words):
@@ -263,13 +264,13 @@ def _settle_head_width(shell_words: Sequence[Word], findings: Findings) -> None:
 
 
 _POSITIONS = ("learned", "rope")
-"""Positions that a model of the catalogue can have."""
+"""Position embeddings that a model in the catalogue can have."""
 
 
 def _settle_positions(
     shell_words: Sequence[Word], kind: Mapping[str, str | float], findings: Findings
 ) -> None:
-    """Report positions that no model here can have."""
+    """Report position embeddings that no model in the catalogue can have."""
     positions = kind.get("position_embedding", "rope")
     for _, name, values in pairs(shell_words):
         if name == "position-embedding-type" and values and positions not in _POSITIONS:
@@ -279,7 +280,7 @@ def _settle_positions(
 
 FUSION = "--cross-entropy-loss-fusion"
 FUSION_IMPLEMENTATION = "--cross-entropy-fusion-impl"
-"""The options of Megatron-LM that fuse the loss, and that select the implementation."""
+"""The options of Megatron-LM that fuse the loss, and that select its implementation."""
 
 
 def _take_special(
@@ -289,7 +290,7 @@ def _take_special(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Handle an option that sets more than one key, or leave it to the site's file."""
+    """Handle an option that sets several keys, or leave it to the site's file."""
     if name in _SPECIAL and values:
         _SPECIAL[name](values[0], findings)
         _leave_extra_words(f"--{name}", values[1:], 1, findings)
@@ -359,9 +360,9 @@ _PARTS_OF_OTHER_MODELS = {
     "final-logit-softcapping": "capped logits",
     "use-mup": "initial weights and rates that depend on the width",
 }
-"""Options that turn a dense GPT into another model, each with the part that it adds."""
+"""Options that make the model something other than a dense GPT, each with the part that it adds."""
 _ENDLESS_WINDOW = re.compile(r"\(?-1\b")
-"""A window of attention without an end on the left."""
+"""An attention window that is unbounded on the left."""
 _GOES_WITH_EXPERTS = re.compile(
     r"moe-.*|expert-.*|create-moe-param-group|enable-expert-tensor-parallelism|disable-moe-.*"
 )
@@ -378,9 +379,9 @@ def _leave_other_model(
     values: Sequence[Word],
     findings: Findings,
 ) -> None:
-    """Report an option of a model that is not a dense GPT.
+    """Report an option that belongs to a model other than a dense GPT.
 
-    A model with one expert, or without additional layers, is a dense GPT.
+    A model with a single expert, or with no additional layers, is a dense GPT.
     """
     text = _option_text(name, values)
     part = _PARTS_OF_OTHER_MODELS.get(name, "")
@@ -397,7 +398,7 @@ def _leave_other_model(
 
 
 def _is_without_part(name: str, value: str) -> bool:
-    """Return whether an option's value means that the model lacks the option's part."""
+    """Return whether an option has a value with which the model lacks the option's part."""
     if name == "window-size":
         return _ENDLESS_WINDOW.match(value) is not None
     if name == "spec":
@@ -410,11 +411,11 @@ def _is_without_part(name: str, value: str) -> bool:
 
 
 _OFF_AT_ONE = ("rotary-percent", "rotary-seq-len-interpolation-factor")
-"""Options that change nothing with the value 1. Others change nothing with 0."""
+"""Options that have no effect with the value 1. For all others, that value is 0."""
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:
-    """Return an option's values as a site file has them: a number, a text, or true for a flag."""
+    """Return an option's values as in a site file: a number, a string, or true for a flag."""
     if not values:
         return True
     text = " ".join(value.shown for value in values)
@@ -431,7 +432,7 @@ def _take_option(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take the values of a known option, or the single value that the option implies."""
+    """Take the values of a known option, or the value that a flag implies."""
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
@@ -452,7 +453,7 @@ def _take_option(
 
 
 def options_of_site(findings: Findings, framework: str) -> set[str]:
-    """Return the options that the site's file passes to this framework, with normalized names."""
+    """Return the options that the site's file passes to this framework, under normalized names."""
     for name, checkout in findings.site.frameworks.items():
         if name == framework:
             return {option.replace("_", "-") for option in checkout.options}
@@ -529,8 +530,8 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
 def _attention_dropout(share: Word | None, findings: Findings) -> None:
     """Report an attention dropout that differs from the hidden dropout.
 
-    A run file has one value for both. If a script sets only one of the two, the other is the
-    program's default.
+    A run file has only one value for both. If a script sets just one of the two, the other keeps
+    the program's default.
     """
     hidden = findings.carried.get("training.dropout")
     hidden_dropout = hidden.value if hidden else DEFAULT_DROPOUT
@@ -550,7 +551,7 @@ def _attention_dropout(share: Word | None, findings: Findings) -> None:
 
 
 DEFAULT_DROPOUT = 0.1
-"""The default of both dropouts, in Megatron's parser and in NeMo's files."""
+"""The default of both dropout probabilities, in Megatron's parser and in NeMo's files."""
 
 
 def _tokenizer(kind: Word, findings: Findings) -> None:
@@ -571,7 +572,7 @@ def _tokenizer_folder(path: Word, findings: Findings) -> None:
 
 
 def _vocabulary(size: Word, findings: Findings) -> None:
-    """Record the size of the vocabulary, which may differ from that of the catalogue's model."""
+    """Record the vocabulary size, which may differ from the catalogue model's."""
     if size.text.isdigit():
         findings.vocabulary = int(size.text)
     findings.does(size.line, f"--vocab-size {size.shown}", "the vocabulary is in the model's entry")
@@ -593,11 +594,11 @@ _NEMO = re.compile(
     r"bignlp_path|launcher_scripts_path|data_dir|cluster(_type|\.)|stages|env_vars\.)"
 )
 MODELS = {"126m": "126m", "5b": "5b", "20b": "20b", "40b": "40b", "175b": "nemo-175b"}
-"""The catalogue's name for each of NeMo's sizes."""
+"""The catalogue's name for each of NeMo's model sizes."""
 
 
 def size_of(shell_words: Sequence[Word]) -> Word | None:
-    """Return the size that selects one of NeMo's own files, or None if no word selects one.
+    """Return the model size that selects one of NeMo's own files, or None if no word does.
 
     The size is part of `--config-name=175b.yaml`, or of the launcher's `training=gpt3/5b`.
     """
@@ -614,8 +615,8 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
     """Take values that are written as `name=value`.
 
-    The prefixes `training.` and `++` are used by the launcher. Return the kind of model that the
-    values describe.
+    The launcher puts `training.` or `++` before them. Return the kind of model that the values
+    describe.
     """
     kind: ModelKind = {}
     for word in shell_words:
@@ -730,7 +731,7 @@ _DEEPSPEED_SIGNS = {
     "fp16",
     "train_batch_size",
 }
-"""Sections that identify DeepSpeed's configuration, which has at least one of them."""
+"""Sections of which a DeepSpeed configuration has at least one."""
 
 
 def _number(
@@ -740,7 +741,7 @@ def _number(
     text: str,
     findings: Findings,
 ) -> None:
-    """Take a number from DeepSpeed's configuration, unless the training's option contradicts it."""
+    """Take a number from DeepSpeed's configuration, unless a program option contradicts it."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
     carried = findings.carried.get(key)
@@ -795,7 +796,7 @@ def _sites_overlap(findings: Findings) -> object:
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
     """Take DeepSpeed's loss scale for fp16.
 
-    If Megatron also has a static scale, DeepSpeed's applies.
+    DeepSpeed's scale overrides a static scale of Megatron.
     """
     if value.get("enabled"):
         findings.take("training.precision", "fp16", line, "DeepSpeed's fp16", over=False)
@@ -819,7 +820,7 @@ _SCALE_KEYS: tuple[tuple[str, str, Any], ...] = (
     ("hysteresis", "training.loss_scale_hysteresis", int),
     ("min_loss_scale", "training.min_loss_scale", Number),
 )
-"""DeepSpeed's name, our key, and the required type of the value."""
+"""For each loss-scale setting: DeepSpeed's name, our key, and the type of the value."""
 
 
 def _line(script: Script, name: str) -> int:

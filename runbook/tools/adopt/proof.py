@@ -2,7 +2,7 @@
 
 The proof compares every option of the script with the option that the run file renders.
 
-An option is the same, changed, dropped or added, each with its reason. An option without a reason
+Each option is the same, changed, dropped or added, with a reason. An option without a reason
 is unaccounted for, and such a run file never passes.
 """
 
@@ -45,28 +45,27 @@ class OptionVerdict(StrEnum):
 
 @dataclass(frozen=True)
 class ProvenOption:
-    """One option, with its values in the script and in the run file."""
+    """An option, with its values in the script and in the run file."""
 
     option: str
     """The option's name, as the program spells it."""
     script: str
-    """The option's value in the script; empty for a flag, or if the script does not have the
-    option."""
+    """The option's value in the script, or empty for a flag or an option that the script lacks."""
     rendered: str
     """The option's value in the run file's command."""
     verdict: OptionVerdict
     why: str
     line: int
-    """Line in the script; 0 if the script does not have the option."""
+    """The line in the script, or 0 if the script lacks the option."""
     known_importance: Importance | None = None
-    """Importance of a key of another program's configuration.
+    """The importance of a key in another program's configuration.
 
-    None for an option, whose name decides.
+    For an option, this is None, and the importance depends on the option's name.
     """
 
     @property
     def importance(self) -> Importance:
-        """Return how much the option matters."""
+        """Return how important the option is."""
         if self.known_importance:
             return self.known_importance
         return importance_of(self.option.lstrip("-").removeprefix("deepspeed_config "))
@@ -74,7 +73,7 @@ class ProvenOption:
 
 @dataclass(frozen=True)
 class RenderedPhase:
-    """The command that the run file renders, as far as it can be rendered."""
+    """The command rendered from the run file, as far as it can be rendered."""
 
     settings: Settings
     phase: PhasePlan
@@ -86,7 +85,7 @@ def prove(
     findings: Findings,
     rendered: RenderedPhase | None,
 ) -> list[ProvenOption]:
-    """Compare the options of the script's training with those that the run file renders."""
+    """Compare the options in the script with the options rendered from the run file."""
     framework = framework_of([launch])
     proof = _Proof(framework, findings, rendered, script.places)
     rows = list(proof.rows(launch.arguments))
@@ -98,9 +97,9 @@ def prove(
 
 
 def unlisted_words(arguments: Sequence[Word], rows: Sequence[ProvenOption]) -> list[ProvenOption]:
-    """Return an unaccounted-for row for each word of a command that no row of the proof shows.
+    """Return a row for each word of a command that is missing from the proof.
 
-    Words are compared without parsing options, which reveals a parser that drops a word.
+    Words are compared without parsing options, so that a parser that drops words is noticed.
     """
     num_shown: Counter[str] = Counter()
     for row in rows:
@@ -121,7 +120,7 @@ _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a text; every character except letters and digits separates words."""
+    """Count the words of a text, separated by anything other than letters and digits."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 
@@ -190,7 +189,7 @@ class _Proof:
         return ProvenOption(option, "", "", OptionVerdict.DROPPED, remark.why, word.line)
 
     def _extra_words(self, name: str, values: Sequence[Word]) -> Iterator[ProvenOption]:
-        """Yield a row for each superfluous word after an option, unless the run file has it too."""
+        """Yield a row for each superfluous word after an option that the run file lacks."""
         most = _most_values(name, self.table.get(name))
         if most is None or len(values) <= most or len(values) == len(self.values.get(name, [])):
             return
@@ -215,7 +214,7 @@ class _Proof:
         return self._row(name, word, values, "", verdict, why)
 
     def _by_key(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption | None:
-        """Return the row for an option that the run has under another name or as a default."""
+        """Return the row for an option that the run has under a different name or by default."""
         option = self.table.get(name)
         carried = self._carried_from(name)
         if option and option.key.startswith("model."):
@@ -239,7 +238,7 @@ class _Proof:
         values: Sequence[Word],
         text: str,
     ) -> ProvenOption:
-        """Return the row of an option whose key has the same value.
+        """Return the row for an option whose key has the same value.
 
         The option counts as dropped if the run's program has no option for the key.
         """
@@ -281,7 +280,7 @@ class _Proof:
             return self.findings.value(key)
         if key == "training.sequence_length":
             return self.rendered.phase.model.shape.sequence_length
-        if key.startswith("training.shape."):  # A model's default is also a value
+        if key.startswith("training.shape."):  # The model's default counts as the value
             return getattr(self.rendered.phase.model.shape, key.rpartition(".")[2])
         try:
             return self.rendered.settings.value(key)
@@ -296,7 +295,7 @@ class _Proof:
         return None
 
     def _reason(self, name: str, values: Sequence[Word]) -> str:
-        """Return why an option differs from the script, or '' if no reason is known."""
+        """Return the reason why an option differs from the script's, or '' if none is known."""
         option = self.table.get(name)
         if name in _FILES_OF_GPT2 and self._has_other_tokenizer():
             return f"it belongs to {self.findings.tokenizer_kind}: data.tokenizer names the file"
@@ -311,7 +310,7 @@ class _Proof:
         return self._source_of_key(name, option) or _REASONS.get(name, "")
 
     def _starts_of_remarks(self, name: str, option: Option | None) -> list[str]:
-        """Return how remarks about an option may start, the most specific first."""
+        """Return the ways in which remarks about an option may start, most specific first."""
         starts = []
         if name == "vocab-size":
             starts.append("the model's vocabulary=")
@@ -323,14 +322,11 @@ class _Proof:
         return starts
 
     def _has_other_tokenizer(self) -> bool:
-        """Return whether the source names a tokenizer that is not GPT-2's."""
+        """Return whether the source names a tokenizer other than GPT-2's."""
         return self.findings.tokenizer_kind not in ("", "GPT2BPETokenizer")
 
     def _source_of_key(self, name: str, option: Option | None) -> str:
-        """Return the other source that set an option's key.
-
-        The text is empty if the option itself set it.
-        """
+        """Return the source that set an option's key, or '' if the option itself did."""
         for key in _keys_of(option):
             carried = self.findings.carried.get(key)
             if carried and carried.source not in (f"--{name}", name):
@@ -338,7 +334,7 @@ class _Proof:
         return ""
 
     def _remark_starting(self, start: str) -> Remark | None:
-        """Return the remark whose text is this option, with or without its value."""
+        """Return the remark about an option, whose text starts with `start` as a whole word."""
         for remark in (*self.findings.leftovers, *self.findings.automatic):
             follows = remark.text[len(start) : len(start) + 1]
             is_whole = start[-1] in "= " or start == "token files" or follows in ("", " ", "=")
@@ -351,14 +347,14 @@ class _Proof:
         return next((remark for remark in self.findings.leftovers if remark.text == text), None)
 
     def _added(self, name: str, names_in_script: set[str]) -> ProvenOption:
-        """Return the row for an option that only the run file has, with the reason."""
+        """Return the row for an option that only the run file has, including the reason."""
         value = " ".join(self.values[name])
         return ProvenOption(
             name, "", value, OptionVerdict.ADDED, self._reason_to_add(name, names_in_script), 0
         )
 
     def _reason_to_add(self, name: str, names_in_script: set[str]) -> str:
-        """Return why the run file's command has an option that the script lacks."""
+        """Return the reason why the run file's command has an option that the script lacks."""
         option = self.table.get(name)
         for key in _keys_of(option):
             twins = self._options_of_key(key, names_in_script)
@@ -391,7 +387,7 @@ class _Proof:
                 yield self._launcher_row(program, words)
 
     def _launcher_row(self, program: str, words: Sequence[Word]) -> ProvenOption:
-        """Return the verdict and the reason for an option of a launcher or a container."""
+        """Return the verdict on an option of a launcher or container, and the reason for it."""
         first = words[0]
         name = first.text.partition("=")[0].lstrip("-").replace("_", "-")
         text = " ".join(word.shown for word in words)
@@ -438,7 +434,7 @@ class _Proof:
         return _flat(json.loads(deepspeed_file(self.rendered.settings, self.rendered.phase)))
 
     def _document_verdict(self, name: str, value: Any, actual: Any) -> tuple[OptionVerdict, str]:
-        """Return the verdict and reason for an entry of DeepSpeed's configuration."""
+        """Return the verdict on an entry of DeepSpeed's configuration, and the reason for it."""
         if actual is not None and same_value(value, actual):
             return OptionVerdict.SAME, ""
         section, _, leaf = name.partition(".")
@@ -463,15 +459,13 @@ class _Proof:
         return None
 
     def _why_not_in_document(self, name: str, value: Any, carried: CarriedValue | None) -> str:
-        """Return why an entry of DeepSpeed's configuration differs from the run file, or ''."""
+        """Return the reason why an entry of DeepSpeed's configuration differs, or ''."""
         if value is None:
             return "its value is known only while the script runs"
         if carried:
             return carried.source
         chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
-        if (
-            chosen
-        ):  # The training's option overrides it, or the number was made divisible by the devices
+        if chosen:  # An option overrides the value, or it was rounded so that the devices divide it
             return chosen.source
         section, _, leaf = name.partition(".")
         for remark in (*self.findings.leftovers, *self.findings.automatic):
@@ -483,7 +477,7 @@ class _Proof:
 
 
 def _most_values(name: str, option: Option | None) -> int | None:
-    """Return how many words an option accepts, or None if that is unknown."""
+    """Return how many words an option accepts, or None if the number is unknown."""
     if name in _TAKE_ONE_WORD:
         return 1
     if option is None or option.name in _TAKE_A_LIST:
@@ -508,14 +502,14 @@ _TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.spli
 
 
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
-    """Return a verdict if it has a reason. Without a reason, the option is unaccounted for."""
+    """Return the verdict if there is a reason. Otherwise the option is unaccounted for."""
     if why:
         return verdict
     return OptionVerdict.UNACCOUNTED
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the run-file keys that an option sets; there are none for an unknown option."""
+    """Return the run file's keys that an option sets, or none for an unknown option."""
     if option is None:
         return ()
     return option.keys
@@ -565,9 +559,9 @@ _REASONS = {
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
-    """Return why the run file's command has another number for a length of 0.
+    """Return the reason why a length of 0 becomes a different number in the run file's command.
 
-    The text is empty for other options.
+    Return '' for other options.
     """
     if [value.text for value in values] != ["0"]:
         return ""
@@ -605,7 +599,7 @@ def _options(framework: str, arguments: Sequence[Word]) -> Iterator[tuple[str, W
             file_option = word
             continue
         name = name.lstrip("+~").removeprefix("training.")
-        if name == "training":  # The launcher's training=gpt3/5b
+        if name == "training":  # An override of NeMo's launcher, such as training=gpt3/5b
             name = "--config-name"
         yield (name, word, [Word(text, word.line)]) if equals else ("", word, [])
 
@@ -614,7 +608,7 @@ def _rendered_values(framework: str, rendered: RenderedPhase) -> dict[str, list[
     """Return the values of each option that the run file renders, by its name with dashes.
 
     If the site has no checkout of the script's program, the run uses our own trainer, which reads
-    plan.json. In that case the same values are written as options of the program.
+    plan.json. In that case, write the same values as options of the script's program.
     """
     settings = rendered.settings
     try:
@@ -657,13 +651,13 @@ def _is_equal(name: str, script: Sequence[str], rendered: Sequence[str]) -> bool
 
 
 def _plain_words(texts: Sequence[str]) -> list[str]:
-    """Return words without the brackets and quotes of Hydra's lists."""
+    """Return the words without the brackets and quotes of lists in Hydra."""
     text = " ".join(texts).strip("[]'\"")
     return text.replace(",", " ").split()
 
 
 def same_value(first: Any, second: Any) -> bool:
-    """Return whether two values are the same number, or the same word."""
+    """Return whether two values are the same number or the same word."""
     try:
         return float(str(first).replace("_", "")) == float(str(second).replace("_", ""))
     except ValueError:
@@ -692,7 +686,7 @@ def shown_names(rows: Sequence[ProvenOption], framework: str) -> list[ProvenOpti
         return list(rows)
     shown_rows = []
     for row in rows:
-        if " " in row.option:  # A plain word, or an entry of DeepSpeed's configuration
+        if " " in row.option:  # This is a plain word, or an entry of DeepSpeed's configuration
             shown_rows.append(row)
         else:
             shown_rows.append(replace(row, option=f"--{row.option}"))

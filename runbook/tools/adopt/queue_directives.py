@@ -1,4 +1,4 @@
-"""Directives of ten queues (#SBATCH, #PBS, #BSUB ...), read as keys of the run file."""
+"""Translates directives of ten queues (#SBATCH, #PBS, #BSUB ...) to keys of the run file."""
 
 import json
 import math
@@ -19,7 +19,7 @@ JOB = "jobs.training"
 
 
 def _walltime_of(queue: str) -> Callable[[str], str]:
-    """Return a function that writes a queue's time limit in the run file's format.
+    """Return a function that converts a queue's time limit to the run file's format.
 
     The function raises `ValueError` if its text is not a time limit.
 
@@ -123,7 +123,7 @@ _OTHER_QUEUES = {
     "flux": "Flux",
     "dsub": "Donau",
 }
-"""Queues that no site here uses. Only the nodes and time of their requests are taken."""
+"""Queues that no site here uses. From their requests, only nodes and time are taken."""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
@@ -163,7 +163,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:
-    """Take the nodes of PBS's `select`; its resources per node belong in the site file."""
+    """Take the nodes of PBS's `select`. The resources per node belong in the site file."""
     line = directive.line
     nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
@@ -175,7 +175,7 @@ def _take_select(directive: Directive, findings: Findings) -> None:
 def _nodes_and_resources(request: str) -> tuple[str, str]:
     """Return the number of nodes in a PBS request, and the resources of each node.
 
-    A request for several kinds of nodes is returned unchanged, because it has no single number.
+    A request for several kinds of nodes is returned unchanged, because it contains several numbers.
 
     >>> _nodes_and_resources("4:ppn=8"), _nodes_and_resources("4:ppn=8+2:ppn=4")
     (('4', 'ppn=8'), ('4:ppn=8+2:ppn=4', ''))
@@ -201,7 +201,7 @@ def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
 
 
 def drop_defaults(findings: Findings, one_task: bool) -> None:
-    """Drop values that a job gets by default, so that the run file contains only other values."""
+    """Drop values that a job gets by default, so that the run file contains only the others."""
     hardware = findings.site.hardware
     usual_tasks = 1 if one_task else findings.devices_per_node
     tasks_per_node = findings.number(f"{JOB}.tasks_per_node") or usual_tasks

@@ -1,9 +1,9 @@
-"""Sandbox for job scripts: separate namespaces, a root in memory, and stub programs.
+"""Sandbox for job scripts: separate namespaces, a root file system in memory, and stub programs.
 
-The job sees the machine's programs read-only, an empty home folder, no network and no devices. Of
-the user's files, it sees only copies of small text files: those next to the script, and those that
-it names in its checkout. Linux user namespaces (util-linux's `unshare`) make this possible without
-privileges. If a machine forbids them, the script is not run at all.
+The job sees the machine's programs read-only, an empty home folder, no network and no devices. The
+only files of the user that it sees are copies of small text files: those next to the script, and
+those in the checkout that the script names. Linux user namespaces (util-linux's `unshare`) make
+this possible without privileges. If a machine forbids them, the script is not run at all.
 """
 
 import itertools
@@ -31,7 +31,7 @@ _MOST_TIMES_LONGER = 4
 """Largest factor by which the limit grows if other programs keep the processors busy."""
 MOST_PROCESSES = 96
 MOST_BYTES = 8 << 20
-"""Largest trace in bytes. Output of a job beyond this size is cut off."""
+"""Largest size of a trace in bytes. Longer output of a job is cut off."""
 STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
@@ -53,7 +53,7 @@ class SandboxRun:
     """The trace of a job in the sandbox, and the job's time limit."""
 
     raw: str
-    """The raw trace of everything that the job started."""
+    """The unparsed trace of everything that the job started."""
     seconds: int
     """The time limit that was applied."""
 
@@ -65,12 +65,12 @@ def run_job(
     environment: Mapping[str, str],
     missing: Sequence[str] = (),
 ) -> SandboxRun:
-    """Run `command` in a sandbox, and return the raw trace of everything it started.
+    """Run `command` in a sandbox, and return an unparsed trace of everything it started.
 
-    The sandbox holds `files` in `folder`.
+    The sandbox contains `files` in `folder`.
 
-    `missing` has absolute paths of programs that do not exist here; each is replaced by a stub.
-    Raise `ProgramError` if no sandbox can be created.
+    `missing` lists absolute paths of programs that do not exist here. Each of them is replaced with
+    a stub. Raise `ProgramError` if no sandbox can be created.
     """
     seconds = time_limit()
     absent = [tool for tool in _TOOLS if shutil.which(tool) is None]
@@ -88,8 +88,8 @@ def run_job(
         finished = shell.run(
             [*cut_off, str(MOST_BYTES), *sandbox],
             timeout=seconds + 20,
-            # Our own variables are not passed on, because a job can read the outer shell's
-            # environment in /proc/$PPID/environ.
+            # Our own variables are not passed on, because a job could read them from the outer
+            # shell's /proc/$PPID/environ.
             env={**dict.fromkeys(os.environ), "PATH": _PATH},
             check=False,
         )
@@ -181,11 +181,11 @@ def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> Non
 
 
 def _stage_missing(root: Path, absent: str, program: str) -> None:
-    """Write a stub for a program that a job calls by a path, `absent`, that does not exist here.
+    """Write a stub for a program that a job calls by the path `absent`, which does not exist here.
 
     The path comes from the script, which may be hostile. As in the kernel, `..` does not lead out
-    of the sandbox's root, and a folder before a `..` must exist. No stub is written to a path that
-    the sandbox itself needs, or where no file is possible.
+    of the sandbox's root, and the folder before a `..` must exist. No stub is written to a path
+    that the sandbox itself needs, or that cannot be a file.
     """
     *folders, name = absent.split("/")
     place = root
@@ -199,12 +199,12 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
             return
         link.write_text(f'#!/bin/bash -p\nexec {program} "$@"\n')
         link.chmod(0o755)
-    except OSError:  # The name is too long, or a folder of the path is a file
+    except OSError:  # The name is too long, or part of the path is a file
         return
 
 
 def _entered(folder: Path, part: str, root: Path) -> Path:
-    """Return the path to which one component leads from `folder`, which is at or below `root`."""
+    """Return the path to which a component leads from `folder`, never leaving `root`."""
     if part in ("", "."):
         return folder
     if part != "..":
@@ -239,7 +239,7 @@ _RESERVED = {
 def _write_stubs(programs: Path, launchers: Path) -> None:
     """Write each stub under the names of all programs that it replaces.
 
-    Empty files list the launchers.
+    The names of empty files tell the stubs which programs are launchers.
     """
     programs.mkdir()
     launchers.mkdir()
@@ -297,12 +297,12 @@ class SandboxJob:
 
 
 _NO_SHELL = (".json", ".py", ".txt", ".yaml", ".yml")
-"""Endings of files that bash does not run."""
+"""Extensions of files that bash does not run."""
 _BLANK = re.compile(r"(?<![<&\w])<([A-Za-z][\w /.,:'-]*[\w.])>(?![>&(])")
 
 
 def filled_in(name: str, text: str) -> str:
-    """Return a script in which markers replace its author's placeholders.
+    """Replace the author's placeholders in a script with markers.
 
     Bash cannot parse a placeholder such as <path to data>.
     """
@@ -325,22 +325,22 @@ class JobSize:
 
 @dataclass(frozen=True)
 class Retry:
-    """Changes for another run of a job, after a run that started no training."""
+    """Changes for the next run of a job, after a run that started no training."""
 
     keep_going: bool = False
     """Whether `exit` is ignored."""
     as_a_rank: bool = False
-    """Whether MPI's variables are set to rank 0, and loops with an unknown count run once."""
+    """Whether MPI's variables identify rank 0, and loops with an unknown count run once."""
 
 
 FIRST_RUN = Retry()
 
 
 def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
-    """Return a job's variables: those that a queue and a login set, and markers.
+    """Return a job's variables: those set by a queue and a login, and markers.
 
-    Each variable that the job reads and nothing sets gets a marker. The job gets a file with the
-    names of its nodes.
+    Each variable that the job reads, but that is set nowhere, gets a marker. The job also gets a
+    file with the names of its nodes.
     """
     size = _job_size(job)
     hosts = "".join(f"node{number}\n" for number in range(1, size.nodes + 1))
@@ -356,9 +356,9 @@ def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
 
 
 def _queue_variables(job: SandboxJob, size: JobSize) -> dict[str, str]:
-    """Return the variables that the job's queue sets. If the queue is unknown, they are Slurm's."""
+    """Return the variables that the job's queue sets. For an unknown queue, use Slurm's."""
     queues = {directive.queue for directive in job.directives}
-    # The job's options may come from qsub's command line
+    # The job's options may have been given on qsub's command line
     if "PBS_NODEFILE" in job.files[job.main]:
         queues.add("pbs")
     variables: dict[str, str] = {}
@@ -416,7 +416,7 @@ _RANKS = (
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
-    """Return the variables that a login sets, and the variables that the stubs read."""
+    """Return the variables that a login sets, and those that the stubs read."""
     login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": HOME,
@@ -440,9 +440,9 @@ def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
 def _unset_variables(
     job: SandboxJob, size: JobSize, queue_variables: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return a marker for each variable that the job reads and nothing sets.
+    """Return a marker for each variable that the job reads but that is set nowhere.
 
-    If the job requests nodes, variables for the number of nodes get that number.
+    If the job requests nodes, variables for the number of nodes get the requested number.
     """
     unset = {name: not_set(name) for name in _never_set(job) if name not in queue_variables}
     if any(directive.name in _NODES for directive in job.directives):
@@ -451,7 +451,7 @@ def _unset_variables(
 
 
 def _real_run(job: SandboxJob) -> dict[str, str]:
-    """Return "no" for each variable with which a script, by default, only prints its command."""
+    """Return "no" for each variable that makes a script only print its command by default."""
     answers = {}
     for name, default in _DRY_RUN.findall(_code_that_runs(job)):
         answers[name] = _NO[default]
@@ -460,14 +460,14 @@ def _real_run(job: SandboxJob) -> dict[str, str]:
 
 _DRY_RUN = re.compile(r"\$\{(\w*DRY_?RUN):?[-=][\"']?(1|true|True|yes)[\"']?\}")
 _NO = {"1": "0", "true": "false", "True": "False", "yes": "no"}
-"""For each word that scripts use for yes, their word for no."""
+"""For each word that scripts use for "yes", the matching word for "no"."""
 
 
 _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULTILINE)
 
 
 def entered_once(name: str, script: str) -> str:
-    """Return a script whose counting loops run once if their count is zero or unknown.
+    """Return a script whose counting loops run at least once, even if the count is unknown.
 
     >>> print(entered_once("job.sh", "for ((i=0; i < N; i++)); do"))
     for ((i=0; (ADOPT_LOOP_1++ < 1) || ( i < N); i++)); do
@@ -498,7 +498,7 @@ _NODES = ("nodes", "select", "nnodes")
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job requests.
 
-    If they are not requested, the sandbox's assumptions are used.
+    For those that it does not request, use the sandbox's assumptions.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -506,7 +506,7 @@ def _job_size(job: SandboxJob) -> JobSize:
         nodes = nodes or _number(requests.get(name, ""))
     devices = 0
     numbers = re.findall(r"\d+", requests.get("gpus-per-node") or requests.get("gres", ""))
-    if numbers:  # In gpu:a100:4, the last number is the count
+    if numbers:  # The last number is the count, as in gpu:a100:4
         devices = _number(numbers[-1])
     tasks = _number(requests.get("ntasks-per-node", ""))
     return JobSize(requests, nodes or ASSUMED_NODES, devices or ASSUMED_DEVICES, tasks or 1)
@@ -564,10 +564,7 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """Return the number at the beginning of a text.
-
-    The result is 0 if there is no number, or if the number is too large for any machine.
-    """
+    """Return the number at the start of a text, or 0 if there is none."""
     match = re.match(r"\d{1,6}(?!\d)", text)
     if match is None:
         return 0
@@ -575,7 +572,7 @@ def _number(text: str) -> int:
 
 
 def _never_set(job: SandboxJob) -> list[str]:
-    """Return the variables that the job requires but nothing sets."""
+    """Return the variables that the job requires but that are set nowhere."""
     text = _SETS_ITSELF.sub(r"\2", _code_that_runs(job))
     required = set(_REQUIRED.findall(text))
     reads = set(re.findall(r"\$\{?#?([A-Za-z_]\w*)", text))
@@ -585,21 +582,21 @@ def _never_set(job: SandboxJob) -> list[str]:
 
 _REQUIRED = re.compile(r"\$\{([A-Za-z_]\w*):?\?")
 _SETS_ITSELF = re.compile(r"(?<!\w)([A-Za-z_]\w*)=[\"']?(\$\{\1(?::?\?|[,^%#/]))")
-"""Matches an assignment to a name that needs the name's own value.
+"""Matches an assignment to a variable that reads the variable's own value.
 
-`NAME=${NAME:?message}` ends a script if nothing else sets the name, and `NAME=${NAME,,}` changes it.
+`NAME=${NAME:?message}` ends a script if NAME is not set elsewhere, and `NAME=${NAME,,}` changes it.
 """
 
 
 def _code_that_runs(job: SandboxJob) -> str:
-    """Join the main script and the files that its code names, without comments and quoted text."""
+    """Join the main script and the files that it names, without comments and quoted text."""
     main = _without_comments(job.files[job.main])
     codes = [main]
     for name, text in job.files.items():
         is_code = not name.endswith(_NO_SHELL)
         if is_code and name != job.main and name.rpartition("/")[2] in main:
             codes.append(_without_comments(text))
-    # Single quotes around a $ are kept, because they may hold code for another shell.
+    # Text in single quotes is kept if it contains a $, because it may be code for another shell.
     return re.sub(
         r"'[^'\n]*'", lambda quoted: quoted[0] if "$" in quoted[0] else "''", "\n".join(codes)
     )
@@ -611,7 +608,7 @@ def _without_comments(script: str) -> str:
 
 
 def _names_set(text: str) -> set[str]:
-    """Return the variables that a shell text sets, by assignments or by builtins such as `read`."""
+    """Return the variables that shell code sets, by assignments or by builtins such as `read`."""
     assigned = re.findall(r"(?:^|[\s;({&|`\"'])([A-Za-z_]\w*)(?:\[[^]]*\])?\+?=", text)
     setters = (
         r"\b(?:read|mapfile|readarray|getopts|for|select|unset|export|local|declare)\b([^\n;|]*)"
@@ -625,9 +622,9 @@ _SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
 
 
 def _names_tested(text: str) -> set[str]:
-    """Return the variables that a shell text compares, or for which it has a default.
+    """Return the variables that shell code compares, or for which it has a default.
 
-    A variable without which the script ends is left out.
+    Variables without which the script ends are left out.
     """
     with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
     required = set(_REQUIRED.findall(text))
@@ -645,8 +642,8 @@ _END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
 def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
-    No function can end after the last brace, and searching beyond it for the end of each function
-    would take quadratic time.
+    The search stops at the last brace, after which no function can end. Searching further for the
+    end of each function would take quadratic time.
     """
     end = 0
     for brace in _END_OF_BLOCK.finditer(script):
@@ -655,9 +652,9 @@ def _without_functions(script: str) -> str:
 
 
 def own_code(script: str) -> str:
-    """Return a script without its comments, its functions and texts in single quotes.
+    """Return a script without comments, functions and text in single quotes.
 
-    In those parts, `$1` is an argument of a function, or a column of awk.
+    In these parts, `$1` is the argument of a function, or a column in awk.
     """
     text = _FUNCTION_OF_ONE_LINE.sub("", _without_comments(script))
     text = _without_functions(text)
@@ -671,15 +668,13 @@ _AWK_PROGRAM = re.compile(r"\b(?:awk|sed)\b[^'\n|;]*'[^']*'")
 
 
 def needed_arguments(job: SandboxJob) -> list[str]:
-    """Return markers for all arguments that the script reads outside its functions.
-
-    There may be more markers than such arguments.
+    """Return markers for at least the arguments that the script reads outside its functions.
 
     An argument with a default, as in ${4:-MOCK}, is left empty so that the default applies.
     """
     text = _without_functions(job.files[job.main])
     text = re.sub(r"(?m)^[ \t]*#.*$|awk\s+[^|\n]*", "", text)
-    # The script parses options, which all have defaults
+    # The script parses options, all of which have defaults
     if re.search(r"case\s+\"?\$\{?1\b", text):
         return []
     return _markers_of_arguments(text)
@@ -688,9 +683,8 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 def first_choice(job: SandboxJob) -> list[str]:
     """Return arguments with which a script takes a branch of its `case "$1" in`.
 
-    The first branch whose name does not suggest mere preparation is taken, or else the first
-    branch. The result is empty if there is no such branch. The script's other arguments are
-    markers.
+    Take the first branch whose name does not suggest mere preparation, or else the first branch.
+    The result is empty if no branch can start anything. All other arguments are markers.
     """
     text = _without_functions(_without_comments(job.files[job.main]))
     head = _CASE_OF_ARGUMENT.search(text)
@@ -713,7 +707,7 @@ _PREPARES = re.compile(r"(?:install|setup|download|prepare|build|test)(?![A-Za-z
 
 
 def _markers_of_arguments(text: str) -> list[str]:
-    """Return a marker for each argument that shell code needs; other arguments are empty."""
+    """Return a marker for each argument that shell code needs. Other arguments are empty."""
     with_default = set(re.findall(r"\$\{([1-9]):?[-=]", text))
     needed = set(re.findall(r"\$\{?([1-9])\b", text)) - with_default
     last = max(map(int, needed), default=0)

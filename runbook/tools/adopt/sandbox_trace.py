@@ -1,6 +1,6 @@
 """The trace of a job in the sandbox.
 
-The trace has the job's variables and the programs that it started, with the script's line numbers.
+It contains the job's variables and the programs that it started, with line numbers of the script.
 """
 
 import codecs
@@ -57,7 +57,7 @@ class LineNumbers:
             self.add(name, text)
 
     def add(self, name: str, text: str) -> None:
-        """Number the lines of a file unless it is numbered already."""
+        """Number the lines of a file, unless they are already numbered."""
         if name not in self.first:
             self.first[name] = len(self.lines) + 1
             self.lines += lines_of(text)
@@ -70,10 +70,10 @@ class LineNumbers:
 
     @property
     def places(self) -> dict[int, str]:
-        """Return each line's name: `line 12`, or `payload.sh:12` if there are several files."""
+        """Return a name for each line: `line 12`, or `payload.sh:12` if there are several files."""
         places = {0: "line 0"}
         last_number = len(self.lines)
-        for name, first in self.first.items():  # A file that was read later replaces these lines
+        for name, first in self.first.items():  # A file that was read later may replace these lines
             prefix = "line " if len(self.first) == 1 else f"{name}:"
             for number in range(first, last_number + 1):
                 places[number] = f"{prefix}{number - first + 1}"
@@ -83,7 +83,7 @@ class LineNumbers:
         )  # A number beyond the last line gets the name of the last line
 
     def of(self, file: str, line: int, files: Mapping[str, str]) -> int:
-        """Return the number of a line of a file, or 0 if the file is not part of the job."""
+        """Return the number of a line in a file, or 0 if the file is not part of the job."""
         name = re.sub(r"^\.block-\d+/", "", file)
         if name not in self.first:
             if file not in files:
@@ -93,7 +93,7 @@ class LineNumbers:
 
 
 class WordLines:
-    """Finds the line of each word: the line of its option, or the line that set its variable."""
+    """Finds the line of each word, which contains its option or sets its variable."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.rows: list[tuple[int, str]] = []
@@ -103,7 +103,7 @@ class WordLines:
                 self.rows.append((number, line))
 
     def command(self, command: StartedProgram) -> StartedProgram:
-        """Return a command with the line of each word filled in."""
+        """Return a command in which each word has its line."""
         if command.kind in ("quiet", "answer"):
             return command
         located_words = [command.words[0]]
@@ -129,14 +129,14 @@ class WordLines:
         return self._last_line(_whole(text.partition("=")[0]))
 
     def _line_of_named(self, text: str, named_line: int) -> int:
-        """Return the line of a named word, or the line that sets the value of `name=value`."""
+        """Return the line of an option, or for `name=value` the line that sets the value."""
         name, equals, _ = text.partition("=")
         if equals:
             return self._line_of_value(named_line, name)
         return named_line
 
     def _line_after(self, before: str, text: str, option_line: int) -> int:
-        """Return the line of a word that may be the value of the option before it."""
+        """Return the line of a word that may be the value of the preceding option."""
         if before.startswith("--"):
             return self._line_of_value(option_line, before)
         if len(text) > _SHORT_WORD:
@@ -178,15 +178,12 @@ class WordLines:
 
 
 _SHORT_WORD = 2
-"""Words of at most this many letters are not searched for, because other words may contain them."""
+"""Words of at most this length are not searched for, because other words may contain them."""
 _ONLY_A_VARIABLE = r"^[\"']?\$\{?([A-Za-z_]\w*)\}?[\"']?\s*(?:[;#].*)?$"
 
 
 def _group_of(pattern: str, text: str) -> str:
-    """Return the text that the first group of a pattern matches.
-
-    Return an empty string if the pattern does not match.
-    """
+    """Return the text of a pattern's first group, or '' if the pattern does not match."""
     match = re.search(pattern, text)
     if match is None:
         return ""
@@ -194,11 +191,11 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Longest chain of variables, each set from the next, that is followed."""
+"""Longest chain of variables that is followed, each of which is set from the next."""
 
 
 def _is_named(text: str) -> bool:
-    """Return whether a word is an option or an override, so that its name can be searched for."""
+    """Return whether a word is an option or an override, whose name can be searched for."""
     name, equals, _ = text.partition("=")
     is_option = text.startswith("-") and len(name) > 2
     is_override = bool(equals) and re.fullmatch(r"[+~\w.]+", name) is not None
@@ -206,7 +203,7 @@ def _is_named(text: str) -> bool:
 
 
 def _whole(name: str) -> str:
-    """Return a pattern that matches an option's whole name, but not a part of a longer name."""
+    """Return a pattern that matches an option's whole name, but not part of a longer name."""
     return rf"(?<![\w-]){re.escape(name)}(?![\w-])"
 
 
@@ -229,7 +226,7 @@ Starts = Callable[[Sequence[StartedProgram]], bool]
 
 @dataclass
 class RunTrace:
-    """One run of a job."""
+    """The trace of a single run of a job."""
 
     commands: list[StartedProgram] = field(default_factory=list)
     settings: list[Setting] = field(default_factory=list)
@@ -240,7 +237,7 @@ class RunTrace:
     called: list[str] = field(default_factory=list)
     """Programs that were called by an absolute path."""
     exit_code: int | None = None
-    """Exit code of the job; None if it was stopped at the limit."""
+    """The job's exit code, or None if the job was stopped at the time limit."""
 
 
 def follow(
@@ -250,9 +247,9 @@ def follow(
 ) -> Script:
     """Run the first of `files` in the sandbox, with the others next to it, and report what it did.
 
-    If the job ends before it starts to train, it is run again with what it lacked, such as the
-    programs that it calls by path, command-line arguments, or a disabled `exit`. If the job submits
-    another job, that job is run as well. Raise `ParamsError` if two of `files` have the same name.
+    If the job ends before it starts to train, run it again with what was missing, such as programs
+    that it calls by path, command-line arguments, or a disabled `exit`. If the job submits another
+    job, run that job as well. Raise `ParamsError` if two of `files` have the same name.
     """
     scripts = {}
     for name, text in files:
@@ -292,11 +289,14 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Longest chain of jobs, each submitted by the previous one, that is followed."""
+"""Longest chain of jobs that is followed, each of which is submitted by the previous one."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
-    """Return the job that the sandbox runs first. The code blocks of a page become files."""
+    """Return the job that the sandbox runs first.
+
+    The code blocks of a page are written to files.
+    """
     files = {}
     for name, text in {**beside, **scripts}.items():
         files[name] = filled_in(name, text)
@@ -306,7 +306,7 @@ def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str])
 
 
 def _directives(scripts: Mapping[str, str]) -> list[Directive]:
-    """Return the directives of all files, with line numbers of the joined text."""
+    """Return the directives of all files, with line numbers in the joined text."""
     directives = []
     offset = 0
     for text in scripts.values():
@@ -340,7 +340,8 @@ def _notes_of_late_directives(scripts: Mapping[str, str]) -> list[str]:
 def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
     """Return a note for each option that the shell tries to run as a separate program.
 
-    The line before such an option lacks its backslash, so the training never gets the option.
+    The line before such an option lacks a backslash at its end, so the option never reaches the
+    training.
     """
     notes = []
     for command in trace.commands:
@@ -352,11 +353,11 @@ def _notes_of_stray_options(trace: RunTrace, numbers: LineNumbers) -> list[str]:
 
 
 WRITTEN_JOB = "submitted.sh"
-"""The name of a job that its script writes while it runs."""
+"""The file name of a job that a script writes while running."""
 
 
 def _submitted_file(arguments: Sequence[str], job: SandboxJob) -> str:
-    """Return the job's file that a submit command names, or a name for a new file."""
+    """Return the job script that a submit command names, or a name for a new file."""
     for argument in arguments:
         for name in job.files:
             if argument.endswith(name):
@@ -370,7 +371,7 @@ def _moved(directives: Sequence[Directive], offset: int) -> list[Directive]:
 
 
 def _blocks_in_place(page: str) -> str:
-    """Return the code blocks of a page as one text that keeps their line numbers."""
+    """Return the code blocks of a page as a single text that keeps their line numbers."""
     blocks = [lines_of(block) for block in code_blocks(page)]
     rows = zip_longest(*blocks, fillvalue="")
     return "\n".join("".join(row) for row in rows)  # Each line belongs to at most one block
@@ -379,7 +380,7 @@ def _blocks_in_place(page: str) -> str:
 def _page_as_job(main: str, page: str, texts: Mapping[str, str]) -> dict[str, str]:
     """Write a page's code blocks to files that one shell sources in turn.
 
-    A block that bash cannot parse then does not affect the others.
+    In this way, a block that bash cannot parse does not affect the others.
     """
     files = dict(texts)
     sources = []
@@ -405,7 +406,7 @@ class _Attempts:
     notes: list[str] = field(default_factory=list)
 
     def help(self, trace: RunTrace) -> bool:
-        """Add what this run lacked to the next run. Return whether anything was added."""
+        """Give the next run what this run lacked. Return whether anything was added."""
         return (
             self._give_arguments()
             or self._choose_argument(trace)
@@ -472,9 +473,9 @@ def _until_it_starts(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> tuple[RunTrace, list[str]]:
-    """Run a job until it starts to train, each time with what the previous run lacked.
+    """Run a job repeatedly until it starts to train, each time with what the previous run lacked.
 
-    Return its last trace and notes.
+    Return the last trace, and notes.
     """
     attempts = _Attempts(job, arguments=list(job.arguments))
     for _ in range(_MOST_RUNS):
@@ -502,10 +503,10 @@ def _with_arguments(
     starts_training: Starts,
     numbers: LineNumbers,
 ) -> RunTrace:
-    """Return the trace of a run that has a placeholder for each argument the job did not get.
+    """Return the trace of a run with a placeholder for each argument that the job did not get.
 
-    Without placeholders, options would lack values and paths would lack folders. Return `trace` if
-    the job needs no arguments, or starts no training with them.
+    Without placeholders, options would lack their values, and paths their folders. Return `trace`
+    if the job needs no arguments, or if it starts no training even with them.
     """
     job = attempts.job
     needed = needed_arguments(job)
@@ -570,7 +571,7 @@ def _why_stopped(
     run: SandboxRun,
     numbers: LineNumbers,
 ) -> str:
-    """Return which limit a job reached, and what it was doing at that moment."""
+    """Return a note on which limit a job reached, and what it was doing at the time."""
     num_bytes = len(run.raw.encode(errors="replace"))
     if num_bytes >= sandbox.MOST_BYTES:
         limit = (
@@ -613,7 +614,7 @@ _SUBMITTED_TEXT = "ADOPT_SUBMITTED"
 
 
 def _submissions(trace: RunTrace) -> list[StartedProgram]:
-    """Return the commands of a run that submit a job whose script is here."""
+    """Return the commands in a run that submit a job whose script is available."""
     submissions = []
     for command in trace.commands:
         text = command.environment.get(_SUBMITTED_TEXT, Word("", 0)).text
@@ -628,7 +629,7 @@ def _submitted_job(
     text: str,
     numbers: LineNumbers,
 ) -> SandboxJob:
-    """Return the job that a submit command of a queue submits, whose script is `text`."""
+    """Return the job with the script `text` that a submit command submits."""
     arguments = [word.text for word in command.words[1:]]
     main = _submitted_file(arguments, job)
     numbers.add(main, text)
@@ -668,7 +669,7 @@ def exported_by_options(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def _passed_arguments(arguments: Sequence[str], main: str) -> tuple[str, ...]:
-    """Return the words after the job's file on the line that submits it."""
+    """Return the words after the job script on the line that submits it."""
     for position, argument in enumerate(arguments):
         if argument.endswith(main):
             return tuple(arguments[position + 1 :])
@@ -706,7 +707,7 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 def _name_in_job(file: str, folder: str) -> str:
     """Return a file's path inside the job's folder.
 
-    Return the bare name of a file elsewhere, and an empty string if there is no file.
+    Return only the name of a file elsewhere, and an empty string if there is no file.
     """
     if not file:
         return ""
@@ -722,7 +723,7 @@ def _assign(
     row: str,
     trace: RunTrace,
 ) -> None:
-    """Record a traced assignment and its source text. Arrays are left out."""
+    """Record a traced assignment, together with its source text. Arrays are left out."""
     keyword, name, index, is_appended, text = assignment.groups()
     is_array = text.startswith("(") or bool(index)
     unquoted = None if is_array else _unquoted(text)
@@ -748,7 +749,7 @@ def _step(
     folder: str,
     trace: RunTrace,
 ) -> None:
-    """Record a traced shell command: a builtin, or a program whose stub record follows."""
+    """Record a traced shell command: a builtin, or a program whose stub then writes a record."""
     first, *names = text.split() or [""]
     if first == "unset":
         for name in names:
@@ -768,7 +769,7 @@ def _step(
 
 
 def _record_python(text: str, number: int, trace: RunTrace) -> None:
-    """Record a Python that was started by its absolute path, which no stub can replace."""
+    """Record a Python interpreter started by absolute path, which no stub can replace."""
     try:
         shell_words = [visible(word) for word in shlex.split(text)]
     except ValueError:
@@ -786,7 +787,7 @@ def _record_python(text: str, number: int, trace: RunTrace) -> None:
 
 
 def _record(text: str, trace: RunTrace) -> None:
-    """Record one call of a stub: the program that it replaced, its words, variables and files."""
+    """Record a call of a stub: the replaced program, and its words, variables and files."""
     head, *parts = _TRACED_LINE.sub("", text).split("\034")
     fields = head.split("\037")
     if fields[0] == "exit":
@@ -796,14 +797,14 @@ def _record(text: str, trace: RunTrace) -> None:
 
 
 _TRACED_LINE = re.compile("^\001+[^\n]*\n?", re.MULTILINE)
-"""Matches a line of bash's trace that was written in the middle of a record."""
+"""Matches a line of bash's trace that interrupts a record."""
 _NUM_FIELDS = 6
 _NUM_PARTS = 3
 """Number of parts in a record, as stubs/record.sh writes it."""
 
 
 def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace) -> None:
-    """Record a program from the fields of its record and the parts after them."""
+    """Add the program that a record describes, in its fields and the parts after them."""
     kind, path, identity, parent, _, num_own_words = fields
     shell_words, variables, files = (visible_parts(part) for part in parts)
     shell_words = shell_words[:-1]
@@ -835,12 +836,12 @@ def _record_program(fields: Sequence[str], parts: Sequence[str], trace: RunTrace
 
 
 def _words_of_line(values: Mapping[str, str], line: int) -> dict[str, Word]:
-    """Return the values of variables as words on one line."""
+    """Return the values of a command's variables as words, all on the same line."""
     return {name: Word(value, line) for name, value in values.items()}
 
 
 def _exit_code(fields: Sequence[str]) -> int | None:
-    """Return a job's exit code, or None if it was stopped at the limit or did not report a code."""
+    """Return a job's exit code, or None if it reached the time limit or reported no code."""
     if not fields or not is_count(fields[0]):
         return None
     code = int(fields[0])
@@ -850,11 +851,11 @@ def _exit_code(fields: Sequence[str]) -> int | None:
 
 
 _STOPPED = (124, 137)
-"""Exit codes of `timeout`: after SIGTERM, after SIGKILL."""
+"""Exit codes of `timeout` after SIGTERM and after SIGKILL."""
 
 
 def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
-    """Return the line that last started a program, or the line of the program around it.
+    """Return the line that last started a program, or else the line of its parent program.
 
     The result is 0 if neither line is known.
     """
@@ -871,7 +872,7 @@ def _line_of_call(path: str, parent: str, trace: RunTrace) -> int:
 
 
 def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
-    """Drop the variables that are set on a program's own line.
+    """Drop variables that are set on the same line as a program.
 
     NAME=value before a command applies only to that command.
     """
@@ -881,15 +882,12 @@ def _forget_prefix_assignments(line: int, trace: RunTrace) -> None:
 
 
 def visible_parts(text: str) -> list[str]:
-    """Return the parts of a record without control characters, which a script may have written."""
+    """Return the parts of a record without control characters, which could come from a script."""
     return [visible(part) for part in text.split("\037")]
 
 
 def _unquoted(text: str) -> str | None:
-    """Return a word from bash's trace without its quotes.
-
-    Return None if it is more than one word.
-    """
+    """Return a word from bash's trace without its quotes, or None if there are several words."""
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:
         escaped = ansi_quoted[1]

@@ -1,4 +1,4 @@
-"""A job script as text: its lines, its requests to the queue, and the code blocks of a page."""
+"""A job script as text, and the record of what its job did."""
 
 import re
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from runbook.jobs.script_directives import Directive
 _FENCE = re.compile(r"^\s*(?:```|~~~)\s*([\w+-]*)")
 _SHELL_FENCES = ("", "bash", "sh", "shell", "console", "slurm", "zsh", "text")
 _NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__", re.IGNORECASE)
-"""Matches the marker of an unset variable, also after a script changed its letters: ${NAME,,}."""
+"""Matches the marker of an unset variable, even if a script changed its case with ${NAME,,}."""
 PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 """The job's folder in the sandbox.
@@ -17,10 +17,10 @@ FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
 A value that contains this folder is known only on the user's machine.
 """
 HOME = "/person"
-"""The home folder in the sandbox, in place of the user's."""
+"""The home folder in the sandbox, which replaces the user's."""
 ASSUMED_NODES = 1
 ASSUMED_DEVICES = 8
-"""The number of devices that the sandbox assumes if a script does not request any."""
+"""The number of devices that the sandbox assumes if a script requests none."""
 
 
 def lines_of(text: str) -> list[str]:
@@ -35,7 +35,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def is_count(text: str) -> bool:
-    """Return whether a text is a whole number of at most nine digits.
+    """Return whether text is a whole number of at most nine digits.
 
     >>> is_count("16"), is_count("\u00b2"), is_count("9" * 5000), is_count("")
     (True, False, False, False)
@@ -53,7 +53,7 @@ def not_set(name: str) -> str:
 
 @dataclass(frozen=True)
 class Word:
-    """A word as a program received it, and the line that contains its value."""
+    """A word of a command line as the program received it, and the line with its value."""
 
     text: str
     line: int
@@ -65,7 +65,7 @@ class Word:
 
     @property
     def shown(self) -> str:
-        """Return the word for people, with the names of unset variables.
+        """Return the word for people, with markers shown as the names of their variables.
 
         >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
         '/data/$USER_DIR/text'
@@ -77,7 +77,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Setting:
-    """A value that a variable got while the job ran."""
+    """A value that was assigned to a variable while the job ran."""
 
     name: str
     value: str
@@ -85,7 +85,7 @@ class Setting:
     raw: str
     """The value as written in the script."""
     default: bool = False
-    """Whether the assignment only sets a default, as NAME=${NAME:-value} does."""
+    """Whether the assignment only sets a default, like NAME=${NAME:-value}."""
     exported: bool = False
 
 
@@ -99,13 +99,13 @@ class StartedProgram:
     words: tuple[Word, ...]
     """The words of the command line; the first is the program's name."""
     own: int
-    """Number of words that belong to the program itself; the rest is the command that it starts."""
+    """Number of words that belong to the program itself. The rest is the command that it starts."""
     line: int
     environment: Mapping[str, Word]
     identity: str = ""
     parent: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
-    """Content of the JSON files that its words name."""
+    """Contents of the JSON files that the words name."""
 
     @property
     def name(self) -> str:
@@ -122,14 +122,14 @@ class Script:
     commands: tuple[StartedProgram, ...]
     settings: tuple[Setting, ...]
     places: Mapping[int, str] = field(default_factory=dict)
-    """The name of each line of the text.
+    """A name for each line of the text.
 
     The name is `line 12`, or `payload.sh:12` if there are several files.
     """
     notes: tuple[str, ...] = ()
-    """Anything unusual about the job's run, such as a time limit or a script that stopped early."""
+    """Anything unusual about how the job ran, such as a time limit or an early stop."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra files that the job's trainings start from, but that are not available here."""
+    """Hydra files from which the job's trainings start, but which are not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)
     """The framework that each available Python program imports, by the program's file name."""
 
@@ -139,13 +139,13 @@ class Script:
         return self.text.splitlines()
 
     def line(self, number: int) -> str:
-        """Return a line of the text, or an empty string if the text has no line of this number."""
+        """Return a line of the text, or an empty string if there is no line with this number."""
         if 0 < number <= len(self.lines):
             return self.lines[number - 1]
         return ""
 
     def value(self, name: str) -> Word | None:
-        """Return the last value that a variable was given, or None if it was never set.
+        """Return the last value of a variable, or None if it was never set.
 
         Values for the whole script take precedence over those for one command.
         """
@@ -160,7 +160,7 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is only the sandbox's default, because the script states none.
+        """Return whether a number is only the sandbox's default, because the script gives none.
 
         `key` determines whether the number counts nodes or devices.
         """
@@ -182,7 +182,7 @@ class Script:
         return 0
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
-        """Return the number and the match of every line that matches the pattern."""
+        """Return every line number at which the pattern matches, with the match."""
         compiled = re.compile(pattern)
         matches = []
         for number, line in enumerate(self.lines, 1):
@@ -203,7 +203,7 @@ def code_blocks(text: str) -> list[str]:
     Each block is preceded by empty lines, so that line numbers stay the same.
     """
     blocks: list[str] = []
-    # The state of the block around a line; None outside of blocks
+    # State of the code block that contains the line, or None outside of blocks
     language: str | None = None
     for number, line in enumerate(lines_of(text)):
         fence = _FENCE.match(line)
@@ -214,7 +214,7 @@ def code_blocks(text: str) -> list[str]:
         elif fence:
             language = None
         elif language in _SHELL_FENCES:
-            # Whether the commands of the block follow a prompt
+            # Whether the block shows a prompt before each command
             is_console = language == "console"
             code = re.sub(r"^\s*\$ ", "", line) if is_console else line
             blocks[-1] += f"{code}\n"

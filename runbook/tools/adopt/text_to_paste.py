@@ -1,4 +1,4 @@
-"""Text to paste: settings of a script that belong in the site file or in params/models.yaml."""
+"""Writes text to paste: settings of a script for the site file or for params/models.yaml."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ from runbook.tools.adopt.findings import Findings
 
 
 def site_block(findings: Findings) -> str:
-    """Return the text that a person can paste into the site file, or an empty string.
+    """Return text that a person can paste into the site file, or an empty string.
 
-    Each value is the script's own. Variables that nothing sets are left as $NAME.
+    The values are those in the script. Variables that are set nowhere are left as $NAME.
     """
     tree: dict[str, object] = {}
     lists: dict[str, list[str]] = {}
@@ -45,7 +45,7 @@ def _yaml_key(name: str) -> str:
 
 
 def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return a tree with leaves that YAML can write on one line."""
+    """Return a tree whose leaves YAML can write on one line."""
     leaves: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):
@@ -76,7 +76,7 @@ def model_entry(
     try:
         own_model = Model.model_validate(values)
     except ValueError:
-        # A kind of model that the trainer does not have, such as one with ALiBi
+        # The trainer does not support this kind of model, such as a model with ALiBi
         return ""
 
     values["parameters"] = whole(shape_of(own_model)).total

@@ -1,4 +1,4 @@
-"""Drills: deliberate faults in a small training on this machine.
+"""Drills: deliberate faults in a small training on the local machine.
 
-Each drill breaks one thing and checks how the training ends.
+Each drill breaks something and checks how the training ends.
 """

@@ -1,4 +1,4 @@
-"""Test bench for drills: a temporary project, a warm trainer, a small run and its verdict."""
+"""Test bench for drills: a temporary project, a warm trainer, small runs and verdicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 from runbook.tools.drills.messages import DrillMessage
 
 MARK = "RUNBOOK_DRILL"
-"""Variable in the environment of every process that a drill starts."""
+"""An environment variable of every process that a drill starts."""
 POLL_SECONDS = 0.1
 
 RUN_FILE = """\
@@ -86,13 +86,13 @@ hardware: {{device: cpu, nodes: 1, devices_per_node: {ranks}, cores_per_node: {r
 
 
 class Bench:
-    """Test bench that is opened once for all drills, so that slow preparations run only once."""
+    """A test bench that is opened once for all drills, because it is slow to prepare."""
 
     def __init__(self) -> None:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of uninterrupted trainings, by their parameter values."""
+        """Losses of uninterrupted trainings, by parameter values."""
 
     def __enter__(self) -> Bench:
         self.root = Path(
@@ -117,12 +117,12 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer, and replace python with a script that requests ranks from it."""
+        """Start the warm trainer. Replace python with a script that requests ranks from it."""
         self.warm.write_python(self.root / "python")
         self.warm.start()
 
     def left(self) -> list[psutil.Process]:
-        """Return every running process of these drills, except the warm trainer and itself."""
+        """Return all processes of these drills except the warm trainer and this process."""
         processes = {}
         for process in psutil.process_iter():
             with contextlib.suppress(psutil.Error, OSError):
@@ -139,7 +139,7 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """Kill the processes that have not ended after a few seconds. Return their descriptions."""
+        """Kill the processes that still run after a few seconds. Return their descriptions."""
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -204,7 +204,7 @@ def write_tokens(
 
 @contextlib.contextmanager
 def environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Change our own environment within the block; None removes a variable."""
+    """Change the environment of this process within the block. None removes a variable."""
     before = {name: os.environ.get(name) for name in changes}
     _apply(changes)
     try:
@@ -229,7 +229,7 @@ class TrainingFailure:
     """An error that ended a training run, from events.jsonl."""
 
     code: str
-    """Name of its message."""
+    """The code of the error's message."""
     message: str
 
 
@@ -250,8 +250,8 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The done marker covers no file, so that the trainer itself detects the damage that a
-            # drill does to the tokens, as on a failing disk.
+            # The done marker lists no files, so that the trainer itself must detect when a drill
+            # damages the tokens, as a failing disk might.
             write_mark(
                 self.folder,
                 TOKENIZE,
@@ -261,7 +261,7 @@ class DrillRun:
             )
 
     def open(self) -> OpenPhase:
-        """Return the run as a new kernel would load it."""
+        """Load the run as a new kernel would."""
         set_words = [*self.words, f"as={self.name}"]
         settings = params.load("drill", set_words=set_words, project=self.bench.root)
         return open_run_phase(settings, FULL)
@@ -271,7 +271,7 @@ class DrillRun:
         return jobs.training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self, faults: str = "") -> JobFolder:
-        """Submit the next job with these faults."""
+        """Submit the next job, with these faults."""
         with environment({FAULTS: faults or None}):
             job_step.launch(self.training_job())
         folder = latest_job_folder(self.folder, FULL)
@@ -286,7 +286,7 @@ class DrillRun:
     def train(self, faults: str = "") -> str:
         """Run jobs until the training is done or a person must act.
 
-        Return the error that the person would see, or an empty string if nothing went wrong.
+        Return the error that a person would see, or an empty string if there is none.
         """
         with environment({FAULTS: faults or None}):
             try:
@@ -299,7 +299,7 @@ class DrillRun:
 
     @contextlib.contextmanager
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
-        """Call `act` as soon as a condition is true, while the body runs.
+        """Call `act` as soon as a condition becomes true while the body runs.
 
         Yield a list that will receive the time of the call.
         """
@@ -326,7 +326,7 @@ class DrillRun:
 
     @property
     def metrics_path(self) -> Path:
-        """Return the file of the steps."""
+        """Return the path of the file with the steps."""
         return self.folder / self.open_phase.phase_plan.log.metrics
 
     def rows(self) -> list[dict[str, Any]]:
@@ -339,14 +339,14 @@ class DrillRun:
         return [event for event in events if not names or event.get("event") in names]
 
     def failure(self) -> TrainingFailure:
-        """Return the trainer's newest error. Both texts are empty if there is no error."""
+        """Return the trainer's newest error. Its fields are empty if there is no error."""
         events = self.events("failed")
         if not events:
             return TrainingFailure("", "")
         return TrainingFailure(events[-1]["code"], events[-1]["message"])
 
     def end_cause(self) -> EndCause | None:
-        """Return why the newest job ended badly, or None if it ended well."""
+        """Return the cause if the newest job ended badly, or None if it ended well."""
         events = self.events("ended")
         cause = events[-1].get("cause") if events else None
         return EndCause(cause) if cause else None
@@ -356,11 +356,11 @@ class DrillRun:
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
-        """Return the samples consumed after each iteration."""
+        """Return the number of samples consumed after each iteration."""
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
-        """Return whether the newest step is this one or a later one."""
+        """Return whether the newest step is this step or a later one."""
         return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
 
     def job(self) -> JobFolder:
@@ -370,15 +370,15 @@ class DrillRun:
         return folder
 
     def status(self) -> JobStatus:
-        """Return the state of the newest job."""
+        """Return the status of the newest job."""
         return get_scheduler(self.open_phase.settings.site).state(self.job())
 
     def job_names(self) -> list[str]:
-        """Return every job that was submitted."""
+        """Return the names of all submitted jobs."""
         return sorted(path.parent.name for path in self.folder.glob("jobs/*/job.json"))
 
     def said(self, job: JobFolder | None = None) -> str:
-        """Return everything that a job wrote."""
+        """Return all output of a job."""
         folder = job or self.job()
         parts = []
         for path in (folder.out, folder.err):
@@ -396,7 +396,7 @@ class DrillRun:
         return psutil.Process(read_heartbeats(folder)[rank]["pid"])
 
     def script(self) -> psutil.Process:
-        """Return the process of the newest job's script."""
+        """Return the process that runs the newest job's script."""
         started = read_started(self.job())
         assert started is not None
         return psutil.Process(started.identity.pid)
@@ -407,16 +407,16 @@ class DrillRun:
         return sorted(saved_iterations(root))
 
     def tracker(self) -> Path:
-        """Return the file that names the newest checkpoint."""
+        """Return the path of the file that names the newest checkpoint."""
         folder = str(self.open_phase.phase_plan.checkpoint.folder)
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 
     def parts(self) -> list[str]:
-        """Return the files that killed saves left behind."""
+        """Return the files left behind by saves that were killed."""
         return sorted(path.name for path in self.tracker().parent.glob("*.part"))
 
     def steps_lost(self) -> int:
-        """Return the largest number of steps that were repeated after one restart."""
+        """Return the largest number of steps that were repeated after a restart."""
         lost = 0
         newest = 0
         for row in self.rows():
@@ -468,14 +468,11 @@ class DrillEnding:
     action: str = ""
     """The reaction of the runbook."""
     detected_after_s: float | None = None
-    """Seconds from the fault to its detection; None if there is nothing to detect."""
+    """Seconds from the fault to its detection, or None if there is nothing to detect."""
     steps_lost: int | None = None
-    """Largest number of steps that were repeated after one fault."""
+    """Largest number of steps that were repeated after a fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss equals the undisturbed run's, bit by bit.
-
-    None if the drill does not train to the end.
-    """
+    """Whether every loss equals the undisturbed run's, bit by bit."""
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     figures: list[MeasuredValue] = field(default_factory=list)
@@ -489,7 +486,7 @@ class DrillEnding:
     ) -> None:
         """Record whether a rule of the drill holds.
 
-        If the rule does not hold, the evidence is reported as well.
+        If it does not, report the evidence as well.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 
@@ -508,12 +505,12 @@ class DrillVerdict:
     final_loss_equal: bool | None
     seconds: float
     attempt: int = 1
-    """The number of the attempt: 2 for the retry of a failed drill."""
+    """The number of the attempt, which is 2 for the retry of a failed drill."""
     figures: tuple[MeasuredValue, ...] = ()
     extra: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON. A drill's own facts are added to the common keys."""
+        """Return plain values for JSON: the common keys, and the drill's own facts."""
         common = {}
         for key, value in vars(self).items():
             if key not in ("extra", "figures"):

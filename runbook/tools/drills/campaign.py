@@ -2,9 +2,9 @@
 
 The report also shows which changes would make the month cheaper.
 
-The clock and the faults are simulated. The decisions are real. The watchdog's own limits determine
-when a hang is noticed, the rules for real jobs decide whether another job follows, and the plan's
-interval determines how much work a failure costs.
+The clock and the faults are simulated, but the decisions are real. The watchdog's own limits
+determine when a hang is noticed, the rules for real jobs decide whether another job follows, and
+the plan's save interval determines how much work a failure costs.
 """
 
 from __future__ import annotations
@@ -46,12 +46,11 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""The cause that the restart rules see for each kind of failure. All other kinds are
-`EndCause.OTHER`."""
+"""The cause that the restart rules see for a kind of failure; for others, `EndCause.OTHER`."""
 REMEMBERED = 8
-"""Number of newest attempts that the rules see.
+"""Number of most recent attempts that the rules see, which is larger than any limit on restarts.
 
-The number is larger than any limit on restarts. Older attempts failed at other steps.
+Older attempts failed at other steps.
 """
 FAILED = 1
 """Exit code of a failed job."""
@@ -77,7 +76,7 @@ class RealRules:
 
 
 def _attempt(failure: CampaignFailure, number: int) -> Attempt:
-    """Return the failure in the form in which the rules read it from a job's files."""
+    """Return a failure in the form that the rules would read from a job's files."""
     return Attempt(
         job=f"04-training-{number}",
         end=JobEnd(JobState.FAILED, FAILED, cause=_cause(failure.kind)),
@@ -94,7 +93,7 @@ def _cause(kind: FaultKind) -> EndCause:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """One way to run the campaign, as the median of many simulations.
+    """The median of many simulations of a campaign that is run in a certain way.
 
     Shares are relative to the device time, including spare nodes.
     """
@@ -112,11 +111,11 @@ class CampaignRow:
     failures: float
     jobs: float
     stops: float
-    """Number of failures that the rules leave to a person."""
+    """Number of failures that the restart rules leave to a person."""
     near_restarts: float
-    """Number of starts from copies in node memory."""
+    """Number of restarts from copies in node memory."""
     waiting_days: float
-    """Time spent in queues and waiting for a person, in which no device is allocated."""
+    """Time spent waiting in queues and for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)
@@ -159,13 +158,13 @@ class CampaignTerms:
 
     seconds: float
     restarts: int
-    """The run's limit for jobs without a new step."""
+    """The run's limit on restarts without a new step."""
     spares: int
     """The run's spare nodes."""
     queue: float
     """Seconds that a new job waits in the queue."""
     person: float
-    """Seconds until a person responds to a failure that the rules leave to a person."""
+    """Seconds until a person responds to a failure that the rules do not handle."""
     writes_copies: bool = False
     """Whether the trainer can write copies to node memory."""
 
@@ -207,7 +206,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
 
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
-    """Return the training without its copies in node memory, or with copies if it makes none."""
+    """Return the training without copies in node memory, or with copies if it has none."""
     if parts.near is not None:
         return DrillMessage.NO_COPIES.fill(), None
     near = possible_copies(plan, parts)
@@ -220,7 +219,7 @@ def _spares_text(count: int) -> str:
 
 
 def _other_intervals(costs: FaultCosts) -> list[tuple[str, float]]:
-    """Return other intervals between two saves: half, twice, and Daly's."""
+    """Return different save intervals to try: half, twice, and Daly's."""
     parts = costs.parts
     planned = parts.step * parts.steps_between_saves
     best = daly(parts.save_stall, costs.seconds_between)
@@ -242,7 +241,7 @@ class _Simulation:
         parts: CampaignParts,
         spares: int,
     ) -> CampaignRow:
-        """Return the medians of many campaigns."""
+        """Return a row with the medians of many campaigns."""
         accounts = list(
             campaigns(
                 parts, lambda: self._policy(spares), self.terms.seconds, self.costs.seconds_between

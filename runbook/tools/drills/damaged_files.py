@@ -32,7 +32,7 @@ from runbook.tools.drills.processes import end_well
 
 
 class TrainerCode(StrEnum):
-    """Codes of the trainer's errors in events.jsonl. Only the trainer can import their messages."""
+    """Codes of the trainer's errors in events.jsonl, whose messages only the trainer can import."""
 
     BAD_VALUE = "bad-value"
     CHECKPOINT_NOT_WRITTEN = "checkpoint-not-written"
@@ -119,7 +119,7 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
         event["lost_iterations"] for event in case.events("resumed")
     ]
     text = case.train()
-    # Two checkpoints before the newest one
+    # The last two checkpoints before the newest
     end_well(
         bench,
         case,
@@ -228,7 +228,7 @@ def other_layout(bench: Bench) -> DrillEnding:
 def _take_over(source: DrillRun, case: DrillRun) -> None:
     """Move one run's checkpoints to where another run looks for its own.
 
-    The situation is the same for a person who changes the layout.
+    A person who changes the layout of a run creates the same situation.
     """
     shutil.copytree(source.tracker().parent, case.tracker().parent)
     note_start(case.open_phase.training, train_step(case.open_phase.run, FULL))
@@ -279,7 +279,7 @@ def bad_numbers(bench: Bench) -> DrillEnding:
     spike = DrillRun(bench, "spike")
     failure = spike.train("spike:step=9,factor=3")
     ending.rule(not failure and spike.done(), "a spike that recovers does not stop the training")
-    # The plan refuses fp16 on a CPU, where it would only be slow.
+    # The plan rejects fp16 on a CPU, where it would only be slow.
     fp16 = DrillRun(bench, "overflow")
     fp16.change_plan(
         lambda content: content["precision"].update(format="fp16", initial_loss_scale=2.0**40)
@@ -336,7 +336,7 @@ def _cut_tokens(prefix: Path) -> None:
 
 
 def _other_type(prefix: Path) -> None:
-    """Make the index state four bytes per token, although the tokens have two."""
+    """Make the index claim four bytes per token, although the tokens have two."""
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)

@@ -1,7 +1,4 @@
-"""The list of the twenty drills.
-
-The functions here choose drills and run them one after the other.
-"""
+"""Lists the twenty drills, selects some of them, and runs them one after another."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ DRILLS: dict[str, Drill] = {
 def chosen_drills(names: Sequence[str]) -> list[str]:
     """Return the named drills, or all drills if none is named.
 
-    A drill may be named by its full name, only its number, or only its words.
+    A drill may be given by its full name, by its number alone, or by its name without the number.
 
     >>> chosen_drills(["1", "same-failure"])
     ['01-kill-rank', '17-same-failure']
@@ -83,7 +80,7 @@ def _drill_named(word: str) -> str:
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
     """Yield each drill's verdict as soon as it is available.
 
-    The output of the trainings goes to `log`.
+    The trainings write their output to `log`.
     """
     with Bench() as bench:
         for name in names:
@@ -95,7 +92,7 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
     """Yield the verdicts of all drills.
 
-    With `again`, the verdicts of second attempts at failed drills follow.
+    If `again` is set, also yield the verdicts of second attempts at failed drills.
     """
     failed = []
     for verdict in do_drills(names, log):

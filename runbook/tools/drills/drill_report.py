@@ -32,7 +32,7 @@ a second, so restarts cost a far larger share than in a real training.
 
 
 def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
-    """Return the page in Markdown: the table, then the reasons why drills failed."""
+    """Return the Markdown page: the table, then the reasons why drills failed."""
     when = f"Last run {date} at {commit or 'an unknown commit'}"
     machine = f"{platform.machine()}, Python {platform.python_version()}"
     lines = [f"{when}, {machine}: **{score(verdicts)}**.\n"]
@@ -48,7 +48,7 @@ def page_text(verdicts: Sequence[DrillVerdict], date: str, commit: str) -> str:
 
 
 def _table_row(verdict: DrillVerdict) -> str:
-    """Return the row of one attempt in the table of the page."""
+    """Return the row of an attempt in the page's table."""
     result = verdict.verdict
     if verdict.attempt > 1:
         result += " (second attempt)"
@@ -67,7 +67,7 @@ def _table_row(verdict: DrillVerdict) -> str:
 
 
 def verdict_line(verdict: DrillVerdict) -> str:
-    """Return one attempt as a line for a terminal."""
+    """Return an attempt as a line for a terminal."""
     attempt = "second attempt: " if verdict.attempt > 1 else ""
     measured = f"; measured: {verdict.measured}" if verdict.figures else ""
     result = f"{verdict.verdict}  {verdict.seconds:6.1f} s"
@@ -86,12 +86,12 @@ def score(verdicts: Sequence[DrillVerdict]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text as one cell of a Markdown table."""
+    """Return text as a cell of a Markdown table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _value_cell(value: object) -> str:
-    """Return a value as one cell of a Markdown table. None is an empty cell."""
+    """Return a value as a cell of a Markdown table. None becomes an empty cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "" if value is None else str(value)

@@ -39,14 +39,14 @@ from runbook.tools.drills.messages import DrillMessage
 
 VARIABLE = "RUNBOOK_FAULTS"
 ON_PURPOSE = f"a fault on purpose ({VARIABLE})"
-"""Text of the error raised by a fault of the kind `raise`."""
+"""Message of the error that a fault of the kind `raise` raises."""
 _KEYS = ("rank", "step", "job", "factor", "seconds", "bytes", "at", "number")
 _FLIP_KEYS = ("part", "layer", "bit", "element")
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One fault."""
+    """A fault, and where and when it happens."""
 
     kind: str
     where: Mapping[str, str] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Fault:
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
-        """Return a numeric value of the fault."""
+        """Return one of the fault's numeric values, or the default if it has none."""
         return float(self.where.get(key, otherwise))
 
 
@@ -78,7 +78,7 @@ class Faults:
         """Apply the faults at the beginning of a step."""
         for fault in self._faults:
             if fault.kind == "slow" and self._step_began:
-                # The delay includes the time that earlier faults took.
+                # The delay includes the time taken by earlier faults.
                 step_seconds = time.monotonic() - self._step_began
                 time.sleep(
                     fault.number("seconds", 0) or (fault.number("factor", 2) - 1) * step_seconds
@@ -103,7 +103,7 @@ class Faults:
         return loss
 
     def begin_computation(self, iteration: int, number: int) -> None:
-        """Apply the faults in a part of a step that is computed for the first time or again."""
+        """Apply the faults that hit a part of a step, in its first or repeated computation."""
         self._flips = [
             fault
             for fault in self._faults
@@ -115,7 +115,7 @@ class Faults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and the bit to flip in a tensor.
 
-        A fault flips one bit in each computation of the gradients.
+        A fault flips a single bit in each computation of the gradients.
         """
         for fault in self._flips:
             if fault.holds("part", part) and fault.holds("layer", layer):
@@ -134,7 +134,7 @@ class Faults:
 
 
 def faults_from(text: str, rank: int, job: str) -> Faults:
-    """Return the faults in a text that are meant for this rank and job."""
+    """Return the faults in a text that apply to this rank and job."""
     faults = [_parse(part) for part in text.split(";") if part.strip()]
     return Faults(
         [fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)]
@@ -178,7 +178,7 @@ def _raise(_fault: Fault) -> None:
 def _full(fault: Fault) -> None:
     limit = int(fault.number("bytes", 100_000))
     with contextlib.suppress(ValueError, OSError):
-        # Writing fails with EFBIG instead of ending the process.
+        # Make writes fail with EFBIG instead of ending the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 

@@ -1,4 +1,4 @@
-"""Drills in which ranks die, hang or lag, locks are stale, kernels are killed, and clocks jump."""
+"""Drills in which ranks die, hang or lag, locks are stale, kernels are killed, or clocks jump."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SAVE_INTERVAL = 4
 
 
 def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
-    """Check that every loss equals that of an uninterrupted training with the same values."""
+    """Check that every loss equals an uninterrupted training's with the same parameters."""
     if set_words not in bench.references:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
@@ -50,7 +50,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """Check the rules for every training that continues to its end."""
+    """Check the rules that apply to every training that reaches its end."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -72,7 +72,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 10
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    # On a busy machine rank 0 is killed later, and then the evidence also mentions rank 0.
+    # On a busy machine, rank 0 is killed later, so the evidence also mentions rank 0.
     names_rank = first["evidence"].startswith("rank 1 ended with exit code 137 (signal 9)")
     ending.rule(names_rank, "the rank is named")
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
@@ -170,7 +170,7 @@ def hang(bench: Bench) -> DrillEnding:
 
 
 def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
-    """Return the job's alarms about a slow rank."""
+    """Return the alarms about slow ranks."""
     return [event for event in run.events("alarm") if event["kind"] == "slow rank"]
 
 
@@ -269,8 +269,7 @@ def same_failure(bench: Bench) -> DrillEnding:
 
 TIMEOUT_SECONDS = 4
 MARGIN_SECONDS = 15
-"""Tolerance beyond the time-out, because starting and ending a process takes time on a busy
-machine."""
+"""Tolerance beyond the time-out, because a busy machine starts and ends processes slowly."""
 
 
 def rendezvous(bench: Bench) -> DrillEnding:
@@ -310,7 +309,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start the given ranks of two by hand. Return how long they took and their output."""
+    """Start the given ranks of a pair by hand. Return how long they took, and their output."""
     command = [
         str(case.bench.root / "python"),
         "-m",
@@ -484,7 +483,7 @@ def clocks(bench: Bench) -> DrillEnding:
         all(0 < row["seconds"] < 60 for row in case.rows()), "step times do not depend on the clock"
     )
     limited = DrillRun(bench, "limit", "jobs.training.walltime=00:00:40", "training.iterations=100")
-    # The steps alone take 50 s, which is more than the limit.
+    # The steps alone take 50 s, which exceeds the limit.
     text = limited.train("slow:seconds=0.5")
     stopped = limited.events("stopped")
     ended = limited.events("ended")
@@ -494,8 +493,8 @@ def clocks(bench: Bench) -> DrillEnding:
         "stopped before the limit",
     )
     ending.rule(all(event["exit_code"] in (75, 0) for event in ended), "exit code 75 each time")
-    # On a busy machine, ending the processes may take longer than the reserve. No step is lost by
-    # that.
+    # On a busy machine, ending the processes may take longer than the reserve. No step is lost
+    # then.
     submitted = [event["time"] for event in limited.events("submitted")]
     late = []
     for begin, stop in zip(submitted, stopped, strict=False):

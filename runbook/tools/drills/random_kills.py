@@ -1,6 +1,6 @@
-"""Fifty kills at random moments of one training.
+"""Fifty kills at random times during a training.
 
-The training must finish, without losing or repeating samples.
+The training must finish without losing or repeating samples.
 """
 
 from __future__ import annotations
@@ -42,23 +42,21 @@ BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
 """Usual goodput in percent of the ideal.
 
-Two idle machines measured 87; one of them once measured less than 80.
+Two idle machines measured 87, and one of them once measured less than 80.
 """
 CALM_STEPS = 60
 """Number of steps that follow the last kill, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
-"""Longest delay of a kill after the step that it waits for.
+"""Longest delay between the step that a kill waits for and the kill itself.
 
-With it, a kill can hit any point of a step, a save or a start.
+Because of the delay, a kill can hit any point of a step, a save or a start.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Planned restarts of a training without faults.
-
-The restarts are done before the kills, and again afterwards.
+"""Planned restarts of a training without other faults, before the kills and again afterwards.
 
 A single restart takes between 0.5 and 1.2 s.
 """
@@ -75,7 +73,7 @@ class Kill:
 
 @dataclass
 class Killer:
-    """Kills a random process of the training at each of the drawn steps."""
+    """Kills a random process of the training after each of the chosen steps."""
 
     case: DrillRun
     kills: int
@@ -87,7 +85,7 @@ class Killer:
     training that is measured."""
 
     def __post_init__(self) -> None:
-        """Prepare to read the metrics, which need not exist yet."""
+        """Prepare to read the metrics file, which may not exist yet."""
         self._metrics = Tail(self.case.metrics_path)
 
     def run(self) -> None:
@@ -217,7 +215,7 @@ def measure(
     steps: int,
     calm_runs: Sequence[DrillRun],
 ) -> None:
-    """Add detection times, and the goodput compared with the ideal for the same number of kills."""
+    """Add detection times, and the goodput relative to the ideal for the same number of kills."""
     calm = [account_of(run) for run in calm_runs]
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
@@ -316,7 +314,7 @@ class KillsAfterSteps:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the time of the next kill, for an attempt that begins at `held_seconds`."""
+        """Return the time of the next kill, for an attempt that starts at `held_seconds`."""
         if not self._waiting:
             return math.inf, SOFTWARE
         step, delay = self._waiting.pop(0)
@@ -324,7 +322,7 @@ class KillsAfterSteps:
         if step > self._furthest:
             killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
         trained = max(0.0, killed_at - training_from)
-        # Without copies in node memory, each attempt begins at a save.
+        # Without copies in node memory, each attempt starts from a save.
         made = self._parts.made_in(trained, behind_save=0)
         self._furthest = max(self._furthest, first_step + made.steps)
         return killed_at, SOFTWARE
@@ -335,7 +333,7 @@ class KillsAfterSteps:
 
 
 SIMULATIONS = 21
-"""Number of simulations, each with kills at different moments.
+"""Number of simulations, each with kills at different times.
 
 The median of the simulations is compared with the measured goodput.
 """
@@ -375,7 +373,7 @@ class Pauses:
 
     between_steps: float
     behind_save: float
-    """Mean seconds after a step with a save: the save itself plus the usual pause."""
+    """Mean seconds after a step with a save, for the save itself plus the usual pause."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
@@ -403,7 +401,7 @@ def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
 
 
 def simulated_campaign(killer: Killer, parts: CampaignParts, noticed: float) -> Account:
-    """Return the campaign whose goodput is the median among many with the same number of kills.
+    """Return the campaign with the median goodput, among many with the same number of kills.
 
     `noticed` is the mean number of seconds from a kill to its detection.
     """
@@ -445,10 +443,10 @@ def steps_of(case: DrillRun) -> list[Step]:
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
-    """Return the fault in the order of samples along the steps that count, or an empty string.
+    """Return the first error in the order of samples along the steps that count, or ''.
 
-    A job continues where a checkpoint left off. The steps that it repeats replace the earlier ones,
-    and new steps follow without a gap.
+    A job continues from a checkpoint. The steps that it repeats replace the earlier ones, and new
+    steps follow without a gap.
 
     >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
     'after step 1 came step 3'
@@ -473,18 +471,15 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of the kills if no time is wasted.
-
-    docs/measurements/drills.md explains it in words.
-    """
+    """The cost of the kills if no time is wasted, as explained in docs/measurements/drills.md."""
 
     restart_seconds: float
-    """Seconds from the end of a job to the first step of the next.
+    """Seconds from the end of a job to the first step of the next job.
 
     The value is the mean over planned stops in trainings without faults.
     """
     save_seconds: float
-    """Seconds that one checkpoint takes in the training without faults."""
+    """Seconds to save a checkpoint in the training without faults."""
     kills_in_training: int
     kills_in_start: int
     """Kills that hit a job before its first step. Each such kill loses part of a start, but no
@@ -496,7 +491,7 @@ class Costs:
 
         The goodput is productive time / (productive time + restarts + half a save interval for each
         + lost starts + saves). Detecting a failure is assumed to cost nothing. A failure before a
-        job's first step costs the part of the start that was done.
+        job's first step costs the part of the start that had been done.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2

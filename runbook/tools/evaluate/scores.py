@@ -107,11 +107,11 @@ class Wish:
     """The requested scores."""
 
     tasks: tuple[str, ...]
-    # Folder with task files in addition to the harness's own
+    # Folder with additional task files
     folder: Path | None = None
     # Number of samples of each task
     limit: int | None = None
-    # Solved examples before each sample; None means the task's own number
+    # Number of solved examples before each sample, or None for the task's own number
     shots: int | None = None
     # Hugging Face folder to use instead of the checkpoint
     exported: Path | None = None
@@ -130,7 +130,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     names = _known_names(manager, request.tasks)
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
-    # The checkpoint's name distinguishes the checkpoints of a training run that still runs.
+    # While a training is running, the name distinguishes its checkpoints.
     training = (
         f"{phase_step(PlannedRun(settings, plan, run_folder), PHASE).fingerprint} {checkpoint}"
     )
@@ -200,12 +200,12 @@ def _new_rows(
         request,
         device,
     )
-    # The model knows its iteration only after the trainer has answered.
+    # The iteration is known only after the trainer has answered.
     return list(_rows(answers, {**about, "iteration": model.iteration}, ""))
 
 
 def _rows_of_training(path: Path, about: Row) -> list[Row]:
-    """Return the scores in a file that belong to the same weights."""
+    """Return the scores in a file that were computed for the same weights."""
     rows = read_lines(path) if path.exists() else []
     return [row for row in rows if row.get("training") == about["training"]]
 
@@ -216,9 +216,9 @@ def _unscored(
     about: Row,
     request: Wish,
 ) -> list[str]:
-    """Return the tasks that have no score yet.
+    """Return the tasks without a score.
 
-    With --again or an exported folder, return all tasks.
+    For --again or an exported folder, return all tasks.
     """
     if request.again or request.exported:
         return list(names)
@@ -310,14 +310,14 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
 
 
 def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
-    """Return the dataset of a task and its part.
+    """Return a task's dataset, and the part of it.
 
-    For a group of tasks, return the file that names them.
+    For a group of tasks, return the file that defines it.
     """
     entry = manager.task_index[name]
     content = entry.cfg or {}
     data = content.get("dataset_path") or f"see {entry.yaml_path.name if entry.yaml_path else name}"
-    # Set for a task that reads files itself
+    # A task that reads files itself has this key
     files = (content.get("dataset_kwargs") or {}).get("data_files")
     if files:
         data = next(iter(files.values())) if isinstance(files, dict) else files

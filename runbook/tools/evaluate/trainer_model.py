@@ -1,4 +1,4 @@
-"""Offers our trainer to lm-evaluation-harness as a model, which answers questions in batches."""
+"""Makes our trainer a model of lm-evaluation-harness that answers questions in batches."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -30,11 +30,11 @@ Progress is reported after each start.
 PROMPTS = 64
 """Number of texts generated per start of the trainer."""
 MAX_NEW_TOKENS = 256
-"""Limit for a task that does not set one; the harness's own `hf` model uses the same limit."""
+"""Limit for a task that sets none. The harness's own `hf` model uses the same limit."""
 
 
 class TrainerModel(TemplateLM):  # type: ignore[misc]
-    """The newest complete checkpoint of a run, computed in float32 in its training layout."""
+    """The newest complete checkpoint of a run, evaluated in float32 with its training layout."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
         add_special_tokens: bool | None = None,
         **others: Any,
     ) -> list[int]:
-        """Return the ids of a text, without additional tokens."""
+        """Return the token ids of a text, without special tokens added."""
         return list(self._tokenizer.encode(string))
 
     def _loglikelihood_tokens(
@@ -137,7 +137,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
         """Return the tokens that contain a stop word.
 
-        Nothing after such a token is kept.
+        Generated text is cut after such a token.
         """
         ending = []
         for number in range(self._spec.model.shape.vocabulary):

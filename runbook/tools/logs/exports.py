@@ -1,4 +1,4 @@
-"""Exports of a log: CSV, JSON, Parquet, TensorBoard, MLflow, trackio.
+"""Exports a log to CSV, JSON, Parquet, TensorBoard, MLflow or trackio.
 
 A run's training can also be exported as MLPerf log lines.
 """
@@ -32,15 +32,15 @@ from runbook.tools.logs.messages import ExportMessage
 _VALUES = attrgetter(*KEYS)
 _STRICT_JSON = json.JSONEncoder(allow_nan=False)
 BATCH = 100
-"""Records encoded as JSON at a time."""
+"""Number of records that are encoded as JSON at a time."""
 _EVALUATION_KEYS = ("iteration", "loss", "perplexity", "name")
 
 
 def write_json(log: ParsedLog, stream: IO[str]) -> None:
     """Write a log as one JSON object.
 
-    The object contains format, records, validation, notes, failures, alarms and more. A value is
-    null if the log does not state it.
+    The object contains the format, records, validation losses, notes, failures, alarms and more. A
+    value is null if the log does not state it.
     """
     stream.write(
         f'{{"format": {json.dumps(log.format)}, "files": {json.dumps(log.files)},\n "records": ['
@@ -62,14 +62,15 @@ def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
 
 
 def _rows_text(rows: Sequence[dict[str, object]]) -> str:
-    """Return rows as JSON, one per line, without the brackets of the list."""
+    """Return rows as JSON, one per line, without the brackets around the list."""
     try:
         text = _STRICT_JSON.encode(rows)
     except ValueError:
         # JSON has no NaN and no infinities, so these become null.
         text = _STRICT_JSON.encode([_finite_values(row) for row in rows])
 
-    # Quotes inside a value are escaped, so this sequence of characters occurs only between records.
+    # Quotes inside a value are escaped, so these characters occur in this order only between
+    # records.
     return text[1:-1].replace('}, {"iteration"', '},\n  {"iteration"')
 
 
@@ -111,7 +112,7 @@ def _finite(value: object) -> object:
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
     """Write one line per record.
 
-    A cell is empty if the log does not state the value. Several states are joined by a space.
+    A cell is empty if the log does not state the value. Several states are separated by spaces.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*KEYS, "source"))
@@ -137,7 +138,7 @@ INTEGERS = ("iteration", "skipped", "nan", "segment")
 def _write_csv_file(log: ParsedLog, stream: IO[bytes]) -> None:
     text = io.TextIOWrapper(stream, encoding="utf-8", newline="")
     write_csv(log, text)
-    # Flushes the text, and leaves the stream open so that it can be synced
+    # Flush the text, and leave the stream open so that it can be synced
     text.detach()
 
 
@@ -170,7 +171,7 @@ def _write_parquet(log: ParsedLog, stream: IO[bytes]) -> None:
 
 
 class Point(NamedTuple):
-    """Numbers of one step, in the form that a tracker accepts."""
+    """The metrics of a step, in the form that a tracker accepts."""
 
     iteration: int
     time: float
@@ -179,9 +180,9 @@ class Point(NamedTuple):
 
 
 def points(log: ParsedLog) -> Iterator[Point]:
-    """Yield the numbers of each record, and each evaluation with the step before it.
+    """Yield the metrics of each record, and each evaluation at the step before it.
 
-    A record's time is computed backwards from the end of the log, with the step times in the log.
+    A record's time is computed backwards from the end of the log, using the logged step times.
     """
     evaluations: dict[int, dict[str, float]] = {}
     for evaluation in log.validation:
@@ -205,10 +206,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return when the newest file of a log was written.
-
-    If no file is available, return the current time.
-    """
+    """Return when the newest file of a log was written."""
     ends = []
     for file in log.files:
         if Path(file).is_file():
@@ -218,7 +216,7 @@ def _end_time(log: ParsedLog) -> float:
 
 
 def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
-    """Write into a folder that `tensorboard --logdir` reads.
+    """Write files to a folder that `tensorboard --logdir` reads.
 
     TensorBoard's files need the train extra (tensorboard), not torch.
     """
@@ -238,7 +236,7 @@ def _to_tensorboard(log: ParsedLog, folder: str, name: str) -> None:
 
 
 def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
-    """Write a run into the experiment `gpt3-runbook` at a tracking URI.
+    """Write a run to the experiment `gpt3-runbook` at a tracking URI.
 
     The URI is a server's address or a database, such as sqlite:///runs.db.
     """
@@ -259,7 +257,7 @@ def _to_mlflow(log: ParsedLog, uri: str, name: str) -> None:
 
 
 def _to_trackio(log: ParsedLog, project: str, name: str) -> None:
-    """Write a run into a project of trackio's local database."""
+    """Write a run to a project in trackio's local database."""
     import trackio
 
     trackio.init(
@@ -363,7 +361,7 @@ def _values(spec: PhasePlan) -> dict[str, object]:
 
 
 _EVENT_TYPES = {"start": "INTERVAL_START", "stop": "INTERVAL_END"}
-"""MLPerf's event types by the last word of a key. All other keys are points in time."""
+"""MLPerf's event types, by the last word of a key. Other keys are of type POINT_IN_TIME."""
 
 
 def _entry(
@@ -372,7 +370,7 @@ def _entry(
     value: object = None,
     **where: object,
 ) -> dict[str, object]:
-    """Return one entry of an MLPerf log."""
+    """Return an entry of an MLPerf log."""
     last_word = key.rpartition("_")[2]
     return {
         "namespace": "",

@@ -104,7 +104,7 @@ _LABELS = {
 
 
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield a failure as lines for people: its kind, the line that shows it, and the remedy."""
+    """Yield a failure as lines for people: the kind, the log line that shows it, and the remedy."""
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"
@@ -118,7 +118,7 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
 
 
 def _headline(failure: Failure, label: str) -> str:
-    """Return the first line about a failure: its kind, count and place."""
+    """Return the first line about a failure: the kind, how often it occurs, and where."""
     return SummaryMessage.FAILURE.fill(
         label=label,
         name=failure.name,
@@ -130,7 +130,7 @@ def _headline(failure: Failure, label: str) -> str:
 
 
 def _place(where: Failure | FirstError) -> str:
-    """Return the rank and the host in a message, if the line names them."""
+    """Return text with the rank and the host of a failure, if the log line names them."""
     rank = "" if where.rank is None else f", rank {where.rank}"
     host = f" on {where.host}" if where.host else ""
     return f"{rank}{host}"

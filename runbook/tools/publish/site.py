@@ -15,7 +15,7 @@ from runbook.records.pages.runs_index import write_runs_index
 from runbook.tools.publish.messages import PublishMessage
 
 MARKER = "published.json"
-"""File that lists the runs that publish wrote.
+"""The file that lists the runs written by publish.
 
 All other files in the folder (such as .git) are left unchanged.
 """
@@ -34,7 +34,7 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""Files from which the pages of a run are generated.
+"""The files from which a run's pages are generated.
 
 Job scripts and logs are not copied, because they name machines and people.
 """
@@ -76,7 +76,7 @@ def publish(run_folders: Sequence[Path], site: Path, copy_run: CopyRun) -> Path:
 
 
 def _replace(site: Path, part: Path) -> None:
-    """Replace our earlier files with the new ones. An existing README is kept."""
+    """Replace the files of an earlier publish with the new ones. An existing README is kept."""
     site.mkdir(parents=True, exist_ok=True)
     for name in (*_published_runs(site), *PAGES):
         old = site / name
@@ -93,7 +93,7 @@ def _replace(site: Path, part: Path) -> None:
 
 
 def _published_runs(site: Path) -> list[str]:
-    """Return the folders that the last publish wrote. Each folder is a plain name."""
+    """Return the names of the folders that the last publish wrote."""
     if not (site / MARKER).exists():
         return []
     names = json.loads((site / MARKER).read_text(encoding="utf-8")).get("runs", [])
@@ -106,7 +106,7 @@ def _published_runs(site: Path) -> list[str]:
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:
-    """Copy the files behind a run's pages, and generate the pages again from the copy."""
+    """Copy the files from which a run's pages are made, and generate the pages from the copy."""
     copy = site / folder.name
     for pattern in COPIED:
         for path in folder.glob(pattern):

@@ -1,4 +1,4 @@
-"""Distinguishes public addresses and hosts in a text from those that identify someone's machine."""
+"""Distinguishes public addresses and hosts from those that identify someone's machine."""
 
 import ipaddress
 import re
@@ -103,7 +103,7 @@ PUBLIC_OWNERS = frozenset(
         "roneneldan",
     }
 )
-"""Owners on public code hosts that provide the code of our documents, sites and datasets."""
+"""Owners on public code hosts who provide the code of our documents, sites and datasets."""
 
 _ADDRESS = re.compile(
     r"(?<![\w+.-])(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*):(?P<slashes>//)"
@@ -115,9 +115,10 @@ _OWN_SCHEMES = frozenset({"file", "data"})
 
 
 def redact_addresses(text: str) -> str:
-    """Return a text with addresses and hosts redacted; public pages stay.
+    """Return a text with addresses and hosts redacted, except for public pages.
 
-    Redacted are `scheme://...`, `user@host:path` of ssh, registries, and hosts with a domain.
+    The function redacts `scheme://...`, ssh's `user@host:path`, registries, and hosts with a
+    domain.
 
     >>> redact_addresses("tcp://head:29400, https://arxiv.org/abs/2005.14165, git@git.acme.io:ml/gpt.git")
     '[address], https://arxiv.org/abs/2005.14165, [address]'
@@ -132,7 +133,7 @@ def redact_addresses(text: str) -> str:
 def _is_public(host: str, path: str | None) -> bool:
     """Return whether an address reveals nothing.
 
-    Public addresses are those of a public page, and of code of a public owner.
+    This is true for a public page, and for the code of a public owner.
     """
     if host in PUBLIC_HOSTS:
         return True
@@ -141,7 +142,7 @@ def _is_public(host: str, path: str | None) -> bool:
 
 
 def _address_as(text: str) -> str:
-    """Return `[address]`, followed by the punctuation after the address in the sentence."""
+    """Return `[address]`, followed by the punctuation that ends the sentence after the address."""
     punctuation = text[len(text.rstrip(".,;:!?)")) :]
     return f"[address]{punctuation}"
 
@@ -156,7 +157,7 @@ def _public_or_address(match: re.Match[str]) -> str:
     if is_page and _is_public(host, match["path"]):
         return match[0]
     if not re.search(r"[A-Za-z0-9\[]", host):
-        # A placeholder in texts about addresses: https://... and scheme://HOST
+        # A placeholder in text about addresses, such as https://... or scheme://HOST
         return match[0]
 
     return _address_as(match[0])
@@ -175,7 +176,7 @@ _WITH_THREE_PARTS = (
 _DOMAIN = re.compile(
     r"(?<![\w.@/%$\\-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)"
     rf"(?:(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)*(?:{_GENERIC_ENDINGS})"
-    # Names of keys, modules and files may also end like a domain (container.home, x.in), so such
+    # Names of keys, modules and files may end in the same way (container.home, x.in), so such
     # domains need three parts.
     rf"|(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?\.)+(?:{_WITH_THREE_PARTS})))"
     r"(?![\w-]|\.\w|\()(?P<rest>:\d+)?(?P<path>/[\w.@+%=~:/-]*)?",
@@ -213,7 +214,7 @@ _IP6 = re.compile(
 _DEVICE = re.compile(
     r"\b(?:GPU-|MIG-)?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b", re.IGNORECASE
 )
-"""UUID of a GPU, a subscription or a tenant."""
+"""A UUID, which may identify a GPU, a subscription or a tenant."""
 _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 
 
@@ -234,7 +235,7 @@ def redact_numbers(text: str) -> str:
 def _if_ip6(match: re.Match[str]) -> str:
     """Return `[address]` for an IPv6 address.
 
-    Other texts, and addresses that belong to no machine, are unchanged.
+    Other text, and addresses that belong to no machine, stay unchanged.
     """
     number = match[0].rstrip(".")
     try:

@@ -1,4 +1,4 @@
-"""The redacted copy of a run, to share outside.
+"""Writes a redacted copy of a run, which can be shared with others.
 
 Redacted pages are rendered from the redacted records, so a page contains nothing that its record
 does not.
@@ -66,7 +66,7 @@ PRIVATE_KEYS = {
 }
 """Keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Largest number of hosts in a range, up to which all of them are searched for."""
+"""Largest range of hosts that is expanded, so that all hosts in it are searched for."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -127,10 +127,10 @@ def copy_redacted(folder: Path, site: Path) -> str:
 
 
 def _write_help(out: Path) -> None:
-    """Write the page of known failures into the copy, and change its links to it.
+    """Write the page of known failures to the copy, and point the copy's links to it.
 
-    A run's pages link to a page that all runs share, in the folder above them. The copy has no such
-    page.
+    A run's pages link to a page that all runs share, in the folder above them. The folder above the
+    copy has no such page.
     """
     page_parts.write_help(out)
     pages = [out / "index.html", out / REPORT_NAME, *(out / "records").glob("*.html")]
@@ -142,9 +142,9 @@ def _write_help(out: Path) -> None:
 
 
 def private_words(folder: Path) -> dict[str, str]:
-    """Return the words from the run's files and this process that identify a person or place.
+    """Return the words in the run's files and in this process that identify a person or place.
 
-    Each word comes with its kind: user, host, account, bucket or path.
+    Each word has a kind: user, host, account, bucket or path.
     """
     kinds = dict(_of_this_process(folder))
     for path in sorted(folder.rglob("*")):
@@ -175,7 +175,7 @@ def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
     with contextlib.suppress(KeyError, OSError):
         yield getpass.getuser(), "user"
     for number in {os.getuid(), folder.stat().st_uid}:
-        with contextlib.suppress(KeyError):  # As above
+        with contextlib.suppress(KeyError):  # The account has no name, as above
             person = pwd.getpwuid(number)
             homes.append(Path(person.pw_dir))
             yield person.pw_name, "user"
@@ -221,7 +221,7 @@ def _note_private(kinds: dict[str, str], key: str, value: Any) -> None:
 
 
 def _note_spaced_path(kinds: dict[str, str], path: Path) -> None:
-    """Add a path with spaces and its folders, which plain text may also mention."""
+    """Add a path with spaces, and its parent folders, which plain text may also mention."""
     for folder in (path, *path.parents):
         if " " in str(folder):
             kinds[str(folder)] = "path"
@@ -261,7 +261,7 @@ def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_content(path: Path) -> Any:
-    """Read a file as JSON, JSON lines or YAML, or else as pairs of words."""
+    """Read a file as JSON, JSON lines or YAML, or else as lines of a key and a value."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         if path.suffix == ".jsonl":
@@ -270,7 +270,7 @@ def _read_content(path: Path) -> Any:
             return yaml.safe_load(text)
         return json.loads(text)
     except (ValueError, yaml.YAMLError):
-        # A line that a killed process did not finish, or a plain-text file
+        # A killed process did not finish the line, or the file is plain text
         pairs = [re.split(r"[= ]", line, maxsplit=1) for line in text.splitlines()]
         return [{pair[0]: pair[1]} for pair in pairs if len(pair) == 2]
 
@@ -310,7 +310,7 @@ def _write_record(
 
 
 def _redact_cell(redactor: Redactor, cell: Any, number: int) -> None:
-    """Redact a cell's texts.
+    """Redact the texts in a cell.
 
     Only pictures drawn by our own figures are kept, without hidden text.
 

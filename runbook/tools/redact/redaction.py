@@ -1,4 +1,4 @@
-"""Redaction of records for people outside: names, hosts, paths, buckets and secrets are removed.
+"""Redacts records for outsiders: names, hosts, paths, buckets and secrets are removed.
 
     redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it
     is redactor.text(text), .value(json value), .markup(html)          the same with [user], [host],
@@ -27,18 +27,18 @@ DATA_ADDRESS = re.compile(
 )
 PNG = b"\x89PNG\r\n\x1a\n"
 _WORDS = frozenset({b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"tIME"})
-"""Chunks of a PNG that are not visible, such as titles, programs, places and times."""
+"""Chunks of a PNG that are invisible, such as titles, programs, places and times."""
 _TEXTUAL = re.compile(r"text/|.*(?:svg|xml|json|javascript|latex|markdown)")
 
 
 def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Redact) -> None:
-    """Redact an output's data in place: texts, HTML and SVG.
+    """Redact the text, HTML and SVG of an output in place.
 
-    Invisible text is removed from a PNG. Other formats are removed completely, because an
-    unreadable format could contain anything.
+    Remove invisible text from a PNG. Remove other formats completely, because an unreadable format
+    could contain anything.
     """
     if "image/svg+xml" in data:
-        # The output also has the figure in a format in which words cannot be found
+        # The output also contains the figure in a format that cannot be searched for words
         data.pop("image/png", None)
 
     for kind in list(data):
@@ -58,7 +58,7 @@ def keep_pictures(data: dict[str, Any], value: Callable[[Any], Any], markup: Red
 
 
 def is_text(kind: str) -> bool:
-    """Return whether a type of data is text that can be redacted.
+    """Return whether a media type is text that can be redacted.
 
     >>> [is_text(kind) for kind in ("text/html", "image/svg+xml", "application/vnd.runbook.v1+json", "image/jpeg")]
     [True, True, True, False]
@@ -67,15 +67,15 @@ def is_text(kind: str) -> bool:
 
 
 def is_markup(kind: str) -> bool:
-    """Return whether a type of data consists of tags with words between them."""
+    """Return whether a media type consists of tags with words between them."""
     return kind == "text/html" or "xml" in kind
 
 
 def plain_png(content: bytes) -> bytes:
     """Return the same picture without the chunks that contain words. Only a PNG is changed.
 
-    The chunks are removed here. Pillow would encode the picture again, and would keep only one
-    frame of an animation.
+    Pillow is not used, because it would encode the picture again, and would keep only one frame of
+    an animation.
     """
     if not content.startswith(PNG):
         return content
@@ -121,7 +121,7 @@ def _address(match: re.Match[str], text: Redact, markup: Redact) -> str:
 
 
 def _decoded(text: str) -> bytes | None:
-    """Return the bytes of a base64 text, or None if it is not base64."""
+    """Return the bytes that a base64 text encodes, or None if the text is not base64."""
     try:
         return base64.b64decode("".join(text.split()), validate=True)
     except ValueError:
@@ -137,7 +137,7 @@ _HOST_KEY = (
     r"(?:master|head|main|coordinator|leader|rdzv|rendezvous|c10d|server|peer|remote|init)"
     r"[ _-]?(?:addr(?:ess)?|endpoint|host|ip|node)"
 )
-# As c10d writes it: [head]:29400
+# As c10d logs it: [head]:29400
 NAMED_HOST = re.compile(
     # MASTER_ADDR=head, --rdzv_endpoint head:29400, "master_addr": "head"
     rf"(?i:\b(?:\w+_)?{_HOST_KEY}[\"']?\s*(?:[:=]|\s)\s*[\"']?)(?P<key>[A-Za-z][\w.-]*(?::\d+)?)(?<!\.)(?![\w:])"
@@ -146,9 +146,9 @@ NAMED_HOST = re.compile(
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
-"""A host that the text marks as a host, or a name that has a digit and is followed by a port."""
+"""A name that the text marks as a host, or that contains a digit and is followed by a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
-# Names as on SGI and HPE ICE: rack, unit, node
+# Names on SGI and HPE ICE, of rack, unit and node
 LIKE_A_HOST = re.compile(
     r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
     # nid004711, ip-10-0-0-1, acme-gpu-node-17
@@ -176,7 +176,7 @@ PATH = re.compile(
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
 """A path in quotes, which ends at the closing quote."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
-ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # As in the query of a link
+ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # In the query of a link
 SERVER_PATH = re.compile(
     r"(?<![\w:/])//[\w.$-]+(?:/[\w.@+%=~$-]+)+/?"  # //server/share/x
     r"|(?<![\w\\])\\{2,4}[\w.$-]+(?:\\{1,2}[\w.@+%=~$-]+)+\\*"  # \\server\share
@@ -187,8 +187,8 @@ SERVER_PATH = re.compile(
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
-# A word with at most this many letters also occurs within ordinary text. Therefore its case must
-# match, and it is not removed from tags.
+# Shorter words also occur in ordinary text. Therefore their case must match, and they are not
+# removed from tags.
 SHORT = 2
 ORDINARY = frozenset(
     {
@@ -234,7 +234,7 @@ ORDINARY = frozenset(
 
 
 class Redactor:
-    """Removes the words of one run from texts, markup and JSON values."""
+    """Removes the sensitive words of a run from texts, markup and JSON values."""
 
     def __init__(self, replacements: Mapping[str, str]) -> None:
         telling = {}
@@ -245,7 +245,7 @@ class Redactor:
         lower = {word.lower(): kind for word, kind in telling.items()}
         self._kinds = {word: kind for word, kind in lower.items() if len(word) > SHORT}
         places = [word for word in self._kinds if word.startswith(("/", "~"))]
-        # Here underscores separate words. Otherwise the user would remain visible in jdoe_run.
+        # Underscores separate words, so that the user does not remain visible in jdoe_run.
         self._known = _any_of(self._kinds, r"(?<![^\W_])", r"(?![^\W_])", re.IGNORECASE)
         self._places = _any_of(places, r"(?<![^\W_])", rf"(?![\w-]){_BELOW}*", re.IGNORECASE)
         self._short_kinds: dict[str, str] = {}
@@ -275,8 +275,8 @@ class Redactor:
     def markup(self, text: str) -> str:
         """Return HTML or SVG without the known words, in any encoding.
 
-        The words are removed from text and attributes. Comments, scripts, and tags and attributes
-        named like a known word are removed completely.
+        The words are removed from text and attributes. Comments, scripts, and tags or attributes
+        whose name contains a known word are removed completely.
         """
         return _Markup(self).rewrite(text)
 
@@ -288,7 +288,8 @@ class Redactor:
         # Known paths are replaced before other paths, because they may contain spaces.
         text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
-        # Paths are replaced before words, because a path is a unit, whatever words it contains.
+        # Paths are replaced before words, because a path is a unit, no matter which words it
+        # contains.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)
         text = self._short.sub(lambda match: f"[{self._short_kinds[match[0]]}]", text)
@@ -311,7 +312,7 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """Return the match with `[host]` in place of the host. A port after it is kept."""
+    """Replace the host in a match with `[host]`. Keep a port after it."""
     host = match[match.lastgroup or 0]
     if ":" in host:
         name, colon, port = host.rpartition(":")

@@ -1,4 +1,4 @@
-"""The folder in which a step is trained again, and the job that trains it."""
+"""Trains a step again, in a folder of its own."""
 
 import json
 import shutil
@@ -31,21 +31,21 @@ class ReplayJob:
     phase: PhasePlan
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay starts; 0 means the initial weights."""
+    """Iteration of the checkpoint from which the replay starts, or 0 for the initial weights."""
 
     @property
     def folder(self) -> Path:
-        """Return the folder for the replay's files. The run itself is not changed."""
+        """Return the folder for the replay's files, which keeps the run itself unchanged."""
         return self.run / "replay" / f"step-{self.step}"
 
     @property
     def training_mark(self) -> Path:
-        """Return the file that identifies the training of this replay."""
+        """Return the path of the file that identifies the replayed training."""
         return self.folder / "training"
 
     @property
     def is_done(self) -> bool:
-        """Return whether this step of this training was already replayed.
+        """Return whether this step of this training has already been replayed.
 
         Replays of another phase or of an earlier run are ignored.
         """
@@ -59,7 +59,7 @@ class ReplayJob:
 
     @property
     def training(self) -> str:
-        """Return the phase and the fingerprint, which distinguish this training from others."""
+        """Return the phase and the fingerprint, which together identify this training."""
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:
@@ -94,7 +94,7 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
 
 
 def prepare(job: ReplayJob) -> None:
-    """Write the folder of a replay: the plan with its own paths, and a link to the checkpoint."""
+    """Write the folder of a replay, with an adapted plan and a link to the checkpoint."""
     shutil.rmtree(job.folder, ignore_errors=True)
     checkpoints = job.folder / "checkpoints"
     checkpoints.mkdir(parents=True)
@@ -130,7 +130,8 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     """Train the step on this machine, with one process per rank of the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # The number of threads is the run's, because sums over a processor's cores depend on it.
+    # Use as many threads as the run did, because the result of a sum over cores depends on the
+    # number.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(

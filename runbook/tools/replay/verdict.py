@@ -16,7 +16,7 @@ from runbook.tools.replay.messages import ReplayMessage
 
 
 class Verdict(StrEnum):
-    """The verdict of a replay about the step."""
+    """The verdict of a replay on a step."""
 
     SAME = "same"
     DATA = "data"
@@ -48,13 +48,13 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """Steps of a run compared with their replay."""
+    """The result of comparing steps of a run with their replay."""
 
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay started; 0 means the initial weights."""
+    """Iteration of the checkpoint from which the replay started, or 0 for the initial weights."""
     num_compared: int
-    """Recorded steps in the range whose fingerprints were compared."""
+    """Number of recorded steps in the range whose fingerprints were compared."""
     first_step: int
     """The first step that differs, or 0 if none does."""
     difference: Difference | None
@@ -63,14 +63,14 @@ class ReplayComparison:
     The value is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
-    """The machine on which the run computed that rank, or an empty string if it is not known."""
+    """The machine on which the run computed that rank, or an empty string if unknown."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict
     changes: tuple[str, ...]
-    """Versions, code and machines that differ, or a note about missing records."""
+    """Differences in versions, code and machines, or a note about missing records."""
     ranks_of_other_samples: tuple[int, ...] = ()
-    """Ranks that read different samples for the first step that differs."""
+    """Ranks that read different samples in the first step that differs."""
     has_fingerprints: bool = False
     """Whether both sides have fingerprints of the first step that differs."""
 
@@ -117,7 +117,7 @@ def compare(
     begin: int,
     step: int,
 ) -> ReplayComparison:
-    """Compare the steps after `begin` up to `step` with their replay."""
+    """Compare the steps from `begin` + 1 to `step` with their replay."""
     both = []
     for number in range(begin + 1, step + 1):
         if number in run and number in replayed:
@@ -156,7 +156,7 @@ def compare(
 
 @dataclass(frozen=True)
 class DifferenceCause:
-    """Cause of a difference, with the evidence."""
+    """The cause of a difference, with the evidence."""
 
     verdict: Verdict
     changes: tuple[str, ...] = ()
@@ -171,7 +171,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ, or None if either side has no fingerprints."""
+    """Return where the fingerprints of a step differ, or None if either side lacks fingerprints."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])
@@ -211,10 +211,7 @@ def _explain_unrecorded(
     recorded: Mapping[int, RecordedStep],
     again: Mapping[int, RecordedStep],
 ) -> DifferenceCause:
-    """Return the cause of a difference at a step without a record.
-
-    The last recorded step decides.
-    """
+    """Return the cause of a difference at an unrecorded step, judging by the last recorded step."""
     if not with_marks:
         return DifferenceCause(Verdict.UNKNOWN, ("training.replay_interval was 0 in the run.",))
     last_marked = with_marks[-1]
@@ -247,7 +244,7 @@ def _program_changes(before: Circumstances, here_now: Circumstances) -> list[str
 
 
 def _odd_ranks(circumstances: Circumstances) -> list[str]:
-    """Return the ranks of a run whose versions or code differ from the first rank's."""
+    """Return the ranks whose versions or code differ from the first rank's."""
     programs = circumstances.programs
     odd = [rank for rank, program in enumerate(programs) if program != programs[0]]
     hosts = circumstances.hosts

@@ -22,18 +22,17 @@ memory, GRES.
 
 @dataclass(frozen=True)
 class Cluster:
-    """The facts about this machine's cluster."""
+    """Facts about the cluster of the local machine."""
 
     scheduler: str
-    """slurm or pbs; empty if neither sbatch nor qsub is on the PATH."""
+    """slurm or pbs, or empty if neither sbatch nor qsub is on the PATH."""
     source: str = ""
     """The programs that answered."""
     queues: tuple[QueueLimits, ...] = ()
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Every kind of node with its count, starting with the kind that has most GPUs in total."""
+    """Every kind of node with its count. The kind that has the most GPUs in total comes first."""
     silence: str = ""
-    """Programs that did not answer, with their own error texts, and values missing from the
-    answers."""
+    """Programs that did not answer, with their errors, and values missing from the answers."""
 
 
 def ask_cluster() -> Cluster:
@@ -116,7 +115,7 @@ def parse_sinfo(text: str) -> tuple[QueueLimits, ...]:
 def parse_pbsnodes(text: str) -> tuple[tuple[NodeKind, int], ...]:
     r"""Return every kind of host in the output of `pbsnodes -a`, with its count.
 
-    The vnodes of a host are added up.
+    The resources of a host's vnodes are added up.
 
     >>> parse_pbsnodes("n1\n     resources_available.host = n1\n     resources_available.ncpus = 64\n"
     ...                "     resources_available.ngpus = 4\n     resources_available.mem = 1kb\n")
@@ -143,7 +142,7 @@ def _resources(block: str) -> dict[str, str]:
 
 
 def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
-    """Return the sum of the vnodes of one host."""
+    """Return the total resources of a host's vnodes."""
     models = [values["gpu_model"] for values in vnodes if "gpu_model" in values]
     return NodeKind(
         devices=sum(whole_number(values.get("ngpus", "")) for values in vnodes),
@@ -154,7 +153,7 @@ def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
 
 
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
-    """Return every kind of node in some partitions, the kind with most GPUs in total first.
+    """Return every kind of node in these partitions, with the most GPUs in total first.
 
     A node that belongs to several partitions is counted once.
     """
@@ -194,9 +193,9 @@ def _gpus(gres: str) -> tuple[int, str]:
 
 
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
-    """Return a program's output, and an empty string as the reason.
+    """Return a program's output, and its error message if it failed.
 
-    If the program fails, return an empty output, and as the reason the program's own error text.
+    The output is then empty. If the program succeeded, the error message is empty.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""

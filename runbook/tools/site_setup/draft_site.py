@@ -1,6 +1,6 @@
-"""`runbook init --site`: a site file and a first run file for your cluster.
+"""`runbook init --site`: writes a site file and a first run file for your cluster.
 
-Each value in these files has its source.
+Each value in these files has its source next to it.
 """
 
 import sys
@@ -33,7 +33,7 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """A person's choices for their cluster. Empty values and 0 are taken from the scheduler."""
+    """A person's choices for their cluster. The scheduler's values replace empty ones and 0."""
 
     name: str
     scheduler: str = ""
@@ -44,16 +44,16 @@ class ClusterWish:
 
 @dataclass(frozen=True)
 class ClusterFiles:
-    """The two files, and the values that must still be filled in."""
+    """The two written files, and the values that must still be filled in."""
 
     site: Path
     run: Path
     written: tuple[Path, ...]
     marked: int
     source: str
-    """The programs that answered; empty if none did."""
+    """The programs that answered, or empty if none did."""
     silence: str = ""
-    """Programs that did not answer, with their own error texts."""
+    """Programs that did not answer, with their error messages."""
 
 
 def check_cluster_wish(cluster_wish: ClusterWish) -> None:
@@ -106,9 +106,9 @@ def site_text(
     date: str,
     python: str,
 ) -> str:
-    """Return the site file.
+    """Return the text of the site file.
 
-    The file has marks for values that neither the person nor the scheduler supplied.
+    Values that neither the person nor the scheduler supplied are marked.
     """
     scheduler = cluster_wish.scheduler or cluster.scheduler
     is_pbs = scheduler == "pbs"
@@ -165,7 +165,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return the section about which programs answered and when, or an empty string."""
+    """Return a section that says which programs answered and when, or an empty string."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
@@ -206,7 +206,7 @@ def _sourced(
 ) -> str:
     """Return a line of the site file with the source of its value.
 
-    The value is the person's choice, or the scheduler's answer, or else a mark to fill in.
+    The value is the person's choice, or else the scheduler's answer, or else a mark to fill in.
     """
     if chosen:
         option = key.replace("_", "-")
@@ -217,9 +217,9 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node that the site is for, and the number of such nodes.
+    """Return the kind of node for the site, and the number of such nodes.
 
-    The kind is the one with the requested device, or else the one with most GPUs in total.
+    Choose the kind with the requested device, or else the kind with the most GPUs in total.
     """
     wish_device = find_accelerator(cluster_wish.device)
     for kind, count in cluster.kinds:
@@ -232,7 +232,7 @@ def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, i
 
 
 def _device_choices(name: str) -> list[str]:
-    """Return every device that a name without memory size can mean.
+    """Return every device that a name without a memory size can mean.
 
     >>> _device_choices("a100")
     ['A100-SXM4-40GB', 'A100-SXM4-80GB', 'A100-PCIe-40GB', 'A100-PCIe-80GB']
@@ -255,7 +255,7 @@ def _device_choices(name: str) -> list[str]:
 
 
 def _with_memory(device: str) -> list[str]:
-    """Return a device's name with each memory size in which it exists.
+    """Return a device's name with each memory size in which the device is sold.
 
     A name that already includes the size is returned unchanged.
     """
@@ -266,7 +266,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return the table's name of a device, with its memory size if the table has several.
+    """Return a device's name in the table, with its memory size if the table has several.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -389,7 +389,7 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Return the partition and the walltime of the two trainings.
+    """Return the section with the partition and walltime of the two trainings.
 
     The partition has this kind of node and accepts single-node jobs.
     """
@@ -415,7 +415,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 
 
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
-    """Return the cluster's default queue for this kind of node, or the queue with most of them.
+    """Return the default queue if it has such nodes, or else the queue with the most of them.
 
     Return None if no queue has such nodes.
     """
@@ -432,20 +432,20 @@ def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
 MODEL = "125m"
 """The smallest GPT-3 model, which fits on every device of the table.
 
-The first training should work, not fill the node.
+The first training is meant to work, not to fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Upper limit for the sequences per step, and the number of sequences in the training.
+"""Number of sequences in the training, which also limits the sequences per step.
 
-A sequence has 2,048 tokens, and the training reads the shipped text once.
+With 2,048 tokens per sequence, the training reads the shipped text once.
 """
 
 
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
-    """Return the run file.
+    """Return the text of the run file.
 
-    `is_whole` means that the site has no values left to fill in, so its devices are known.
+    If `is_whole` is set, the site has no values left to fill in, so its devices are known.
     """
     model = read_models(project).get(MODEL)
     devices = 1
@@ -460,7 +460,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     iterations = max(8, SAMPLES // batch)
     tokens_per_step = batch * model.sequence_length
     rate = float(model.training["learning_rate"])
-    # Rounded, because a division adds meaningless digits.
+    # Round the quotient, because a division adds meaningless digits.
     min_rate = float(f"{rate / 10:g}")
     if is_whole:
         steps = f"1 micro x {devices} replicas x {steps_per_copy} steps = "

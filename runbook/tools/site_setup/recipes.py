@@ -1,4 +1,4 @@
-"""`runbook init --model`: a run file with the values of a published training and their sources.
+"""`runbook init --model`: writes a run file with a published training's values and their sources.
 
 A recipe contains the values of a real training, so that a first run starts from numbers that
 worked. Values that belong together (batch, learning rate, warm-up) come from one source.
@@ -17,7 +17,7 @@ from runbook.plan_file.schema import Layout
 from runbook.tools.site_setup.messages import SiteSetupMessage
 
 LOCAL_SITE = "local-gpu"
-"""Site of a recipe if none is named. This site scales any run down to the available GPUs."""
+"""The default site of a recipe. This site scales any run down to the available GPUs."""
 
 GPT3_TABLE = "Brown et al. 2020, arXiv:2005.14165, table 2.1"
 GPT3_APPENDIX = "Brown et al. 2020, arXiv:2005.14165, appendix B"
@@ -28,7 +28,7 @@ LLAMA_TABLE = "arXiv:2407.21783, table 3"
 
 
 class RecipeValue(NamedTuple):
-    """One key of the run file's section `training`."""
+    """A key in the section `training` of the run file."""
 
     key: str
     value: int | float | str
@@ -39,19 +39,19 @@ class RecipeValue(NamedTuple):
 class RecipeLayout:
     """Tensor and pipeline parallel sizes and micro-batch, with their source.
 
-    Other machines need other values.
+    Other machines need different values.
     """
 
     parallel: Layout
     micro_batch: int
     nodes: int
-    """Smallest number of nodes with eight devices that can hold one replica."""
+    """Smallest number of nodes with eight devices each that can hold a replica."""
     source: str
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Values with which a model was trained."""
+    """The values with which a model was trained."""
 
     model: str
     values: Sequence[RecipeValue]
@@ -87,9 +87,9 @@ class Gpt3Size(NamedTuple):
     learning_rate: float
     """Peak learning rate."""
     global_batch: int
-    """Sequences of 2,048 tokens."""
+    """Number of sequences of 2,048 tokens."""
     shown_batch: str
-    """The batch as the paper writes it."""
+    """The batch size as the paper writes it."""
     eval_iterations: int
     layout: RecipeLayout
 
@@ -163,7 +163,7 @@ GPT3_SIZES = (
 
 
 def _gpt3(size: Gpt3Size) -> Recipe:
-    """Return the recipe of one size of GPT-3. Values that the paper omits are NeMo's."""
+    """Return the recipe for a size of GPT-3. Values that the paper omits are taken from NeMo."""
     minimum = float(f"{size.learning_rate / 10:g}")
     values = (
         RecipeValue("tokens", 300_000_000_000, f"{GPT3_TABLE}: 300 billion tokens"),
@@ -250,7 +250,7 @@ RECIPES = {recipe.model: recipe for recipe in (*map(_gpt3, GPT3_SIZES), LLAMA_3_
 
 
 def find_recipe(model: str) -> Recipe:
-    """Return the recipe of a model of params/models.yaml."""
+    """Return the recipe of a model in params/models.yaml."""
     recipe = RECIPES.get(model.lower())
     if recipe is None:
         raise ParamsError(SiteSetupMessage.NO_SUCH_RECIPE, model=model, recipes=", ".join(RECIPES))
@@ -277,7 +277,7 @@ def recipe_text(
     site: str,
     project: Path,
 ) -> str:
-    """Return the run file."""
+    """Return the text of the run file."""
     model = read_models(project).get(recipe.model)
     layout = recipe.layout
     remark = f"# {recipe.remark}\n" if recipe.remark else ""

@@ -14,7 +14,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.planned_choice import choice_of, fits_device
 
 _LEAST_GAIN = 0.004
-"""Smallest share of a step that a change must save to be reported."""
+"""A change is reported if it saves at least this share of a step."""
 
 
 class Speedup(NamedTuple):
@@ -22,7 +22,7 @@ class Speedup(NamedTuple):
 
     name: str
     setup: StepSetup
-    """The training after the change."""
+    """The training run after the change."""
     sign: str
     """Evidence that the change may help."""
     remedy: str
@@ -45,7 +45,7 @@ def price(setup: StepSetup) -> float:
 def modelled_parts(
     setup: StepSetup, facts: Facts, table_shape: ModelShape | None
 ) -> tuple[list[GapPart], float]:
-    """Return the part of each change, and the seconds of a step with all changes.
+    """Return each change's part of the gap, and the seconds of a step with all changes.
 
     The parts are proportional to the time that each change saves on its own. The sum of the parts
     is the time that all changes save together.
@@ -84,7 +84,7 @@ def modelled_parts(
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
     """Yield every change that some evidence suggests, whether it saves time or not.
 
-    A layout or a batch is changed only if it was stated.
+    A layout or a batch size is changed only if it was stated.
     """
     yield from _work_changes(setup)
     yield from _communication_changes(setup)
@@ -252,7 +252,7 @@ def _layout_change(setup: StepSetup) -> Speedup:
 def _space(
     setup: StepSetup, *, zero_stages: tuple[int, ...], micro_batches: tuple[int, ...]
 ) -> SearchSpace:
-    """Return the options that the planner's search may vary. Recomputation is fixed."""
+    """Return the options that the planner's search may vary, which do not include recomputation."""
     return SearchSpace(
         micro_batches=micro_batches,
         recompute=("full",) if setup.recompute == "full" else ("none",),
@@ -262,7 +262,7 @@ def _space(
 
 
 def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
-    """Yield the planner's layouts for a training's devices, as input of the step model."""
+    """Yield the planner's layouts for a training's devices, as input for the step model."""
     for choice in layouts(choice_of(setup), space):
         layout = choice.layout
         if layout.pipeline > 1 and layout.virtual_pipeline != setup.layout.virtual_pipeline:
@@ -274,7 +274,7 @@ def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
 
 
 def _layout_text(setup: StepSetup) -> str:
-    """Return a layout in words."""
+    """Return a layout as text for people."""
     layout = setup.layout
     return f"tensor {layout.tensor}, pipeline {layout.pipeline}, ZeRO {layout.zero_stage}"
 

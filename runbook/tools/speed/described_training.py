@@ -16,9 +16,9 @@ from runbook.tools.speed.predict import AssumedValue, assumed_batch, setup_of, s
 from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_row
 
 _SAME_SIZE = (0.75, 1.33)
-"""Range of the ratio of parameters of the table's model to the run's.
+"""Range of the ratio between the parameter counts of the table's model and the run's.
 
-Within this range they count as the same model.
+Within this range, they count as the same model.
 """
 
 
@@ -27,7 +27,7 @@ class DescribedTraining(NamedTuple):
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model on which the expectation is based, if it is not the training's own model.
+    """The table's model on which the expectation is based, if it differs from the training's model.
     """
     assumed: list[str]
 
@@ -90,7 +90,7 @@ def _cells(
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
-        # Only the experts to which a token is routed compute this token.
+        # A token is computed only by the experts to which it is routed.
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
@@ -143,7 +143,7 @@ def _differs(table_billions: float, billions: float) -> bool:
 def _table_shape(
     table_row: PublishedRow, setup: StepSetup, models: Mapping[str, Model]
 ) -> ModelShape:
-    """Return the shape of the table's model, with the run's sequence length."""
+    """Return the shape of the table's model with the run's sequence length."""
     model, _ = shape_for(table_row, models)
     return shape_of(model, sequence_length=setup.shape.sequence_length)
 
@@ -157,7 +157,7 @@ def operations(setup: StepSetup) -> float:
 def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, float]:
     """Return the seconds per step for each speed that was given as `expected` or as `reached`.
 
-    A figure above twice a device's peak is the sum over all devices.
+    A figure above twice a device's peak is taken as the sum over all devices.
     """
     seconds = {}
     step_seconds = float(facts.get(f"{prefix}.seconds") or 0)

@@ -22,7 +22,7 @@ states another number.
 _OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
 """Words before the number of devices of our own training, next to a published one."""
 _SMALL_PART = 0.25
-"""Up to this share of all devices, a number may refer to a part of the devices."""
+"""A number of at most this share of all devices may refer to a part of the devices."""
 _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
@@ -31,16 +31,16 @@ _ONE_DEVICE = (
 run.
 """
 _NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
-"""Number of nodes, and of devices in each: "4x8 A100"."""
+"""A number of nodes and of devices per node: "4x8 A100"."""
 _NODES_OF_DEVICES = (
     r"(\d+) ?(?:x|×)? ?nodes?,? ?(?:of|with|x|×|each with|having)? ?(\d+) ?(?:x|×)? ?"
     r"(?:GPUs?\b|devices?\b|(?:NVIDIA )?(?:GB?|[ABHV])\d{2,3})"
 )
-"""Number of nodes, and of devices in each: "2 nodes of 8 A100"."""
+"""A number of nodes and of devices per node: "2 nodes of 8 A100"."""
 
 
 def devices_of_nodes(text: str) -> int:
-    """Return the last product of nodes and devices of each that a text states, or 0.
+    """Return the last number of nodes times devices per node that a text states, or 0.
 
     >>> devices_of_nodes("2 nodes of 8 A100"), devices_of_nodes("each node has 8 GPUs")
     (16, 0)

@@ -1,7 +1,7 @@
-"""Explains a slow training: the gap between expected and reached step time, in parts.
+"""Explains a slow training by dividing the gap between expected and reached step time into parts.
 
-All times are for one step with the run's own operations, so that they can be compared with figures
-for another batch or model.
+All times are for a step with the run's own operations, so that they can be compared with figures
+for a different batch size or model.
 """
 
 import statistics
@@ -35,7 +35,7 @@ _OTHER_FLOPS = 0.07
 _CONTRADICTION = 0.35
 """If two figures differ by more than this, they contradict each other.
 
-Counting recomputation makes a difference of up to a third.
+Whether recomputation is counted makes a difference of up to a third.
 """
 _SPARSITY = (1.8, 2.2)
 """Range of ratios that reveal a peak with sparsity, which is twice the dense peak."""
@@ -46,9 +46,9 @@ _UNIT_NAMES = {
     "mfu": "the MFU",
 }
 _FAR_FROM_PLAN = 2.0
-"""If a step takes this many times the plan's step time, the network between nodes is suspected."""
+"""If a step takes this many times the planned time, the network between nodes is suspected."""
 _BALANCED_AFTER = 400
-"""Steps after which the router of a mixture of experts counts as balanced."""
+"""Number of steps after which the router of a mixture of experts counts as balanced."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Explanation:
 
 
 def _causes(parts: Sequence[GapPart]) -> list[str]:
-    """Return the distinct causes of parts in their order, without the unexplained one."""
+    """Return the distinct causes of parts, in order, without the unexplained part."""
     causes = dict.fromkeys(part.name for part in parts if part.name != "unexplained")
     return list(causes)
 
@@ -175,7 +175,7 @@ def explain(
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
     is_far_from_plan = reached > _FAR_FROM_PLAN * planned
-    # The time of a step with an unknown batch cannot be compared with a plan.
+    # Without the batch size, a step's time cannot be compared with a plan.
     is_comparable = "global_batch" in facts or bool(set(reached_by_unit) - {"seconds"})
     is_suspect = "n_accel" in facts and is_far_from_plan and is_comparable
     if is_suspect and not (measured or unpriced):
@@ -200,7 +200,7 @@ def explain(
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
     """Return the seconds per step from the log, or 0 if no step is timed.
 
-    Timers without a step time are parts of the stated step time.
+    Timers in a log without step times measure parts of the stated step time.
     """
     if not steady:
         return 0.0
@@ -267,7 +267,7 @@ def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
 
 
 def _contradiction(reached_by_unit: Mapping[str, float]) -> list[str]:
-    """Return a note if two reached figures imply step times that no convention can reconcile."""
+    """Return a note if no convention can reconcile the step times of two reached figures."""
     if len(reached_by_unit) < 2:
         return []
     slowest = max(reached_by_unit, key=lambda unit: reached_by_unit[unit])
@@ -300,7 +300,7 @@ def _printed_convention(log: ParsedLog, steady: float, step_tflop: float) -> lis
 
 
 def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> list[GapPart]:
-    """Return the part of the gap that comes from different conventions of two figures."""
+    """Return the part of the gap that results from different conventions for two figures."""
     fastest = min(reached_by_unit.values(), default=reached)
     if fastest >= (1 - _OTHER_FLOPS) * reached:
         return []
@@ -334,7 +334,7 @@ class _UnpricedCause:
     """A cause whose time no model predicts."""
 
     holds: bool
-    """Whether evidence for it was found."""
+    """Whether there is evidence for the cause."""
     name: str
     most: float
     """Largest share of a step that the cause can take."""

@@ -27,15 +27,15 @@ from runbook.tools.speed.phrases import (
 from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
-"""The known facts, named after the columns of `plan --predict` and some more."""
+"""The known facts. Most are named after the columns of `plan --predict`."""
 
 
 class _Fact(NamedTuple):
-    """A fact, and the names under which programs print it and people write it."""
+    """A fact, and its names in the output of programs and in people's text."""
 
     name: str
     key: str = ""
-    """Key in the run file; empty if the fact has no key."""
+    """The key in the run file, or empty if the fact has no key."""
     words: str = ""
     """Other names that people and other programs use, separated by `|`.
 
@@ -114,7 +114,7 @@ _ACCEPTED = {
     "overlap_gradients": _SWITCH,
     "weights": _SWITCH,
 }
-"""Patterns of the values of a fact. Any other word after the fact's name begins a new phrase."""
+"""Patterns for the values of a fact. Any other word after the fact's name starts a new phrase."""
 _FULL_FORMATS = {"32": "fp32", "32-true": "fp32", "float32": "fp32", "float": "fp32"}
 OFF = ("false", "none", "0", "no", "plain")
 """Values that switch an option off."""
@@ -131,7 +131,7 @@ _COLUMNS = {
 }
 """Column names for keys whose last word differs from the column's name."""
 _NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
-"""Excludes operations per step or per token."""
+"""Excludes numbers of operations per step or per token."""
 _SPEEDS = {
     "tflops": rf"(\d+(?:\.\d+)?)[^\w,;=]*(?:model )?TFLOPs?\b(?![ \t]?[=:]){_NOT_A_RATE}"
     r"|(?<!peak )\bTFLOPs?(?:/s)?(?:/GPU)?[ \t]?[=:][ \t]?(\d+(?:\.\d+)?)(?!\d|\W*TFLOP)",
@@ -172,7 +172,7 @@ SOCKETS = (
     r"NET/Socket|Using network Socket|NCCL_IB_DISABLE=1|NET/IB : No device"
     r"|\b(?:no|without|lacks?) (?:Infini[Bb]and|IB|RDMA)\b"
 )
-"""Lines that show that NCCL's messages go through sockets."""
+"""Matches lines which show that NCCL's messages go through sockets."""
 _NETWORK = (
     r"(?:(?<![\w.])(\d+) ?[x×] ?)?(\d+(?:\.\d+)?) ?"
     r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
@@ -270,9 +270,9 @@ def facts_of_run(choice: Choice) -> Facts:
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     """Return every fact in a text and in a program's printed arguments.
 
-    If a fact has several values, the last one applies; one about our own training wins over that
-    of a published one. If there are several speeds, the highest counts as expected and the lowest
-    as reached.
+    If a fact has several values, the last one applies. A value of the writer's own training takes
+    precedence over that of a published training. If there are several speeds, the highest is the
+    expected speed, and the lowest is the reached speed.
     """
     # Lines about losses and iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
@@ -290,7 +290,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
-    """Return the facts with a single speed as the expected one, if only other people reached it."""
+    """Mark a single speed as expected if only other people reached it."""
     renamed = Facts()
     for name, value in facts.items():
         side, _, unit = name.partition(".")
@@ -327,7 +327,7 @@ def _setup_facts(text: str) -> Facts:
 def _network_facts(text: str, facts: Facts) -> Facts:
     """Return the Gbit/s of each device between nodes.
 
-    It is the device's share of the node's network, or the usual rate of NCCL's sockets.
+    That is the device's share of the node's network, or the usual rate of NCCL's sockets.
     """
     node_network = _node_network(text)
     if node_network:
@@ -336,7 +336,7 @@ def _network_facts(text: str, facts: Facts) -> Facts:
 
 
 def _is_accepted(key: str, value: str) -> bool:
-    """Return whether the word after a fact's name is its value."""
+    """Return whether the word after a fact's name is the fact's value."""
     if key == "accelerator":
         return find_accelerator(value) is not None
     if key not in _ACCEPTED:
@@ -392,7 +392,7 @@ def _flag_facts(text: str) -> Facts:
 
 
 def _node_network(text: str) -> float:
-    """Return the Gbit/s of a node's network that a text gives, or 0.
+    """Return the bandwidth of a node's network in Gbit/s that a text states, or 0.
 
     >>> _node_network("no InfiniBand, only 40Gbps ethernet"), _node_network("up to 10 Gbps networking")
     (40.0, 10.0)
@@ -409,7 +409,7 @@ def _node_network(text: str) -> float:
 def _devices_of_node(text: str, facts: Facts) -> int:
     """Return the number of devices that share a node's network.
 
-    The text may state it; otherwise it depends on the accelerator.
+    The text may state the number. Otherwise it depends on the accelerator.
     """
     match = re.search(r"(?:nproc[_-]per[_-]node|gpus[_-]per[_-]node)[=\s]+(\d+)", text)
     match = match or re.search(r"\((\d+) [\w ]{0,12}(?:each|per node)\)", text)
@@ -458,8 +458,8 @@ class DoubledPeak(NamedTuple):
 def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
-    It is the peak with sparsity, or that of a card with two devices. Dense fp8 training has the
-    same peak as sparse 16-bit products, so the result is None for a text about fp8.
+    This is the peak with sparsity, or the peak of a card with two devices. Dense fp8 training has
+    the same peak as sparse 16-bit products, so the result is None for a text about fp8.
 
     >>> doubled_peak("420 of 1979 TFLOP/s on H200").tflops
     1979.0
@@ -482,7 +482,7 @@ def doubled_peak(text: str) -> DoubledPeak | None:
 
 
 def _peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks of the devices that a text names, and twice these peaks."""
+    """Return the 16-bit peaks of the devices that a text names, and the doubled peaks."""
     dense_peaks = _dense_peaks(text, _WITH_SPARSITY + _OF_TWO_DEVICES)
     return dense_peaks + [2 * peak for peak in dense_peaks]
 
@@ -533,7 +533,7 @@ def _names(fact: _Fact) -> str:
 
 
 def _flag_pattern(flag: str) -> str:
-    """Return a pattern for an option without a value. An option printed as False does not count."""
+    """Return a pattern for an option without a value, unless it is printed as False."""
     return rf"--{flag.replace('_', '[_-]')}\b(?!-)(?!\s+false)"
 
 

@@ -1,4 +1,4 @@
-"""The gap of a log or a run, as a table and a figure."""
+"""Shows the gap of a log or a run as a table and a figure."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -20,7 +20,7 @@ from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 
 READ_FOR_FACTS = 4 * 2**20
-"""Bytes at the beginning of a log that are searched for arguments and sentences."""
+"""Number of bytes at the start of a log that are searched for arguments and sentences."""
 
 
 @step(takes=run_only)

@@ -1,4 +1,4 @@
-"""80 % intervals of predicted speeds, by device family and number of nodes."""
+"""80 % intervals for predicted speeds, by device family and number of nodes."""
 
 from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
@@ -13,7 +13,7 @@ HALF_WIDTHS: dict[tuple[str, str], float] = {
 }
 """Half-width of the interval as a share of the prediction; '' stands for any other family.
 
-The interval is conformal, computed from rows whose source was not used in the fit
+The intervals are conformal, computed from rows whose source was not used in the fit
 (`benchmarks.predict_cross_validation`, 2026-11-27).
 """
 _UNCALIBRATED = 2.0

@@ -27,7 +27,7 @@ _REMEDIES = {
 _SLOW = 1.3
 """A step counts as slow if it takes more than this many times the median."""
 _GROWN = 1.1
-"""Step times count as growing if the last third's is this many times the first third's.
+"""Step times count as growing if the last third is this many times as slow as the first.
 
 The step times of the middle third must lie in between.
 """
@@ -36,9 +36,9 @@ _LEAST_TO_GROW = 12
 _LEAST_SHARE = 0.002
 """Causes that take less than this share of all steps are left out."""
 _LEAST_ASCENDING = 4
-"""Number of steps that show growth in an excerpt, if each takes longer than the one before."""
+"""Number of steps that show growth in an excerpt, if each takes longer than the last."""
 _STRONG_GROWTH = 1.5
-"""Growth from which three steps are enough, if each takes longer than the one before."""
+"""Growth at which three steps are enough, if each takes longer than the last."""
 _LONG_WAIT = 0.1
 """A printed wait of at least this many seconds is named even if no step time is known."""
 _LEAST_PRINTED = 5
@@ -62,14 +62,14 @@ _DATA_TIME = re.compile(
     r"(?i)\bdata[-_ ]?(?:load(?:ing|er)?)?[-_ ]?time\b(?: (?:per|of a|a) (?:batch|step|iteration))?"
     r"(?: is| was)?[ :=]*(\d+\.\d+)(?: ?(ms)\b)?"
 )
-"""Time for which a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
+"""Time that a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
 _TIMERS = ("step", "iteration", "iter", "batch", "")
 """Names of timers of a step, most certain first. "" stands for a timer that is only called "time".
 """
 _LONGEST_STEP = 1e5
-"""A printed number above this is a date, not a number of seconds."""
+"""A larger printed number is a date, not a number of seconds."""
 _WARM_UP_STEPS = 10
-"""Largest number of steps that count as warm-up, in a log that is at least ten times as long."""
+"""Largest number of warm-up steps, in a log that is at least ten times as long."""
 
 
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
@@ -139,9 +139,9 @@ def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
 
 
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
-    """Return the additional time of growing steps compared with the first ones.
+    """Return the additional time of growing steps compared with the first steps.
 
-    Steps slower than `slow` have other causes.
+    Steps slower than `slow` have different causes.
     """
     grown = [second - before_growth for second in seconds if second < slow]
     return max(0.0, sum(grown))
@@ -220,7 +220,7 @@ def _slow_step_cause(is_warm_up: bool, iteration: int, save_interval: float) -> 
 def _data_waits(text: str) -> list[float]:
     """Return the seconds that steps waited for data.
 
-    Megatron-LM, GPT-NeoX, PyTorch's ImageNet example and our trainer print them.
+    Megatron-LM, GPT-NeoX, PyTorch's ImageNet example and our trainer print these times.
     """
     milliseconds = re.findall(
         r"batch[-_ ](?:generator|input)[ .]*:\s*\(?(?:[\d.]+, )?([\d.]+)", text

@@ -8,7 +8,7 @@ _NEGLIGIBLE_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class GapPart:
-    """One part of the gap, in seconds per step."""
+    """A part of the gap, in seconds per step."""
 
     name: str
     seconds: float
@@ -38,9 +38,9 @@ class GapPart:
 def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap, printed causes first.
 
-    Within a group the largest comes first; the unexplained part comes last. Each group gets what
-    earlier groups have left of the gap. If a group is larger than that, all its parts shrink by the
-    same factor. Without a gap, only printed and suspected causes remain, without seconds.
+    Within a group, the largest part comes first. The unexplained part comes last. Each group gets
+    what earlier groups have left of the gap. If a group is larger than that, all its parts shrink
+    by the same factor. Without a gap, only printed and suspected causes remain, without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

@@ -105,7 +105,7 @@ _REPORT_OF_INSTRUMENT = (
     rf"\b{_INSTRUMENT}(?:[ \t]+\w+)?[ \t]+report(?:s|ed)?\b"
     rf"|\breported (?:by|in|from|on) (?:the |each |every )?{_INSTRUMENT}\b"
 )
-"""What a program of the training itself reports."""
+"""Words for the output of the training program itself."""
 _OWN_TRAINING = r"\b(?:we|our|ours|us|i|my|mine)\b"
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -165,7 +165,7 @@ _FORMAT = (
     r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
     r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
 )
-"""A number format of the training, not one that only gradients, optimizer states or sums have."""
+"""The training's number format, not a format used only for gradients, optimizer states or sums."""
 _LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
 """Words before a format which show that the training does not use it."""
 _FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
@@ -188,7 +188,7 @@ def phrase_facts(text: str) -> dict[str, str]:
 
 
 def plain_numbers(text: str) -> str:
-    """Return a text with all numbers in digits: lengths in thousands, commas, node counts.
+    """Return a text with lengths in thousands, commas and node counts as plain digits.
 
     A power of two in thousands is a multiple of 1,024, because sequence lengths are.
 
@@ -300,7 +300,7 @@ def is_stated(pattern: str, text: str) -> bool:
 
 
 def _is_unused(before: str) -> bool:
-    """Return whether the text before an option means that the training does not use it."""
+    """Return whether the text before an option shows that the training does not use it."""
     return re.search(f"{DENIAL}|{_LACK}", before, re.IGNORECASE) is not None
 
 
@@ -364,7 +364,7 @@ _GROWTH = (1.1, 20.0)
 
 
 def growing_times(text: str) -> str:
-    """Return the words that report growing step times during a run, or ''.
+    """Return the words that report growing step times in a run, or ''.
 
     >>> growing_times("step times 1.2, 1.3, 1.5, 1.9 s"), growing_times("forward 1 s, backward 2 s, step 4 s")
     ('1.2, 1.3, 1.5, 1.9 s', '')
@@ -407,7 +407,7 @@ def _stated_formats(text: str) -> set[str]:
 def _line_before(text: str, start: int) -> str:
     """Return the text of a line before a position.
 
-    Of a long line, only the last words are returned.
+    For a long line, return only the last words.
     """
     earliest = max(0, start - _REACH_OF_A_DENIAL)
     line_start = text.rfind("\n", earliest, start) + 1

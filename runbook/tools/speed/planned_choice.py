@@ -49,8 +49,8 @@ def fits_device(setup: StepSetup) -> bool:
 def _model(shape: ModelShape) -> Model:
     """Return the model of a described training, with every field that its shape states.
 
-    All other fields have a GPT's defaults. If stated fields were ignored, a Llama would lack its
-    output layer.
+    All other fields have a GPT's defaults. If stated fields were ignored, a Llama model would lack
+    its output layer.
     """
     return Model(
         label="described",
@@ -91,7 +91,7 @@ def _training(setup: StepSetup) -> Training:
 
 
 _PRECISIONS = {"fp16": "fp16", "fp32": "fp32", "tf32": "fp32"}
-"""Format of the weights for each format of matrix products; 8-bit formats keep bf16 weights."""
+"""The weights' format for each format of matrix products. 8-bit formats keep bf16 weights."""
 
 
 def _site(setup: StepSetup, devices_per_node: int) -> Site:

@@ -44,7 +44,7 @@ _BATCH_TOKENS = (
     (60, 2e6),
     (300, 4e6),
 )
-"""Tokens per global batch for models with fewer than this many billion parameters."""
+"""Number of tokens per global batch, for models with fewer than this many billion parameters."""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
 """Largest relative difference between a padded vocabulary and the stated one."""
@@ -55,7 +55,7 @@ _MIXTURE_OF_EXPERTS = r"\bmoe\b|mixtral|deepseek|\ba\d+b\b|gpt[- ]oss"
 
 @dataclass(frozen=True)
 class Prediction:
-    """Expected speed of one row, or the reason why it is unknown."""
+    """The predicted speed of a row, or the reason why it cannot be predicted."""
 
     row: PublishedRow
     tokens_s_per_accel: float | None
@@ -178,7 +178,7 @@ class RowSetup(NamedTuple):
 
     setup: StepSetup
     shape_from: str
-    """Source of the model's shape."""
+    """The source of the model's shape."""
     assumed: tuple[Assumption, ...]
 
 
@@ -211,8 +211,8 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
 def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
     """Return the model, with a gated feed-forward or an untied output layer if its size needs it.
 
-    No column states these two, but they follow from the layers, widths, vocabulary and number of
-    parameters.
+    No column states these two properties, but they follow from the layers, widths, vocabulary and
+    number of parameters.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -321,10 +321,9 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
     """Return the shape of a row's model and its source.
 
-    The shape is that of the catalogue's model of this name, or else of the model nearest in size
-    with heads of 64 to 160. If its parameter count differs, hidden is scaled by the ratio of the
-    counts to the power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the
-    remainder.
+    Take the catalogue's model with this name, or else the model nearest in size with a head width
+    of 64 to 160. If its parameter count differs, hidden is scaled by the ratio of the counts to the
+    power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the remainder.
     """
     parameters = row.billions * 1e9
     length = row.sequence_length
@@ -483,7 +482,7 @@ def _tensor_and_pipeline(
 ) -> tuple[int, int]:
     """Return tensor and pipeline size.
 
-    If a size is not given, it is the smallest with which the states fit in 60 % of the memory.
+    Sizes that are not given are the smallest with which the states fit in 60 % of the memory.
     """
     stated = row.layout
     if stated.tensor and stated.pipeline:
@@ -585,7 +584,7 @@ def _free_bytes(setup: StepSetup) -> float:
 
 
 def _sequence_bytes(setup: StepSetup) -> float:
-    """Return the bytes of one sequence's activations.
+    """Return the number of bytes that one sequence's activations take.
 
     They comprise the activations that each layer keeps, the working set of one layer, and the
     logits.

@@ -73,7 +73,7 @@ _WORDS = {
     "cuda_graphs": {**_YES_OR_NO, "none": "no", "full": "yes"},
     "fp8_recipe": _as_they_are(*_FP8_RECIPES),
 }
-"""By optional column, the words that it accepts and their meanings."""
+"""The words that each optional column accepts, and their meanings."""
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
@@ -111,13 +111,13 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """One row of the table.
+    """A row of the table.
 
     Values that the row does not state are 0 or an empty string, also in its layout.
     """
 
     number: int
-    """Number of the row; the first row below the header is 1."""
+    """Number of the row. The first row below the header has number 1."""
     model: str
     billions: float
     accelerator: str
@@ -152,7 +152,7 @@ class PublishedRow:
 
 
 class _Cells:
-    """Cells of one row, and a note for each that was not understood."""
+    """The cells of a row, and a note on each cell that was not understood."""
 
     def __init__(self, cells: Mapping[str, str | None]) -> None:
         self._cells = cells
@@ -349,8 +349,7 @@ def zero_stage(text: str) -> int:
 def has_flash(text: str, date: str) -> bool:
     """Return whether attention stores no scores.
 
-    If the text does not state it, the date decides, because fused attention became common after
-    2022.
+    If the text does not say so, the date decides, because fused attention became common after 2022.
     """
     if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False
@@ -365,7 +364,8 @@ def has_flash(text: str, date: str) -> bool:
 def has_interleaving(text: str) -> bool:
     """Return whether the recipes of a software interleave the stages of a pipeline.
 
-    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but not those of its forks.
+    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but the recipes of its forks have
+    not.
 
     >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")
     (True, False)
@@ -437,7 +437,7 @@ def stops_early(text: str, precision: str, date: str) -> bool:
 
 
 def code(text: str) -> str:
-    """Return how well the layers of a program are fused: unfused, eager, fused or tuned."""
+    """Return the degree to which a program's layers are fused: unfused, eager, fused or tuned."""
     if "eager" in text:
         return "eager"
     if re.search(r"(?<!bigscience megatron-)deepspeed|gpt-neox|hugging ?face", text):

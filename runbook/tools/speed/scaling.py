@@ -24,13 +24,13 @@ _NODES = re.compile(
     r"(?! (?:of|each|have|has)\b)"
     r"|\bn_?nodes[ =:]+(\d+)"
 )
-"""Numbers of nodes in a text in lower case."""
+"""Matches numbers of nodes in lower-case text."""
 _DEVICES = re.compile(
     rf"(?<![\w./:-])({_NUMBER})[ -]?(?:x ?)?(?:gpus?|cards?|[abhv]\d{{2,3}}s?)\b"
     r"(?! (?:per|a|in each|on each|each) )"
     r"|\b(?:n_?gpus?|num_gpus)[ =:]+(\d+)"
 )
-"""Numbers of devices in a text in lower case."""
+"""Matches numbers of devices in lower-case text."""
 _FIGURE = re.compile(
     r"(?<![\w.])(?P<rate>\d[\d,]*(?:\.\d+)?k?)(?:[~-]\d+)? ?(?:it(?:er(?:ation)?)?s?|steps?|img|imgs|images?"
     r"|samples?|seq(?:uence)?s?|tok(?:en)?s?|examples?) ?(?:/|per) ?s(?:ec(?:ond)?)?\b"
@@ -41,7 +41,7 @@ _FIGURE = re.compile(
     r"|(?<![\w.])(?P<milliseconds>\d+(?:\.\d+)?) ?ms\b"
     r"|(?<![\w.])(?P<only_hours>\d+(?:\.\d+)?) ?(?:h|hours?|hrs?)\b"
 )
-"""Speeds and times in a text in lower case."""
+"""Matches speeds and times in lower-case text."""
 _OF_A_STEP = r"\b(?:steps?|iterations?|iters?|batch(?:es)?)\b|/ ?it\b"
 _OF_ALL_SAMPLES = r"\b(?:epochs?|training time|in total|whole|dataset)\b"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|;\s|\n")
@@ -78,7 +78,7 @@ class _Measurement:
     quoted: str
 
     def is_no_faster_than(self, smaller: "_Measurement") -> bool:
-        """Return whether these devices gain nothing over the `smaller` number of them."""
+        """Return whether these devices are no faster than the `smaller` number of devices."""
         ratio = self.figure / smaller.figure
         if self.kind is _Kind.DEVICE_RATE:
             return ratio < _LEAST_FALL
@@ -129,7 +129,7 @@ def _part(
 def _first_loss(
     measurements: Sequence[_Measurement],
 ) -> tuple[_Measurement, _Measurement] | None:
-    """Return the first two comparable measurements in which the larger number gains nothing."""
+    """Return the first two comparable measurements in which the larger number is no faster."""
     for pair in combinations(measurements, 2):
         smaller, larger = sorted(pair, key=lambda measurement: measurement.count)
         is_comparable = smaller.kind is larger.kind and smaller.count < larger.count

@@ -55,7 +55,7 @@ _CPU_OFFLOAD = (
 )
 """Names of an offload to the host, without options that only select the offloaded part."""
 _CLAUSE = r"(?:[^.;,]|,(?! and\b))"
-"""A character of a clause. A semicolon or ", and" begins another subject."""
+"""A character of a clause. A semicolon or ", and" starts a new subject."""
 
 _COLLECTIVES = (
     r"\b(?:collectives?|communication|nccl\w*|all[- ]?reduces?|all[- ]?gathers?"
@@ -111,7 +111,7 @@ _SLOWED = (
     r"(?<!no )(?<!not )(?<!any )(?<!never )(?<!without )(?<!nor )(?<!measurable )(?<!n't )"
     r"\b(?:slow\w*|longer|regress\w+|degrad\w+|halv\w+|drop(?:s|ped)? (?:to|from|by))\b"
 )
-"""Words of harm that are not negated."""
+"""Words for a slow-down that are not negated."""
 _UNHARMED = (
     rf"^(?!.*{_SLOWED}).*?(?:(?<!not )(?<!no )(?<!n't )\b(?:(?:any )?faster|works? (?:well|fine)|everything works|sped up)\b"
     r"|\b(?:no|not|never|without|nor|zero)(?: any| a| measurable| visible)?(?: \w+)? "
@@ -122,7 +122,7 @@ _UNHARMED = (
 )
 """Words of a sentence about a change of software which show that it did no harm."""
 _IS_ASKED = rf"^\s*\W*(?:question:? )?(?:can|could|may|does|is it possible|how (?:do|can))\b(?!.*{_SLOWED}).*\?"
-"""A question whether something can be used, without a word about its speed."""
+"""A question of whether something can be used, with no word about speed."""
 _IS_SMALL = (
     r"\b(?:is|are|was|stays?|remains?) (?:only |very |quite |now )?(?:negligible|small|low|little|fine|hidden|gone)\b"
     r"|\b(?:under|below|less than|only) \d+(?:\.\d+)? ?%"
@@ -160,7 +160,7 @@ class CausePattern:
     """Largest share of a step that the cause may take, if no model predicts it."""
     remedy: str
     source: str = "public threads read before 2026-11-27"
-    """Where the words were seen."""
+    """Where these words were seen."""
     unless: str = ""
     """Pattern for sentences in which these words name no cause, because they say that all is well."""
 

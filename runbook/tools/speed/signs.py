@@ -39,12 +39,12 @@ _ANY_DEVICE = (
     r"\b(?:[abhv]\d{2,3}s?|gb\d00|t4|l4|l40s?|mi\d{3}x?|p100|k80|rtx ?\w+|quadro(?: rtx)? ?\w*"
     r"|titan ?\w*|[1-5]0[6-9]0(?: ?ti)?)\b"
 )
-"""Names of devices."""
+"""The name of any device."""
 _MFU = (
     r"\b(\d{3}(?:\.\d+)?) ?% mfu\b|\bmfu\b[^.\d]{0,15}(\d{3}(?:\.\d+)?) ?%"
     r"|\bmfu[:=] ?(\d{3}\.\d+)\b"
 )
-"""Matches shares of the peak of 100 % or more."""
+"""Matches a share of 100 % or more of the peak."""
 
 
 class _StatedCause(NamedTuple):

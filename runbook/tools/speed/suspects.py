@@ -1,7 +1,7 @@
 """Causes that a slow training's set-up makes likely, although no word of its text names them.
 
-A suspect has no price and comes last. It is listed only if the text says that the training is slow,
-and if fewer causes were found than an answer lists.
+A suspect has no estimated time and comes last. It is listed only if the text says that the training
+is slow, and if fewer causes were found than an answer lists.
 """
 
 from collections.abc import Collection, Iterator
@@ -41,7 +41,7 @@ _IDLE_DEVICE = (
     r"|\bgpus?\b[^.;]{0,40}\b[1-6]?\d ?% (?:usage|utili[sz]ation|load)"
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
 )
-"""Words about a device that waits. An MFU of one half does not mean that the device waits."""
+"""Words about a device that waits. An MFU of one half is not a sign of waiting."""
 _LOW_LOAD = (
     rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
     r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"

@@ -274,7 +274,7 @@ def asks_about_speed(text: str) -> bool:
 
 
 def _is_complaint(sentence: str) -> bool:
-    """Return whether a sentence calls a training slow, and not only what it was before a mend.
+    """Return whether a sentence calls a training slow now, not only before it was fixed.
 
     >>> _is_complaint("is it normal that the loss jumps?"), _is_complaint("is it normal? 3 s a step")
     (False, True)
@@ -285,7 +285,7 @@ def _is_complaint(sentence: str) -> bool:
 
 
 def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
-    """Return the topics of the complaints of a text in lower case, the nearest first.
+    """Return the topics of the complaints in lower-case text, nearest first.
 
     >>> [topic.cause for topic in topics_of_complaints("there is a long pause. a checkpoint is written.")]
     ['saves']

@@ -1,6 +1,6 @@
-"""The versions of Python and packages that a site uses.
+"""Installs the versions of Python and packages that a site uses.
 
-The versions are installed once on this machine, in a virtual environment.
+Each set of versions is installed once on the local machine, in a virtual environment.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from runbook.tools.try_upstream.messages import UpstreamMessage
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Index of wheels without CUDA, which take 0.2 GB instead of 2 to 3 GB.
 
-The index is tried first; the configured index has the same versions.
+This index is tried first. The configured index has the same versions.
 """
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
@@ -49,7 +49,7 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Return a Python of this version that is on PATH or was installed by pyenv.
+    """Return an interpreter of this version that is on PATH or was installed by pyenv.
 
     Raise `RunbookError` if there is no such Python.
     """
@@ -75,9 +75,9 @@ def _build_number(path: Path) -> tuple[int, ...]:
 def install(versions: Versions, say: Callable[[str], None]) -> Path:
     """Return the interpreter of an environment with these versions.
 
-    The environment is created if it does not exist yet.
+    Create the environment if it does not exist.
 
-    Raise `RunbookError` with pip's last lines if a version cannot be installed.
+    Raise `RunbookError` with pip's last lines of output if a version cannot be installed.
     """
     folder = cache_folder() / environment_name(versions)
     python = folder / "bin" / "python3"
@@ -104,7 +104,7 @@ def install(versions: Versions, say: Callable[[str], None]) -> Path:
 def _torch(versions: Versions) -> list[str]:
     """Return the pinned torch.
 
-    torch is installed separately, because its CPU wheel comes from another index.
+    torch is installed separately, because its CPU wheel comes from a different index.
     """
     return [package for package in versions.packages if package.startswith("torch==")]
 

@@ -1,6 +1,6 @@
-"""Starts the frameworks' own training programs on this machine.
+"""Starts the frameworks' own training programs on the local machine.
 
-The program is rank.sh as rendered, but scaled down and without a GPU.
+The job runs rank.sh as rendered, but scaled down and without a GPU.
 """
 
 import json
@@ -49,8 +49,7 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""The site's variables that name files on its nodes, apart from variables with PATH in their
-names."""
+"""The site's variables that name files on its nodes, besides all with PATH in their names."""
 _SEE = (
     "Read its last lines: they name an argument it does not know, a missing package, or token "
     "files it cannot read."
@@ -69,14 +68,14 @@ _NOT_TRIED_ALONE = "resuming from a checkpoint: --jobs 3"
 
 @dataclass(frozen=True)
 class UpstreamTrial:
-    """Result of an upstream program on this machine."""
+    """The result of running an upstream program on the local machine."""
 
     run: str
     phase: str
     program: str
     ranks: int
     versions: str
-    """Python and the packages with which the program ran, as text."""
+    """The versions of Python and packages with which the program ran, as text."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
@@ -86,7 +85,7 @@ class UpstreamTrial:
 
     @property
     def not_tried(self) -> tuple[str, ...]:
-        """Return the parts of the real job that were not tried."""
+        """Return the parts of the real job that the trial leaves out."""
         if self.jobs > 1:
             return _NOT_TRIED
         return (*_NOT_TRIED, _NOT_TRIED_ALONE)
@@ -97,7 +96,7 @@ class UpstreamTrial:
         return all(check.verdict == "pass" for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return everything for --json."""
+        """Return the whole result for --json."""
         return {
             "run": self.run,
             "phase": self.phase,
@@ -153,10 +152,10 @@ def start_upstream(
 ) -> UpstreamTrial:
     """Start the program of a run's framework for a few steps, and pass on each line that it prints.
 
-    With several `jobs`, the program is started this many times in the same folders, until a job
-    does not continue. The program runs with the site's own versions. If `installed` is set or the
-    site names no versions, it runs with the packages installed here. Raise `RunbookError` if the
-    framework or the checkout is the wrong one.
+    If `jobs` is larger than 1, the program is started this many times in the same folders, until a
+    job fails to continue. The program runs with the site's own versions. If `installed` is set or
+    the site names no versions, it runs with the packages installed here. Raise `RunbookError` if
+    the framework or the checkout does not match.
     """
     settings = with_placeholders(params.load(run, set_words=set_words))
     framework = settings.run.training.framework
@@ -231,21 +230,21 @@ class SmallJob:
     settings: Settings
     rendered: RenderedJob
     arguments: list[list[str]]
-    """Each option of the program with its values."""
+    """Each option of the program, with its values."""
     checkout: Path
     python: Path
     num_ranks: int
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """Return the values of each option, by its name without dashes; the last value counts."""
+        """Return each option's values by its name without dashes. The last occurrence counts."""
         return {option.removeprefix("--"): values for option, *values in self.arguments}
 
 
 def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
     """Return the checkout that the site pins.
 
-    Raise `RunbookError` if the given checkout does not have its program.
+    Raise `RunbookError` if the given checkout lacks the training program.
     """
     framework = settings.run.training.framework
     if framework not in ("megatron-lm", "megatron-deepspeed"):
@@ -264,7 +263,7 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
 
 
 def log_of(folder: Path, number: int) -> Path:
-    """Return the log of a job of the chain."""
+    """Return the path of a job's log."""
     return folder / ("log" if number == 1 else f"log-{number}")
 
 
@@ -295,7 +294,7 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Run upstream.sh and write its log. Return its exit code and the last error of each rank.
 
-    The errors are in the order in which the ranks began to fail.
+    The errors are in the order in which the ranks failed.
     """
     errors_of_rank: dict[str, str] = {}
     with path.open("w", encoding="utf-8", buffering=1) as log:
@@ -317,7 +316,7 @@ def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
 
 
 def _save_folders(job: SmallJob) -> list[Path]:
-    """Return the folders in which the program saves."""
+    """Return the folders to which the program saves."""
     folders = []
     for option, *paths in job.arguments:
         if option == "--save":
@@ -327,7 +326,7 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Describe the Python and the packages of a trial. None means those installed here."""
+    """Describe the Python and packages of a trial. None means the installed versions."""
     if versions is None:
         return f"Python {platform.python_version()} and the packages installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
@@ -336,11 +335,11 @@ def in_words(versions: Versions | None) -> str:
 def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """Compare a checkout with the commit that the site pins.
 
-    Checkouts agree if the commit is the same and no file is changed.
+    They agree if the commit is the same and no file is changed.
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
-    # The name follows two status letters and a space
+    # The file name follows two status letters and a space
     names = [line[3:] for line in changed.splitlines()]
     if not head:
         state = UpstreamMessage.NO_GIT_REPOSITORY.fill()
@@ -383,10 +382,10 @@ def small_arguments(
     root: Path,
     jobs: int = 1,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Return arguments with which a laptop can train, and each change with its reason.
+    """Return arguments with which a laptop can train, and a reason for each change.
 
     The arguments cover the steps of all `jobs`, and each job ends after its own steps. Absolute
-    paths are moved below `root`.
+    paths are moved to below `root`.
     """
     small_values = _small_values(spec, jobs)
     added = _added(spec, framework)
@@ -421,7 +420,7 @@ class SmallValue:
     """The value of an option in the trial, with the reason for it."""
 
     text: str
-    """The value; empty if the option is left out, or if an added option has no value."""
+    """The value, or empty if the option is left out, or if an added option has no value."""
     reason: str
 
 
@@ -441,12 +440,12 @@ def _change(
 
 
 def _below(root: Path, arguments: Sequence[str]) -> list[str]:
-    """Move absolute paths among these words to below a folder."""
+    """Move absolute paths in these words to below a folder."""
     return [f"{root}{argument}" if argument.startswith("/") else argument for argument in arguments]
 
 
 def _small_layout(spec: PhasePlan) -> Layout:
-    """Return a phase's layout with at most two ranks of each kind, and at most four in total."""
+    """Return a phase's layout with at most two ranks per dimension, and at most four in total."""
     tensor = min(2, spec.parallel.tensor)
     pipeline = min(2, spec.parallel.pipeline)
     data = min(2, spec.parallel.data) if tensor * pipeline < 4 else 1
@@ -552,7 +551,7 @@ def _write_files(job: SmallJob) -> None:
 
 
 def _small_deepspeed_config(job: SmallJob, name: str) -> str:
-    """Return DeepSpeed's rendered configuration with the small batch."""
+    """Return the rendered DeepSpeed configuration with the small batch."""
     content = json.loads(job.rendered.files[PurePosixPath(name).name])
     content["train_batch_size"] = int(job.values["global-batch-size"][0])
     content["train_micro_batch_size_per_gpu"] = int(job.values["micro-batch-size"][0])
@@ -610,7 +609,7 @@ def _quoted(paths: Sequence[str]) -> str:
 
 
 def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's groups of variables, without those that name files on its nodes."""
+    """Return the site's groups of variables, without variables that name files on its nodes."""
     groups = {}
     for group, variables in environment_groups(settings).items():
         groups[group] = {
@@ -623,7 +622,7 @@ def _environment(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
-    """Return rank.sh with other arguments and another path of the program.
+    """Return rank.sh with different arguments and a different program path.
 
     A fixed number of ranks is removed.
     """
@@ -631,16 +630,16 @@ def small_script(text: str, arguments: list[list[str]], program: Path) -> str:
     _, _, tail = arguments_and_tail.partition("\n)\n")
     rows = "\n".join(f"  {' '.join(map(quote, row))}" for row in arguments)
     start = f'python3 -u {quote(program)} "${{arguments[@]}}" &'
-    # Passed as a function, because backslashes in a replacement text would be interpreted.
+    # Pass the text as a function, because backslashes in a replacement string would be interpreted.
     tail = re.sub(r'^.* "\$\{arguments\[@\]\}" &$', lambda _: start, tail, flags=re.M)
     head = re.sub(r" (LOCAL_)?WORLD_SIZE=\d+", "", head)
     return f"{head}arguments=(\n{rows}\n)\n{tail}"
 
 
 def _write_tokens(prefix: Path, vocabulary: int) -> None:
-    """Write a .bin/.idx pair with documents of random tokens, which are the same every time.
+    """Write a .bin/.idx pair with documents of random tokens, which are the same in every call.
 
-    The expected loss is therefore known.
+    Therefore the expected loss is known.
     """
     import numpy as np
 
@@ -654,7 +653,7 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
 
 def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
-    """Check that the program ended normally; otherwise name its first error."""
+    """Check that the program ended normally, or else report its first error."""
     ended = shell.how_it_ended(code)
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"
@@ -672,9 +671,9 @@ def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
 
 
 def _check_training(log: ParsedLog) -> Check:
-    """Check that the log reader has read each step, and that the loss is that of random tokens."""
+    """Check that the log reader read every step, and that the loss fits random tokens."""
     losses = [record.loss for record in log.records if record.loss is not None]
-    # Skipped because of fp16's loss scale
+    # fp16's loss scale caused the step to be skipped
     skipped = sum("all_skipped" in record.states for record in log.records)
     random_loss = math.log(GPT2_VOCABULARY)
     is_complete = bool(losses) and len(losses) + skipped == STEPS
@@ -698,7 +697,7 @@ def _check_training(log: ParsedLog) -> Check:
 
 
 def _check_going_on(log: ParsedLog, number: int) -> Check:
-    """Check that a job begins with the step after the checkpoint of the previous job."""
+    """Check that a job starts with the step after the previous job's checkpoint."""
     first = STEPS * (number - 1) + 1
     steps = [record.iteration for record in log.records]
     shown_step = str(steps[0]) if steps else "none"
@@ -712,7 +711,7 @@ def _check_going_on(log: ParsedLog, number: int) -> Check:
 
 
 def _check_checkpoint(folder: Path, last_step: int) -> Check:
-    """Check that a folder has the checkpoint of the last step."""
+    """Check that a folder contains the checkpoint of the last step."""
     file = folder / "latest_checkpointed_iteration.txt"
     step = file.read_text().strip() if file.exists() else "none"
     rule = f"saved at step {last_step}"

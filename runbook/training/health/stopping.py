@@ -1,4 +1,4 @@
-"""When a training run stops: on signals and at time limits."""
+"""Decides when training stops: on signals and at time limits."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ LONGEST_GUESS_SECONDS = 600.0
 
 
 class StopConditions:
-    """Decides when a training run stops: on a signal, or when its time runs out.
+    """Decides when training stops: on a signal, or when the job's time runs out.
 
     The training loop checks the conditions between two steps. It keeps a reserve before the job's
     time limit, so that the last save is complete before the queue kills the job. The reserve is

@@ -51,7 +51,7 @@ MOST_WAIT_SECONDS = 60.0
 
 
 class NearCopies:
-    """Copies of this rank's state and of its partner's, in the memory of this node."""
+    """Copies of this rank's state and of its partner's state, in the memory of this node."""
 
     def __init__(
         self,
@@ -72,19 +72,19 @@ class NearCopies:
         # Reset after the first step that starts from loaded copies
         self._loaded: NearChoice | None = None
         self._pending: _PendingCopy | None = None
-        # Iteration of the newest copies that all ranks hold
+        # Iteration of the newest copies that all ranks have
         self._complete = -1
         self._exchange: Exchange | None = None
         self._place: NodePlace | None = None
         self._bad: set[CopyKey] = set()
         self._listing: Listing | None = None
         self.is_spoiled = False
-        """Whether a load failed halfway, which leaves the state unusable."""
+        """Whether a load has failed halfway and left the state unusable."""
         self.is_on = self._open()
 
     @property
     def place(self) -> NodePlace:
-        """The training's folder on this node."""
+        """Return the folder of this training run on this node."""
         assert self._place is not None, "copies are off where there is no folder"
         return self._place
 
@@ -152,7 +152,10 @@ class NearCopies:
                 return loaded
 
     def _list(self) -> "Listing":
-        """List this node's files. Gather what all nodes have, and what earlier starts tried."""
+        """List this node's files.
+
+        Gather which copies all nodes have, and which ones earlier starts tried.
+        """
         history = share_value(load_history(self.log.earlier_events()) if self.rank == 0 else None)
         assert history is not None
         files, problems = self._files_here()
@@ -169,13 +172,13 @@ class NearCopies:
             problems += faults
 
         self._report_broken(problems)
-        # Without an exchange, a copy on another node cannot be fetched
+        # Without an exchange, copies on other nodes cannot be fetched
         if self._exchange is None:
             held = [copy for copy in held if copy.key.node == self._node_of(copy.key.rank)]
         return Listing(history, files, held)
 
     def _files_here(self) -> tuple[dict[CopyKey, OpenState], list[str]]:
-        """Return this training's files on this node, and the problems of unusable ones."""
+        """Return this run's files on this node, and the problems of files that cannot be used."""
         files: dict[CopyKey, OpenState] = {}
         problems = []
         for path, iteration, rank in self.place.files():
@@ -201,13 +204,13 @@ class NearCopies:
     ) -> LoadedCheckpoint | None:
         """Verify, send and load copies.
 
-        Return None if one is damaged; that copy is not tried again.
+        Return None if a copy is damaged. It is not tried again.
         """
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
         read_here = [copy for copy in copies if readers[copy.rank] == self.rank]
-        # Recorded before anything is read, so that a start that crashes here also counts as an
-        # attempt.
+        # This is recorded before anything is read, so that a start that crashes here also counts as
+        # an attempt.
         self.log.event("near_verifying", iteration=choice.iteration, near=choice.lineage)
         faults = self._faults(lambda copy: files[copy].fault(self.threads), read_here)
         if not faults:
@@ -233,7 +236,7 @@ class NearCopies:
         readers: list[int],
         files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node does not have them. Return the faults.
+        """Send copies to ranks whose own node lacks them, and return the faults.
 
         All ranks synchronize after each round, so that they begin the next round together.
         """
@@ -288,7 +291,7 @@ class NearCopies:
         part.rename(self.place.path(opened.header.iteration, opened.header.rank))
 
     def _fill(self, opened: OpenState) -> str:
-        """Fill this rank's tensors. Return the fault, or an empty string."""
+        """Fill this rank's tensors from a copy. Return the fault, or an empty string."""
         try:
             with torch.no_grad():
                 opened.read_into(self.engine.own_tensors())
@@ -351,7 +354,7 @@ class NearCopies:
         return NEAR_COPIES * total
 
     def stepped(self) -> None:
-        """Record that a step has been taken from the loaded copies, so the copies are sound."""
+        """Record that a step was taken from the loaded copies, which shows that they are sound."""
         if self._loaded is not None:
             loaded = self._loaded
             self._loaded = None
@@ -407,7 +410,7 @@ class NearCopies:
     def _finish_pending(self, *, wait: bool = False) -> bool:
         """Return whether no copy is in transit anymore.
 
-        If one rank has a fault, all ranks stop making copies.
+        If any rank has a fault, all ranks stop making copies.
         """
         pending = self._pending
         if pending is None:
@@ -426,7 +429,7 @@ class NearCopies:
         return True
 
     def _remove_strays(self) -> None:
-        """Remove copies of ranks that were partners before a node was replaced."""
+        """Remove the copies of ranks that were partners before a node was replaced."""
         if not self.is_first_on_node:
             return
         expected = set(self.nodes.ranks_on(self.node))
@@ -437,7 +440,7 @@ class NearCopies:
                 path.unlink(missing_ok=True)
 
     def stale_file(self, rank: int, iteration: int) -> Path | None:
-        """Return a rank's obsolete copy, whose memory pages can be reused."""
+        """Return an obsolete copy of a rank's state. Its memory pages can be reused."""
         old = None
         for path, other, owner in self.place.files():
             if owner == rank and other not in (self._complete, iteration):
@@ -448,13 +451,13 @@ class NearCopies:
     # Methods used at the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because they belong to an abandoned course."""
+        """Remove all copies after a rollback, because training has abandoned their course."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()
 
     def end(self) -> None:
-        """Remove all copies: the newest state is on the shared file system."""
+        """Remove all copies, because the newest state is on the shared file system."""
         self._finish_pending(wait=True)
         self._complete = -1
         torch.distributed.barrier()
@@ -462,7 +465,7 @@ class NearCopies:
             self._place.remove_all_but(set())
 
     def _turn_off(self, faults: list[str]) -> bool:
-        """Report why no more copies are made, and return False. Complete copies are kept."""
+        """Report why copying stops, and return False. Complete copies are kept."""
         self._say(f"no more copies are made; the training continues without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
@@ -472,7 +475,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Check copies on this rank. Return the faulty copies of all ranks, each with its fault."""
+        """Check this rank's copies, and return the faulty ones of all ranks with their faults."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -523,7 +526,7 @@ class SaveAccount:
 
 
 class _PendingCopy:
-    """A copy in progress: written here between two steps, then hashed and sent by a thread."""
+    """A copy in progress. It is written between two steps, and then hashed and sent by a thread."""
 
     def __init__(self, copies: NearCopies, header: StateHeader) -> None:
         self.header = header
@@ -587,7 +590,7 @@ class _PendingCopy:
 
 
 def _use_again(old: Path | None, part: Path) -> None:
-    """Write a file over the pages of an old one, which is cheaper than allocating new pages."""
+    """Reuse the pages of an old file for a new one, which is cheaper than allocating new pages."""
     if old is not None:
         old.replace(part)
 
@@ -600,7 +603,7 @@ def _random_bytes() -> bytes:
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return the values, as JSON, that must be equal for a saved state to fit a training."""
+    """Return the values that must be equal for a saved state to fit a training run, as JSON."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,
@@ -613,7 +616,7 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Return a fault with the node's name in front, because paths are the same on all nodes."""
+    """Put the node's name in front of a fault, because paths are the same on all nodes."""
     return f"{socket.gethostname()}: {fault}"
 
 
@@ -637,7 +640,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the faults of all ranks. If there are no faults, only a single number is exchanged."""
+    """Return the faults of all ranks. If there are none, only a single number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

@@ -1,6 +1,6 @@
 """Sends files between partners. Ranks with the same local rank form a ring across nodes.
 
-The module uses separate gloo groups, so that a thread can send while the training continues.
+The module uses separate gloo groups, so that a thread can send while training continues.
 """
 
 import abc
@@ -58,7 +58,7 @@ class Exchange:
     def _carry(self, *flows: "_Flow") -> None:
         """Transfer all files at the same time, block by block.
 
-        A file that cannot be read or written does not stop the other rank; its error is raised at
+        A file that cannot be read or written does not stop the other rank. The error is raised at
         the end.
         """
         try:
@@ -82,7 +82,7 @@ class Exchange:
 
 
 class _Flow(abc.ABC):
-    """One file in transit between this rank and another one: `_Outgoing` or `_Incoming`."""
+    """A file in transit between this rank and another rank: `_Outgoing` or `_Incoming`."""
 
     flags = os.O_RDONLY
 
@@ -139,7 +139,7 @@ class _Flow(abc.ABC):
 
     @contextlib.contextmanager
     def _noting(self) -> Iterator[None]:
-        """Record the first error in the body, to raise it at the end."""
+        """Record the first error that occurs in the body, so that it can be raised at the end."""
         try:
             yield
         except OSError as error:
@@ -149,7 +149,7 @@ class _Flow(abc.ABC):
 class _Outgoing(_Flow):
     """A file to send.
 
-    Blocks that cannot be read are sent as zeros, so the copy fails its verification.
+    A block that cannot be read is sent as zeros, so the copy will fail its verification.
     """
 
     def begin(self) -> None:
@@ -176,7 +176,7 @@ class _Incoming(_Flow):
     flags = os.O_RDWR | os.O_CREAT
 
     def finish_size(self) -> None:
-        """Truncate the file to its size, because it may reuse the pages of a longer one."""
+        """Truncate the file to its size, because it may reuse the pages of a longer file."""
         super().finish_size()
         if self._descriptor is not None:
             with self._noting():

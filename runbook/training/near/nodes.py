@@ -1,4 +1,4 @@
-"""Maps ranks to nodes, and to the partner rank on another node that holds a copy of their state."""
+"""Maps ranks to nodes, and to the partner rank on another node that keeps a copy of their state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class NodeMap:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> NodeMap:
-        """Return the map of ranks whose nodes have these names.
+        """Return the map for ranks whose nodes have these names.
 
         >>> NodeMap.of(["b", "b", "a", "a"]).node_of_rank
         (0, 0, 1, 1)
@@ -32,7 +32,7 @@ class NodeMap:
         return [rank for rank, other in enumerate(self.node_of_rank) if other == node]
 
     def place(self, rank: int) -> int:
-        """Return the rank's position among those of its node."""
+        """Return a rank's position among the ranks on its node."""
         return self.ranks_on(self.node_of_rank[rank]).index(rank)
 
     @property
@@ -44,7 +44,7 @@ class NodeMap:
     def rings(self) -> list[list[int]]:
         """Return the rings, one for each position on a node.
 
-        A rank sends to the next rank of its ring.
+        A rank sends to the next rank in its ring.
 
         >>> NodeMap((0, 0, 1, 1, 2, 2)).rings()
         [[0, 2, 4], [1, 3, 5]]

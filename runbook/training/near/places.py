@@ -1,4 +1,4 @@
-"""The folder of one training in a node's memory: its path, file names and permissions."""
+"""The folder of a training run in a node's memory: its path, file names and permissions."""
 
 import contextlib
 import hashlib
@@ -21,11 +21,11 @@ _NAME = re.compile(r"iter_(\d{7,})\.rank_(\d{5,})", re.ASCII)
 
 @dataclass(frozen=True)
 class NodePlace:
-    """Folder of one training on one node."""
+    """The folder of a training run on a node."""
 
     folder: Path
     node: str
-    """A name shared by all ranks that see the same folder, and by no others."""
+    """A name that exactly the ranks with the same folder share."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
@@ -43,7 +43,7 @@ class NodePlace:
                 yield path, int(match[1]), int(match[2])
 
     def remove_all_but(self, kept: set[Path]) -> None:
-        """Remove all other files of this training on this node."""
+        """Remove all other files of this training run on this node."""
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
@@ -57,11 +57,14 @@ def training_name(spec: PhasePlan) -> str:
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""Age after which a training's copies count as abandoned. A running training writes more often."""
+"""Age after which the copies of a training run count as abandoned.
+
+An active run writes more often.
+"""
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of abandoned trainings, which occupy the node's memory."""
+    """Remove copies of abandoned training runs, because they occupy the node's memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
         # Another rank of this node may have removed it already
@@ -72,7 +75,7 @@ def _remove_stale(top: Path, kept: str) -> None:
 
 
 def top_folder(near_folder: str) -> Path:
-    """Return the folder that holds all trainings of this user.
+    """Return the folder that contains all training runs of this user.
 
     Raise `TrainingError` if an environment variable in the path is not set.
     """

@@ -17,15 +17,15 @@ from runbook.training.near import places
 
 
 def remove_copies(spec: PhasePlan) -> bool:
-    """Remove the copies of this training from this node. Return whether all are gone."""
+    """Remove the copies of this training run from this node. Return whether all are gone."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
-    # A file that cannot be removed must not stop the removal of the others.
+    # A file that cannot be removed must not prevent the removal of the others.
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of one phase's training. Return 1 if some copies are still there."""
+    """Remove the copies of a phase's training run. Return 1 if some copies are still there."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )

@@ -1,4 +1,4 @@
-"""Checks that copies fit on a node: into the folder, the memory and the job's memory limit."""
+"""Checks that copies fit into a node's folder, its free memory and the job's memory limit."""
 
 import contextlib
 import shutil
@@ -9,24 +9,29 @@ from runbook.plan_file.alarms import in_bytes
 from runbook.training.health.capacity import host_bytes_left
 
 USABLE_SHARE = 0.9
-"""Share of the free memory to leave unused, because the training's use varies by a few percent."""
+"""Share of the free memory that copies may use.
+
+The rest stays free, because the training's own use varies by a few percent.
+"""
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""For control groups version 2 and 1: the controller's folder, its file with the limit, and its
-file with the use."""
+"""For control groups version 2 and 1: the controller's folder, the file with the limit, and the
+file with the memory in use.
+"""
 _CACHE = ("inactive_file", "total_inactive_file")
-"""Lines of memory.stat, for version 2 and 1: pages that the kernel reclaims before it kills a
-process."""
+"""Lines in memory.stat, for version 2 and 1, with the pages that the kernel reclaims before it
+kills a process.
+"""
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return why this many more bytes do not fit into a folder of node memory, or ''.
+    """Return why `needed` more bytes do not fit into a folder in node memory, or ''.
 
-    Files in the folder occupy the node's memory, and count toward the limit of the job that writes
-    them.
+    Files in the folder occupy the node's memory, and count toward the memory limit of the job that
+    writes them.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]
     with contextlib.suppress(OSError, StopIteration):

@@ -5,8 +5,8 @@
     body         the random states (torch's plain format), then the tensors in order
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed in blocks, so that several threads can do it. A truncated file, or one with a
-single flipped bit, does not verify.
+The body is hashed in blocks, so that several threads can hash it. Verification fails for a
+truncated file, and for a file with a single flipped bit.
 """
 
 import hashlib
@@ -36,21 +36,23 @@ MOST_HEADER_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class StateHeader:
-    """The header of a file."""
+    """The header of a state file."""
 
     rank: int
     iteration: int
     lineage: str
     shared_iteration: int
     identity: dict[str, Any]
-    """Training, layout and number format. These values must match the training that loads the
-    state."""
+    """The training run, layout and number format.
+
+    These values must match the run that loads the state.
+    """
     progress: dict[str, Any]
     common: dict[str, Any]
     data_cache: dict[str, str]
     random_bytes: int
     tensors: list[list[Any]] = field(default_factory=list)
-    """The name and size in bytes of each tensor, in the order of the file."""
+    """The name of each tensor and its size in bytes, in the file's order."""
 
     @property
     def body_bytes(self) -> int:
@@ -58,14 +60,14 @@ class StateHeader:
         return self.random_bytes + sum(int(size) for _, size in self.tensors)
 
     def encoded(self) -> bytes:
-        """Return the beginning of the file: the header's length and the header."""
+        """Return the beginning of the file: the header's length, followed by the header."""
         content = json.dumps(asdict(self), sort_keys=True).encode()
         return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 @dataclass(frozen=True)
 class OpenState:
-    """A file whose header has been read and whose size matches the header.
+    """A state file whose header has been read, and whose size matches the header.
 
     The content has not been verified yet.
     """
@@ -81,7 +83,7 @@ class OpenState:
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return what is wrong with the content, or an empty string if its checksum is right."""
+        """Return the fault of the content, or an empty string if its checksum is correct."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)
@@ -208,14 +210,14 @@ def write_all(descriptor: int, content: memoryview, offset: int) -> None:
 
 
 def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield the bytes of a flat tensor, a block at a time."""
+    """Yield the bytes of a flat tensor, one block at a time."""
     content = tensor.detach().view(-1).view(torch.uint8)
     for start in range(0, len(content), BLOCK_BYTES):
         yield content[start : start + BLOCK_BYTES]
 
 
 def load_plain(content: bytes) -> SavedRandomStates:
-    """Load what `torch.save` wrote, without running any code in it."""
+    """Load data that `torch.save` has written, without running any code in it."""
     values: SavedRandomStates = torch.load(
         io.BytesIO(content), map_location="cpu", weights_only=True
     )

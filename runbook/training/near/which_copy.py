@@ -1,6 +1,6 @@
 """Chooses the copies in node memory that a start loads.
 
-The choice depends on the copies that exist and those already tried.
+The choice depends on the copies that exist, and on the copies that were already tried.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -16,14 +16,15 @@ cause.
 
 
 class CopyKey(NamedTuple):
-    """Identity of one copy of a rank's state: its node, iteration, segment and rank."""
+    """Identity of a copy of a rank's state: its node, iteration, segment and rank."""
 
     node: int
     rank: int
     iteration: int
     lineage: str
-    """Random name of the segment that wrote the copy, so that states of two segments are never
-    mixed."""
+    """Random name of the segment that wrote the copy, so that states of different segments are
+    never mixed.
+    """
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,16 @@ class NearChoice:
 
 @dataclass(frozen=True)
 class LoadHistory:
-    """The history of a training's copies, from its events."""
+    """The history of a training run's copies, according to its events."""
 
     lineages: frozenset[str]
-    """Segments whose copies belong to the training's current course."""
+    """Segments whose copies belong to the current course of training."""
     spent: frozenset[tuple[int, str]]
     """Iteration and lineage of copies that are not tried again."""
 
 
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
-    """Return the history of a training's copies from its events, oldest first.
+    """Return the history of a run's copies from its events, which are given oldest first.
 
     A rollback skips samples, so copies from before it belong to a different course. Copies from
     which no step was taken after loading are not tried again, and no copies are loaded more than
@@ -88,7 +89,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # That start did not crash; it recorded the faults of the copies
+            # That start did not crash, because it recorded the faults of the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -119,7 +120,7 @@ def choose_copies(
     """Return the newest copies that every rank can load, or None to use the shared checkpoint.
 
     Only copies newer than the iteration `newer_than` are used. Copies are ignored if the shared
-    file system had a checkpoint newer than `newest_shared` when they were written: in that case
+    file system had a checkpoint newer than `newest_shared` when they were written. In that case,
     someone has removed that checkpoint to go back.
     """
     by_state: dict[tuple[int, str], dict[int, list[CopyKey]]] = {}
@@ -141,5 +142,5 @@ def choose_copies(
 
 
 def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
-    """Return the copy on the rank's own node, or else the one on the first node that has it."""
+    """Return the copy on the rank's own node, or else the copy on the first node that has one."""
     return min(copies, key=lambda copy: (copy.node != node, copy.node))

@@ -1,6 +1,6 @@
-"""Count what a step allocates, computes, sends and waits for, operator by operator.
+"""Counts what a step allocates, computes, sends and waits for, operator by operator.
 
-The same counter runs over fake tensors and over a real training on CPUs, so that the two can be
+The same counter is used with fake tensors and with real training on CPUs, so that the two can be
 compared.
 """
 
@@ -46,7 +46,7 @@ class StepCounts:
     collectives: Counter[tuple[str, str]] = field(default_factory=Counter)
     collective_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
     work: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-    """The work by part of the step, chunk of the model and kind, as in `plan_file.rehearsed_work`.
+    """The work by part of the step, chunk of the model and type, as in `plan_file.rehearsed_work`.
     """
     synchronizations: Counter[str] = field(default_factory=Counter)
     largest: list[Allocation] = field(default_factory=list)
@@ -54,7 +54,7 @@ class StepCounts:
 
 
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the operators that run while this mode is active.
+    """Counts the operators that run while this mode is active.
 
     With `fake`, numbers that the code reads are made up, and nothing is sent.
     """
@@ -67,7 +67,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.chunk = 0
         self.in_kernel = False
         self.groups: dict[str, str] = {}
-        """Readable names of process groups, by torch's names."""
+        """Readable names of process groups, keyed by torch's names."""
         self.counts = StepCounts()
         self.bytes = Counter[str]()
         self._alive: dict[int, tuple[Any, Allocation, str]] = {}
@@ -91,7 +91,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Count one operator, and run it or replace its result."""
+        """Count an operator, and run it or replace its result."""
         options = kwargs or {}
         if func.namespace == "prim":
             return func(*args, **options)
@@ -155,7 +155,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # Attention has its own rate, which includes the bytes that it moves.
+        # Attention has a rate of its own, which includes the bytes that it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:
@@ -172,8 +172,8 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def as_one_kernel(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return a version of a function that is counted as one kernel.
 
-        A compiler would turn the function into one kernel, which reads the arguments and writes the
-        result.
+        A compiler would turn the function into a single kernel that reads the arguments and writes
+        the result.
         """
 
         def counted(*arguments: Any) -> Any:
@@ -197,7 +197,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         device_type = tensor.device.type
         size = storage.nbytes()
         if device_type == "meta":
-            return  # A tensor with a shape but without numbers
+            return  # A tensor with a shape but without data
         reference = weakref.ref(storage, lambda _: self._freed(key))
         self._alive[key] = (
             reference,
@@ -216,7 +216,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _seen(self, current: int) -> None:
         """Record this number of bytes on the device as a point of the timeline.
 
-        If it exceeds the peak, it becomes the peak.
+        It becomes the peak if it exceeds the current peak.
         """
         counts = self.counts
         # Intermediate results of a kernel never reach memory.
@@ -322,9 +322,9 @@ def _unsent(func: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _asked_by() -> str:
-    """Return the innermost line of our software that waits for a number from the device.
+    """Return the innermost line that waits for a number from the device.
 
-    "Our software" means the trainer, megatron-core or DeepSpeed.
+    Only lines of the trainer, megatron-core and DeepSpeed count.
     """
     frame: Any = sys._getframe(1)
     while frame is not None:
@@ -340,7 +340,7 @@ def _asked_by() -> str:
 def thinned(
     timeline: list[tuple[str, int]], points: int = TIMELINE_POINTS
 ) -> list[tuple[str, int]]:
-    """Return the memory timeline with fewer points: the highest point of each interval.
+    """Return the memory timeline with fewer points. The highest point of each interval is kept.
 
     >>> thinned([("a", 1), ("a", 5), ("a", 2), ("b", 3)], 2)
     [('a', 5), ('b', 3)]

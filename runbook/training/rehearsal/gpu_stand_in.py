@@ -3,7 +3,7 @@
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
 A PyTorch build for CPUs has no CUDA device guard, so fake tensors on "cuda" break in autograd.
-torch's device type for backends written in Python has a guard, and every request for CUDA receives
+torch's device type for backends written in Python has a guard, so every request for CUDA receives
 that device instead. As on the cluster, an operation fails if one of its tensors is still on the
 host and the other is on the GPU.
 """
@@ -29,7 +29,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 class _Stream:
-    """Replacement for streams and events, since everything runs in order here."""
+    """Replacement for streams and events, because everything runs in order here."""
 
     cuda_stream = 0
 
@@ -44,7 +44,7 @@ class _Stream:
 
 
 def install() -> None:
-    """Make torch.cuda answer as a GPU would, for the remaining life of this process."""
+    """Make torch.cuda behave as with a GPU, for the remaining life of this process."""
     from megatron.core.tensor_parallel import random
 
     _setup_privateuseone_for_python_backend(NAME)
@@ -83,9 +83,9 @@ def install() -> None:
 
 
 class StandIn(TorchFunctionMode):
-    """Redirect requests for CUDA to the stand-in's device.
+    """Redirects requests for CUDA to the stand-in's device.
 
-    Code that reads numbers out of fake tensors in C++ is also replaced here.
+    C++ code that reads numbers from fake tensors is also replaced here.
     """
 
     def __init__(self, *, on_gpu: bool) -> None:
@@ -99,7 +99,7 @@ class StandIn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Handle one call of torch from Python."""
+        """Handle a call of torch from Python."""
         options = dict(kwargs or {})
         if func is _original(torch.tensor) and isinstance(args[0], list | tuple):
             args = (tree_map_only(torch.Tensor, torch.Tensor.item, args[0]), *args[1:])
@@ -113,7 +113,7 @@ class StandIn(TorchFunctionMode):
         if func is torch.Tensor.to:
             args = tuple(self._meant(argument) for argument in args)
         elif func in (_original(torch.tensor), _original(torch.as_tensor)) and "device" in options:
-            # torch would fill the tensor on the host and then move numbers that do not exist.
+            # torch would fill the tensor on the host, and then move numbers that do not exist.
             options.pop("device")
             result = func(*args, **options)
             return torch.empty(result.shape, dtype=result.dtype, device=self.device)
@@ -132,12 +132,12 @@ class StandIn(TorchFunctionMode):
 def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
     """Return a replacement for torch's own attention.
 
-    For fake tensors, torch's function makes the whole matrix of scores.
+    With fake tensors, torch's function would create the whole matrix of scores.
     """
     whole = torch.nn.functional.scaled_dot_product_attention
 
     def attend(*tensors: torch.Tensor, dropout_p: float = 0.0, **options: Any) -> torch.Tensor:
-        # The CPU's kernel cannot drop scores.
+        # The kernel for CPUs does not support dropout of scores.
         has_kernel = for_gpu or not dropout_p
         kernel: Callable[..., torch.Tensor] = _flash_attention if has_kernel else whole
         return kernel(*tensors, dropout_p=dropout_p, **options)
@@ -147,9 +147,9 @@ def attention(*, for_gpu: bool) -> Callable[..., torch.Tensor]:
 
 @functools.cache
 def know_onednn() -> None:
-    """Register the shape of the result of the product that adds to another matrix.
+    """Register the result's shape for oneDNN's matmul that adds to a matrix.
 
-    `cpu.onednn_matmul` calls this product, and torch does not know its shape.
+    `cpu.onednn_matmul` calls it, and torch does not know the shape.
     """
     if hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         torch.library.register_fake(
@@ -174,7 +174,7 @@ def _flash_attention(
 ) -> torch.Tensor:
     """Call the kernel that torch uses on a GPU for 16-bit numbers.
 
-    Otherwise torch would make the whole matrix of scores.
+    Otherwise torch would create the whole matrix of scores.
     """
     is_causal = is_causal or attn_mask is not None
     if enable_gqa:
@@ -210,7 +210,7 @@ def move_module(
     change: Callable[[torch.Tensor], torch.Tensor],
     recurse: bool = True,
 ) -> Any:
-    """Replace `Module._apply`, which swaps tensors and cannot swap fake ones.
+    """Replace `Module._apply`, which swaps tensors but cannot swap fake tensors.
 
     New parameters get the attributes of the old ones.
     """
@@ -238,7 +238,7 @@ def move_module(
 def list_of_zeros(tensor: torch.Tensor) -> Any:
     """Replace `FakeTensor.tolist`, which reads each number separately.
 
-    A real tensor is copied as a whole.
+    With a real tensor, torch copies the whole tensor at once.
     """
     if tensor.numel():
         tensor.view(-1)[0].item()

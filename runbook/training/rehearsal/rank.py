@@ -1,4 +1,4 @@
-"""Rehearses one rank of a job. The rank's engine and step run at full size on fake tensors."""
+"""Rehearses a rank of a job. The rank's engine and step run at full size on fake tensors."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ EVALUATION = "evaluation"
 SAVE = "save"
 RESUME = "resume"
 Answers: TypeAlias = dict[tuple[Any, str], Any]
-"""Replacement for each attribute, by owner and name."""
+"""The replacement for each attribute, by the attribute's owner and name."""
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
-    """Build one rank of the job, and run a step with enough micro-batches to show the peak."""
+    """Build a rank of the job, and run a step with enough micro-batches to reach the peak."""
     start = time.monotonic()
     limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # As the trainer does
     for_gpu = spec.device != "cpu"
@@ -90,7 +90,7 @@ def _rehearsed(
         peak_bytes = evaluation.peak_bytes
         peak_moment = EVALUATION
 
-    # Memory at the peak other than weights, gradients and optimizer state
+    # Memory at the peak, except weights, gradients and optimizer state
     parts["activations"] = peak_bytes - sum(parts.values())
     moments = {}
     for moment in (FORWARD_BACKWARD, OPTIMIZER):
@@ -140,7 +140,7 @@ class _Grown:
     whole: int
 
     def number(self, in_once: int, in_step: int) -> int:
-        """Return a count for the whole batch, from the counts of the two smaller batches."""
+        """Extrapolate a count for the whole batch from the counts of the two smaller batches."""
         return in_step + round(self._per_microbatch(in_once, in_step) * (self.whole - self.run))
 
     def _per_microbatch(self, in_once: int, in_step: int) -> float:
@@ -167,10 +167,7 @@ class _Grown:
         return numbers
 
     def work(self) -> list[Work]:
-        """Return the work per micro-batch, and the fixed work of a step.
-
-        The fixed work does not depend on the number of micro-batches.
-        """
+        """Return the work per micro-batch, and the work that a step does only once."""
         amounts: defaultdict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         for (part, chunk, kind), number in self.step.work.items():
             if part == OPTIMIZER:
@@ -186,15 +183,15 @@ class _Grown:
 
         works = []
         for (part, chunk), counts in sorted(amounts.items()):
-            # Adding two Counters drops counts of zero.
+            # Adding two Counters would drop counts of zero.
             works.append(Work(part, chunk, dict(+counts)))
 
         return works
 
     def _does_not_grow(self, kind: str) -> bool:
-        """Return whether this kind of work stays the same with fewer micro-batches.
+        """Return whether the amount of this type of work stays the same with fewer micro-batches.
 
-        The work may occur in another pass.
+        The work may move to a different pass.
         """
         if self.run <= self.once_microbatches:
             return False
@@ -202,7 +199,7 @@ class _Grown:
 
 
 def _outside_optimizer(counts: StepCounts, kind: str) -> int:
-    """Return the amount of a kind of work in all passes of a step, without the optimizer."""
+    """Return the amount of a type of work in all passes of a step, without the optimizer."""
     total = 0
     for (part, _, name), number in counts.work.items():
         if name == kind and part != OPTIMIZER:
@@ -214,7 +211,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
     """Return the number of micro-batches beyond which a step needs no more memory.
 
-    That is the number of micro-batches that this stage holds at once, plus a few.
+    That is the number of micro-batches in flight on this stage, plus a few.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
@@ -265,7 +262,7 @@ class _Rehearsal:
 
         def leave(_chunk: Any, _arguments: Any, output: Any) -> None:
             if output.requires_grad:
-                output.register_hook(enter)  # The backward pass begins here.
+                output.register_hook(enter)  # The backward pass begins at this point.
 
         chunk.register_forward_pre_hook(enter)
         chunk.register_forward_hook(leave)
@@ -286,7 +283,7 @@ class _Rehearsal:
         return Stepper(spec, self.engine, self.stopping)
 
     def smallest_step(self) -> tuple[int, StepCounts]:
-        """Run the smallest step, so that later steps find their memory already allocated.
+        """Run the smallest possible step, so that later steps find their memory already allocated.
 
         Return its number of micro-batches and its counts.
         """
@@ -299,7 +296,7 @@ class _Rehearsal:
             # The first step tells the next stage the shapes of its inputs.
             self.step(1)
         else:
-            self.engine.update(0.0)  # This creates Adam's moments
+            self.engine.update(0.0)  # This step creates Adam's moments
 
         self.counter.reset()
         self.step(smallest)
@@ -440,7 +437,7 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(answers: Answers) -> Iterator[None]:
-    """Replace the attributes inside the block."""
+    """Replace attributes within the block."""
     before = {attribute: getattr(*attribute) for attribute in answers}
     for (owner, name), function in answers.items():
         setattr(owner, name, function)
@@ -469,9 +466,9 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the messages that DeepSpeed receives from other ranks.
+    """Return replacements for the functions by which DeepSpeed receives messages from other ranks.
 
-    The replacements return the content that those messages would have.
+    They return the content that these messages would have.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES

@@ -1,1 +1,1 @@
-"""Detects silent data corruption: recomputes parts of a step and compares the results."""
+"""Detects silent data corruption by recomputing parts of a step and comparing the results."""

@@ -1,6 +1,6 @@
-"""The circumstances of a training, for the header of replay.jsonl.
+"""The circumstances of a training run, for the header of replay.jsonl.
 
-The circumstances include versions, the trainer's own files, and machines.
+They include versions, the trainer's own files, and machines.
 """
 
 import functools
@@ -19,7 +19,7 @@ from runbook.plan_file.replay_file import MarkKey, ReplayLine
 from runbook.training.ranks import on_gpu
 
 PACKAGES = ("torch", "megatron-core", "transformer-engine", "triton", "numpy")
-"""Packages whose versions affect the bits of a step."""
+"""Packages whose versions affect the bits of a step's results."""
 
 
 def versions() -> dict[str, str]:
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files, which does not depend on the commit."""
+    """Return a sha256 of the trainer's own files. It does not depend on the commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -71,7 +71,7 @@ def processor() -> str:
 
 @dataclass(frozen=True)
 class RankCircumstances:
-    """The circumstances of one rank, and its version of the program."""
+    """The circumstances of a rank, and its version of the program."""
 
     keys: list[MarkKey]
     host: str

@@ -1,9 +1,9 @@
 """Recomputes the first micro-batch of some steps, and reports which rank computes wrong numbers.
 
-The first micro-batch is computed before the others, twice, from the same random states. The step
-continues with the gradients of the second computation. They are bit-identical to those of a step
-that computes the micro-batch once: the sums begin at 0, and nothing is sent to other replicas
-before the last micro-batch.
+Before the other micro-batches, the first one is computed twice from the same random states. The
+step continues with the gradients of the second computation. They are bit-identical to the gradients
+of a step that computes the micro-batch once, because the sums begin at 0, and nothing is sent to
+other replicas before the last micro-batch.
 """
 
 import collections
@@ -40,7 +40,7 @@ from runbook.training.replay import circumstances
 from runbook.training.replay.trace import Tracer
 
 TOLERANCE_ON_GPU = 1e-2
-"""Relative difference of two norms that is ignored if kernels add in a varying order.
+"""Relative difference between two norms that is ignored if kernels add in varying order.
 
 This value is an estimate. Rounding in bf16 should stay far below it, and a flipped exponent bit
 exceeds it.
@@ -76,7 +76,7 @@ class RandomStates:
 
 @dataclass(frozen=True)
 class Computation:
-    """One forward and backward pass over the first micro-batches of a step."""
+    """A forward and backward pass over the first micro-batches of a step."""
 
     losses: Losses
     numbers: Numbers
@@ -84,7 +84,7 @@ class Computation:
 
 @dataclass(frozen=True)
 class Corruption:
-    """A rank whose second computation differed from its first, and where the difference began."""
+    """A rank whose second computation differed from its first, and the origin of the difference."""
 
     iteration: int
     rank: int
@@ -94,7 +94,7 @@ class Corruption:
     evidence: str
 
     def as_alarm(self) -> Alarm:
-        """Return the alarm for the log and the events."""
+        """Return the corruption as an alarm for the log and the events."""
         return Alarm(
             kind=self.kind,
             metric=self.place.metric,
@@ -109,7 +109,7 @@ class Corruption:
 
 @dataclass
 class ReplayedPart:
-    """The result of replaying part of one step."""
+    """The result of replaying a part of a step."""
 
     findings: list[Corruption] = field(default_factory=list)
     seconds: float = 0.0
@@ -140,7 +140,7 @@ class Replayer:
         self.last = ReplayedPart()
 
     def is_due(self, iteration: int) -> bool:
-        """Return whether the first micro-batch of this step is to be recomputed."""
+        """Return whether the first micro-batch of this step must be recomputed."""
         return bool(self._interval) and iteration % self._interval == 0
 
     def compute(
@@ -149,7 +149,7 @@ class Replayer:
         num_microbatches: int,
         iteration: int,
     ) -> float:
-        """Compute a step as the engine does, but compute its first micro-batches twice.
+        """Compute a step like the engine, but compute its first micro-batches twice.
 
         Return the engine's loss.
         """
@@ -207,7 +207,7 @@ class Replayer:
     ) -> Computation:
         """Recompute the micro-batches, also on another replica, and record the result.
 
-        Return the last computation, which this rank ran itself.
+        Return the last computation that this rank ran itself.
         """
         neighbour = self._on_neighbour(first, num_microbatches, states)
         for number in range(2, 2 + REPEATS):
@@ -236,7 +236,7 @@ class Replayer:
         size = group.size()
         if size == 1:
             return None
-        # The numbers are pickled for the neighbour, which has another device.
+        # The numbers are pickled for the neighbour, because it has a different device.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -255,7 +255,7 @@ class Replayer:
         return numbers
 
     def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
-        """Return where this rank's first two computations diverge, or None if they agree."""
+        """Return where this rank's first two computations differ first, or None if they agree."""
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
@@ -352,7 +352,7 @@ class _Suspect:
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
     """Return the first rank with a difference in each replica.
 
-    The other ranks of the replica received wrong numbers from it.
+    The other ranks of the replica have received wrong numbers from that rank.
     """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:
@@ -364,17 +364,14 @@ def first_of_replicas(suspects: Any) -> list[_Suspect]:
 
 
 def _most_frequent(numbers_of: list[Numbers]) -> Numbers:
-    """Return the most frequent result of the computations.
-
-    If several are equally frequent, return the latest.
-    """
+    """Return the most frequent result of the computations. In a tie, return the latest result."""
     texts = [tuple(numbers.items()) for numbers in numbers_of]
     ((most_frequent, _),) = collections.Counter(reversed(texts)).most_common(1)
     return dict(most_frequent)
 
 
 def hash_of_samples(batches: list[MicroBatch]) -> str:
-    """Return a hash of this rank's input for a step: tokens, labels and the loss mask."""
+    """Return a hash of this rank's input to a step: tokens, labels and the loss mask."""
     digest = hashlib.blake2b(digest_size=4)
     for batch in batches:
         for _, values in sorted(batch.items()):

@@ -2,17 +2,17 @@
 
 Fingerprints cover activations, gradients of activations, and gradients of weights.
 
-A fingerprint is the sum of the words in a tensor's memory. Flipping one bit changes a word by a
-power of two, so the sum always changes. Two differences that cancel each other are not detected.
+A fingerprint is the sum of the words in a tensor's memory. Flipping a bit changes a word by a power
+of two, so the sum always changes. Two differences that cancel each other out are not detected.
 
-The output of a matrix product is recorded before the sum over tensor-parallel ranks. After that
-sum, all of these ranks have the wrong number, and its origin is lost.
+The output of a matmul is recorded before the sum over tensor-parallel ranks. After that sum, all of
+these ranks have the wrong number, so its origin is lost.
 
-If bits are compared and one rank computes a layer alone, only the ends of its blocks are watched,
-which reads a quarter of the bytes. A wrong number inside a block reaches the block's output or the
-gradient of one of its weights. If it reaches neither, the step is bit-identical to one without it.
-If norms are compared with a tolerance, a wrong number may fade on its way, so all outputs are
-watched.
+If bits are compared and each layer is computed by a single rank, only the ends of its blocks are
+watched, which reads a quarter of the bytes. A wrong number within a block reaches the block's
+output or the gradient of one of its weights. If it reaches neither, the step is bit-identical to a
+step without the error. If norms are compared with a tolerance, a wrong number may become too small
+to notice, so all outputs are watched.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from runbook.training.engines.engine import StepClock
 from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
-"""The part of a step, in metrics.jsonl, in which fingerprints are computed."""
+"""Name in metrics.jsonl of the part of a step in which fingerprints are computed."""
 LAYER_OUTPUT = "output"
 """Name of a whole layer's output."""
 ALL_OUTPUTS = (
@@ -45,7 +45,7 @@ ALL_OUTPUTS = (
     "final_layernorm",
     "output_layer",
 )
-"""Modules of megatron-core whose output can be fingerprinted, by the last part of their name."""
+"""Modules of megatron-core whose outputs can be fingerprinted, by the last part of their names."""
 ENDS_FORWARD = (
     "embedding",
     "core_attention",
@@ -54,19 +54,19 @@ ENDS_FORWARD = (
     LAYER_OUTPUT,
     "final_layernorm",
 )
-"""Outputs that complete a block, or a kernel that is not a matrix product."""
+"""Outputs that complete a block, or a kernel other than a matmul."""
 ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "final_layernorm")
 """Outputs whose gradient completes a block's backward pass."""
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
-"""Type in which words are summed. int32 is summed in int32, which is seven times as fast on a CPU
-as in int64.
+"""The type in which words are summed. int32 is summed in int32, which is seven times as fast as
+int64 on a CPU.
 """
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the words of a tensor's memory, modulo the size of a word.
+    """Return the sum of the words in a tensor's memory, with overflow discarded.
 
     The sum stays on the tensor's device.
     """
@@ -88,7 +88,7 @@ def norm_of(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
-    """Flip a bit of one number of a tensor in place, to inject a fault."""
+    """Flip a bit in a number of a tensor in place, to inject a fault."""
     index = []
     for size in reversed(tensor.shape):
         index.append(element % size)
@@ -98,7 +98,7 @@ def _flip(tensor: torch.Tensor, element: int, bit: int) -> None:
     word = {2: torch.int16, 4: torch.int32}[tensor.element_size()]
     bits = 8 * tensor.element_size()
     bit %= bits
-    # In a signed word, a mask with only the highest bit set is the smallest number.
+    # In a signed word, a mask of only the highest bit is the smallest number.
     mask = 1 << bit if bit < bits - 1 else -(1 << bit)
     number = tensor[flipped_index].reshape(1).clone()
     tensor[flipped_index] = (number.view(word) ^ mask).view(tensor.dtype)[0]
@@ -115,9 +115,9 @@ class WatchedOutputs:
     def of(cls, *, bitwise: bool, ranks_of_a_layer: int) -> "WatchedOutputs":
         """Return the fewest outputs that reveal every wrong number, its rank and its layer.
 
-        Ranks that compute a layer together exchange numbers inside its blocks (tensor, sequence and
-        context parallelism). At the end of a block all of these ranks differ, and healthy ranks
-        would be blamed. So all outputs are watched.
+        Ranks that compute a layer together (tensor, sequence and context parallelism) exchange
+        numbers within its blocks. At the end of a block all of these ranks would differ, and
+        healthy ranks would be blamed. So in that case all outputs are watched.
         """
         if bitwise and ranks_of_a_layer == 1:
             return cls(ENDS_FORWARD, ENDS_BACKWARD)
@@ -136,7 +136,7 @@ class LayerNames:
     numbers: dict[int, int]
     """Number of each layer in the full model, starting at 1, by its position in the chunk."""
     last: int
-    """Layer number for the modules after the last layer."""
+    """The layer number that stands for the modules after the last layer."""
 
     @classmethod
     def of(cls, model: Any, num_layers: int) -> "LayerNames":
@@ -159,7 +159,7 @@ class LayerNames:
 
 
 class Trace:
-    """The fingerprints of one rank's results, in the order of computation."""
+    """The fingerprints of a rank's results, in the order of computation."""
 
     def __init__(self, fingerprint: Callable[[torch.Tensor], torch.Tensor]) -> None:
         self._fingerprint = fingerprint
@@ -173,7 +173,7 @@ class Trace:
         flip = injected_faults.armed.flipped_bit(location.part, location.layer)
         if flip:
             # autograd refuses a saved tensor whose version has changed. Changes through `data` do
-            # not affect that version.
+            # not change the version.
             _flip(tensor.data, *flip)
         key = (location.part, location.layer, location.name)
         number = self._counts.get(key, 0)
@@ -213,7 +213,7 @@ class Tracer:
             self._find_places(model, LayerNames.of(model, num_layers))
 
     def _find_places(self, model: Any, names: LayerNames) -> None:
-        """Find a chunk's modules and weights once, because walking a model takes milliseconds."""
+        """Find a chunk's modules and weights once, as walking a model takes milliseconds."""
         outputs = {*self.watched.forward, *self.watched.backward}
         for name, module in model.named_modules():
             is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
@@ -272,7 +272,7 @@ class Tracer:
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
     """Call `look` with a module's result.
 
-    For a matrix product, it is the result before the sum over ranks.
+    For a matmul, this is the result before the sum over ranks.
     """
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):

@@ -1,5 +1,5 @@
-"""Sends a training's numbers to Weights & Biases, MLflow and trackio, in one process per tracker.
+"""Sends a run's metrics to Weights & Biases, MLflow and trackio, in one process per tracker.
 
 The process follows metrics.jsonl and validation.jsonl. A tracker that hangs, fails or crashes
-affects only that process and not the trainer, which never waits for trackers between two steps.
+affects only that process. The trainer never waits for trackers between two steps.
 """

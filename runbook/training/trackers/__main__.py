@@ -17,11 +17,11 @@ from runbook.training.trackers.services import SERVICES
 LOG = logging.getLogger("runbook.training.trackers")
 
 NICENESS = 5
-"""Niceness of a tracker's process, so that the ranks of a training have priority on every core."""
+"""Niceness of a tracker's process, so that training ranks have priority on every core."""
 
 
 def main() -> int:
-    """Follow one training, and return the exit code."""
+    """Follow a training run, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.trackers", description=__doc__
     )

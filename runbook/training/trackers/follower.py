@@ -1,6 +1,6 @@
-"""Sends the numbers in a training's files to a tracker.
+"""Sends the metrics in a run's files to a tracker.
 
-Each line is sent once, over all restarts.
+Each line is sent only once, even after restarts.
 """
 
 import fcntl
@@ -25,11 +25,11 @@ LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 """Time between two checks of the files."""
 LONGEST_WAIT_SECONDS = 60.0
-"""Time between two attempts after a tracker failed."""
+"""Longest time between two attempts after a tracker has failed."""
 END_SECONDS = 120
 """Time to send the last numbers after the trainer has closed standard input or has ended."""
 LAST_TRIES_SECONDS = 90.0
-"""Part of that time in which a failed tracker is retried.
+"""Part of `END_SECONDS` in which a failed tracker is retried.
 
 Before the process ends, it reports what it could not send.
 """
@@ -48,7 +48,7 @@ class SentSoFar:
     first_line: str = ""
     """Checksum of the first line of metrics.jsonl.
 
-    With `--redo` a training starts a new file.
+    With `--redo`, training starts a new file.
     """
     read: dict[str, int] = field(default_factory=dict)
     """Number of bytes that were sent, by file."""
@@ -74,7 +74,7 @@ def end_with(descriptor: int) -> Event:
 
 
 class Follower:
-    """Sends one training to one tracker."""
+    """Sends a training run to a tracker."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Follower:
         self.progress = SentSoFar()
 
     def run(self) -> int:
-        """Follow until the end, and return the exit code."""
+        """Follow the run until its end, and return the exit code."""
         with self._place.with_suffix(".lock").open("w") as lock:
             # The previous job may still be sending its last numbers.
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -135,7 +135,7 @@ class Follower:
                 )
 
     def _pause(self, seconds: float) -> None:
-        """Wait, but not beyond the end of the training."""
+        """Wait, but not longer than until the end of the training."""
         if self._ended.is_set():
             time.sleep(seconds)
         else:
@@ -181,7 +181,7 @@ class Follower:
 
 
 def read_progress(path: Path, first_line: str) -> SentSoFar:
-    """Return how far a tracker got with the training whose metrics start with this line."""
+    """Return a tracker's progress with the run whose metrics start with this line."""
     try:
         progress = SentSoFar(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):

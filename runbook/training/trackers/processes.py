@@ -13,14 +13,14 @@ from runbook.training.messages import TrainingMessage
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""How long the trainer waits for the last numbers.
+"""Seconds for which the trainer waits for the last numbers.
 
 A slower tracker sends them while the job ends.
 """
 
 
 class TrackerProcesses:
-    """The trackers of one training. None of them can delay a step or raise an error."""
+    """The trackers of a training run. None of them can delay a step or raise an error."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -39,7 +39,7 @@ class TrackerProcesses:
                 )
 
     def check(self) -> None:
-        """Report a tracker whose process ended before the training.
+        """Report a tracker whose process has ended before the training.
 
         The check takes microseconds.
         """
@@ -73,7 +73,7 @@ class TrackerProcesses:
 
 
 def _start(name: str, spec: PhasePlan) -> subprocess.Popen[bytes]:
-    """Start one tracker. Raise `OSError` if that fails."""
+    """Start a tracker. Raise `OSError` if that fails."""
     folder = spec.path(FOLDER)
     folder.mkdir(parents=True, exist_ok=True)
     package = str(Path(runbook.__file__).parents[1])

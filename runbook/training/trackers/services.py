@@ -15,9 +15,11 @@ from urllib.parse import urlsplit
 from runbook.plan_file.schema import PhasePlan
 
 PROJECT = "gpt3-runbook"
-"""Project (MLflow: experiment) to use if neither the run file nor the tracker's variable names one."""
+"""Project (or experiment in MLflow) to use if neither the run file nor the tracker's variable names
+one.
+"""
 FOLDER = "trackers"
-"""Folder in the run's folder with local stores, logs, and each tracker's progress."""
+"""Folder within the run's folder for local stores, logs, and each tracker's progress."""
 METRICS_PER_CALL = 1000
 """Largest number of metrics that MLflow's server accepts in one log_batch (mlflow 3.17,
 MAX_METRICS_PER_BATCH)."""
@@ -26,7 +28,7 @@ WANDB_ADDRESS = "https://api.wandb.ai"
 
 @dataclass(frozen=True)
 class TrackedPoint:
-    """The numbers of one step or of one evaluation."""
+    """The metrics of a step or an evaluation."""
 
     iteration: int
     time: float
@@ -40,7 +42,7 @@ class Service(Protocol):
     """
 
     def open(self, run: str) -> str:
-        """Begin a run, or continue the run with this id, which is empty for a new run.
+        """Begin a run if `run` is empty, or else continue the run with this id.
 
         Return the run's id.
         """
@@ -131,7 +133,7 @@ def _has_wandb_key() -> bool:
 
 
 class MlflowService:
-    """MLflow: the server of MLFLOW_TRACKING_URI, otherwise a SQLite file in the run's folder."""
+    """MLflow: the server at MLFLOW_TRACKING_URI, or else a SQLite file in the run's folder."""
 
     def __init__(self, spec: PhasePlan) -> None:
         from mlflow.entities import Metric, Param
@@ -146,9 +148,9 @@ class MlflowService:
         if not address:
             database = folder / "mlflow.db"
             if not database.exists():
-                # MLflow creates its tables in some forty steps, and cannot open a file if it was
-                # interrupted between two of them. Creating them takes 4 s on an idle machine, and
-                # minutes on a busy one.
+                # MLflow creates its tables in about forty steps, and cannot open a file if it was
+                # interrupted between two of these steps. Creating them takes 4 s on an idle
+                # machine, and minutes on a busy one.
                 part = database.with_name(f"mlflow.{os.getpid()}.part")
                 MlflowClient(f"sqlite:///{part}")
                 part.replace(database)
@@ -195,7 +197,7 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio: sends to a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or one in the run)."""
+    """trackio: a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or else one in the run)."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")

@@ -1,1 +1,1 @@
-"""Folder to add to PYTHONPATH, so that another project's training program runs without a GPU."""
+"""A folder to add to PYTHONPATH, so that another project's training program runs without a GPU."""

@@ -22,7 +22,7 @@ from typing import Any
 
 
 def _answer_for_gpu(torch: Any) -> None:
-    """Present one GPU per rank, with tensors, random states and matmuls of the CPU."""
+    """Present one GPU per rank, whose tensors, random states and matmuls are those of the CPU."""
     from torch.utils import cpp_extension
 
     from runbook.training import cpu
@@ -82,7 +82,7 @@ def _answer_for_gpu(torch: Any) -> None:
 
 
 def _tensors_on_cpu(torch: Any) -> Any:
-    """Keep tensors on the CPU that would be created on a GPU or moved there."""
+    """Keep those tensors on the CPU that would be created on a GPU or moved there."""
 
     def is_gpu(device: Any) -> bool:
         return type(device) is int or (
@@ -112,7 +112,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 
 def _answer_without_transformer_engine(module: Any) -> None:
-    """Answer Megatron-LM e958b2ca, which asks for Transformer Engine's version on loading."""
+    """Satisfy Megatron-LM e958b2ca, which asks for Transformer Engine's version at its import."""
     if importlib.util.find_spec("transformer_engine") is None and hasattr(module, "_te_version"):
         module._te_version = module.PkgVersion("0")
 
@@ -128,8 +128,8 @@ def _count_steps_as_fused_adam(module: Any) -> None:
     """Keep the count of Adam's steps in the parameter group, like apex's FusedAdam.
 
     Without apex and Transformer Engine, Megatron-LM e958b2ca cannot load a checkpoint of its
-    distributed optimizer: it reads the steps of a state that torch's AdamW does not have before its
-    first step, and ends with `assert len(steps) == 1` (seen 2026-11-27).
+    distributed optimizer. It reads the steps from a state that torch's AdamW does not have before
+    its first step, and fails with `assert len(steps) == 1` (seen 2026-11-27).
     """
     import torch
 
@@ -138,7 +138,7 @@ def _count_steps_as_fused_adam(module: Any) -> None:
         return
 
     class AdamW(torch.optim.AdamW):
-        """AdamW whose states contain only the two averages."""
+        """AdamW whose states contain only the two moments."""
 
         def step(self, closure: Any = None) -> Any:
             for group in self.param_groups:
@@ -191,8 +191,8 @@ def _run_deepspeed_on_cpu(module: Any) -> None:
 
 CHANGES: dict[str, Callable[[Any], None]] = {
     "torch": _answer_for_gpu,
-    # Megatron writes checkpoints with a private function of torch, which has had one more argument
-    # since 2.7.
+    # Megatron writes checkpoints with a private function of torch, which has had an additional
+    # argument since 2.7.
     "torch.distributed.checkpoint.filesystem": _keep_old_call,
     # numpy 2.0 removed `product`, which Megatron uses when it saves.
     "numpy": lambda module: setattr(module, "product", module.prod),
@@ -206,20 +206,21 @@ CHANGES: dict[str, Callable[[Any], None]] = {
 }
 """The changes, by module. Each change is made right after its module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
-"""Modules that Megatron-DeepSpeed imports but no GPT training uses.
+"""Modules that Megatron-DeepSpeed imports but does not use to train a GPT.
 
-Such modules get an empty stand-in if they are not installed.
+If they are not installed, empty modules replace them.
 """
 
 
 OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
-"""DeepSpeed 0.10.3 and 0.14.0 start on a CPU only if both are installed; 0.15.4 and 0.19.8 do
-not need them (seen 2026-11-26).
+"""Modules without which DeepSpeed 0.10.3 and 0.14.0 do not start on a CPU.
+
+Versions 0.15.4 and 0.19.8 do not need them (seen 2026-11-26).
 """
 
 
 def stand_ins() -> tuple[str, ...]:
-    """Return the modules that an empty module may replace, for the installed DeepSpeed."""
+    """Return the modules that empty modules may replace, for the installed version of DeepSpeed."""
     try:
         numbers = importlib.metadata.version("deepspeed").split(".")[:2]
     except importlib.metadata.PackageNotFoundError:
@@ -230,9 +231,9 @@ def stand_ins() -> tuple[str, ...]:
 
 
 class Changer(MetaPathFinder, Loader):
-    """Import finder for all modules, which changes those in CHANGES.
+    """An import finder that changes the modules in CHANGES after their import.
 
-    The finder is also the loader of the empty modules.
+    It is also the loader of the empty modules.
     """
 
     def __init__(self) -> None:
@@ -244,7 +245,7 @@ class Changer(MetaPathFinder, Loader):
         path: Any = None,
         target: Any = None,
     ) -> Any:
-        """Return the spec of a module that is changed or may be missing, or None for all others."""
+        """Return the spec of a module that is changed or may be missing. Return None for others."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -285,5 +286,5 @@ class Changer(MetaPathFinder, Loader):
         module.__getattr__ = empty_class
 
 
-if __name__ == "sitecustomize":  # Skipped when tests import this module
+if __name__ == "sitecustomize":  # This is skipped when tests import this module
     sys.meta_path.insert(0, Changer())

@@ -141,7 +141,7 @@ def _take_eight_bits(values: Values, findings: Findings) -> None:
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:
-    """Take a tenth of the peak as minimum learning rate, if the file does not set one."""
+    """Take a tenth of the peak as the minimum learning rate, if the file sets none."""
     if "optim.lr_scheduler.min_lr" in values or "optim.min_lr" in values:
         return
     peak = findings.value("training.learning_rate", _PEAK)

@@ -99,7 +99,7 @@ class RecipeReader:
 
     context: FileContext
     function: str
-    """The function's name; empty at module level."""
+    """The function's name, or empty at module level."""
     scope: Scope
     top: Scope
     """The module-level names."""
@@ -358,7 +358,7 @@ class RecipeReader:
     ) -> None:
         """Track the recipe that a call creates.
 
-        The variable's earlier recipe is no longer changed.
+        Later statements no longer change the variable's earlier recipe.
         """
         self._add_unread_arguments(statement, call, path)
         opened = self._opened(recipe_of(call), call, path)

@@ -37,7 +37,7 @@ class OpenConfig:
     """
 
     recipe: str
-    """The recipe's name; empty for an object."""
+    """The recipe's name, or empty for an object."""
     function: str
     """The function that contains the call."""
     line: int
@@ -80,7 +80,7 @@ class HeldConfig:
 
     config: OpenConfig
     prefix: str = ""
-    """The part's dotted key; empty for the whole configuration."""
+    """The part's dotted key, or empty for the whole configuration."""
 
     def part(self, path: str) -> "HeldConfig":
         """Return the value of an attribute."""
