@@ -274,6 +274,7 @@ class DeepSpeed(LineReader):
         """Pass on the step being assembled."""
         record = self.open
         self.open = None
+        out.num_held = 0
         if record is None:
             return
         if self._overflow:
@@ -288,6 +289,7 @@ class DeepSpeed(LineReader):
             self.flush(out)
         if self.open is None:
             self.open = Record(iteration, line=out.line)
+            out.num_held = 1
         return self.open
 
     def _steps(self, match: re.Match[str], out: Assembly) -> None:

@@ -299,8 +299,12 @@ class LogReader:
             self._miss(LogMessage.NOT_A_RECORD.fill())
 
     def num_records(self) -> int:
-        """Return how many records the readers have in total."""
-        return sum(len(out.records) for _, out in self.pairs)
+        """Return how many records the readers have in total.
+
+        A record counts as soon as its step begins. Otherwise the last step before a failure would
+        seem to follow the failure, because its reader passes it on at the end of the log.
+        """
+        return sum(len(out.records) + out.num_held for _, out in self.pairs)
 
     def finish(self) -> ParsedLog:
         """Return everything read so far as a single object."""

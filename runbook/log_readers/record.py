@@ -241,6 +241,8 @@ class Assembly:
         self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
         """Number of times that each note applied, by the note's text."""
+        self.num_held = 0
+        """Number of steps that the reader has begun and not passed on yet."""
         self.file = 0
         self.line = 0
         self._last = -1

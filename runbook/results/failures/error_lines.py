@@ -50,6 +50,19 @@ _DENIES = re.compile(
 )
 """A line that reports that nothing has failed."""
 
+_CONDITION = re.compile(r"^\W*(?:If|When|In case) (?:you|your|the|this|an?|any|it)\b")
+"""The start of a sentence that says when an error would appear."""
+_POSSIBILITY = re.compile(
+    r"\b(?:can|may|might|could|would) (?:yield|cause|lead to|result in|raise|produce|trigger)\b"
+)
+"""A warning about something that may go wrong later."""
+_NAMED_EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
+_OPTION = re.compile(r"\s--[A-Za-z][\w.-]*")
+MIN_OPTIONS = 4
+"""A line with at least this many options is a command, because error messages quote one or two."""
+_END_OF_COMMAND = re.compile(r"\bline \d+: +\d+ [A-Z]|\bexit|\breturn")
+"""How a shell or a launcher reports the end of a command, whose options it repeats."""
+
 
 def reports_error(text: str) -> bool:
     """Return whether a line has the mark of an error, or the name of an exception.
@@ -73,6 +86,32 @@ def continues(text: str) -> bool:
     if not _CONTINUES.search(text) or _FULL_DISK.search(text):
         return False
     return not reports_error(_ADVISES.sub("", text))
+
+
+def supposes(text: str) -> bool:
+    """Return whether a line says what may go wrong, or what to do if it does.
+
+    >>> supposes("If you get `CUDA error: invalid device function`, rebuild the extension")
+    True
+    >>> supposes("When the worker started: OSError: [Errno 28] No space left on device")
+    False
+    """
+    if _CONDITION.match(text):
+        return not _NAMED_EXCEPTION.search(text)
+    return bool(_POSSIBILITY.search(text)) and not reports_error(text)
+
+
+def echoes_command(text: str) -> bool:
+    """Return whether a line repeats a command with its options, which say nothing of its end.
+
+    >>> echoes_command("deepspeed train.py --zero 2 --no-pipeline-parallel --checkpoint 1 --fp16")
+    True
+    >>> echoes_command("job.sh: line 9:  4711 Killed  python train.py --a 1 --b 2 --c 3 --d 4")
+    False
+    """
+    if "--" not in text or len(_OPTION.findall(text)) < MIN_OPTIONS:
+        return False
+    return not reports_error(text) and not _END_OF_COMMAND.search(text)
 
 
 def denies_failure(text: str) -> bool:

@@ -5,7 +5,12 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runbook.results.failures.error_lines import continues, denies_failure
+from runbook.results.failures.error_lines import (
+    continues,
+    denies_failure,
+    echoes_command,
+    supposes,
+)
 from runbook.results.failures.first_error import (
     LINES_TO_EFFECT,
     SIGNS,
@@ -84,6 +89,11 @@ _NCCL_STARTED = re.compile(
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
 )
 """A line that shows that a process's NCCL has started in spite of all its warnings so far."""
+_ENDS_BY_ITSELF = "destroy_process_group() was not called before program exit"
+"""PyTorch's warning of a rank whose program ends. A rank that is killed prints nothing."""
+_DEEPSPEED_ENDED_WELL = re.compile(r"launch\.py:\d+:main\] Process \d+ exits successfully")
+_LOST_STORE = re.compile(r"\[W\d* .{0,40}(?:TCPStore|ProcessGroupNCCL)\.cpp:\d+\]")
+"""A thread of PyTorch's that still asked for the store when the rank with the store had ended."""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -137,6 +147,8 @@ class FailureFinder:
         self._first_error = FirstErrorFinder()
         self._in_root_cause = False
         self._root_rank: int | None = None
+        self._ended_ranks: set[int] = set()
+        """Ranks whose program has ended by itself."""
 
     def look(self, line: str, number: int) -> None:
         """Examine one line."""
@@ -150,13 +162,16 @@ class FailureFinder:
         if not is_source and any(word in lowered for word in SIGNAL_WORDS):
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
-            if rule is not None and not self._is_after_effect(rule):
+            if rule is not None and not self._is_after_effect(rule, log_line):
                 self._keep(rule, log_line, line, number)
 
         if rule is None and not is_source and any(sign in lowered for sign in SIGNS):
             log_line = split_prefix(line[:MAX_TEXT])
             if not is_beside_the_point(log_line.text):
                 self._first_error.look(log_line, number)
+
+        if _ENDS_BY_ITSELF in line:
+            self._note_end(line)
 
         self._own_errors.look(line[:MAX_TEXT], self._context, number, rule)
         self._context.append(line[:MAX_TEXT])
@@ -170,9 +185,11 @@ class FailureFinder:
 
         A failure that the training survived is not the reason for its end.
         """
-        if num_records == self._num_records:
-            return
+        has_progress = num_records > self._num_records
+        # A reader may also drop a step that it has begun, because another rank printed it as well.
         self._num_records = num_records
+        if not has_progress:
+            return
         self._own_errors.note_progress(num_records)
         self._first_error.note_progress()
         for name, failure in [*self._found.items()]:
@@ -261,7 +278,7 @@ class FailureFinder:
         shape = _CHANGING_NUMBERS.sub("0", text)
         if shape in self._harmless_shapes or is_harmless(text):
             return None
-        if continues(text) or denies_failure(text):
+        if continues(text) or denies_failure(text) or supposes(text) or echoes_command(text):
             return None
         only_in_warnings = is_information(text)
         depends_on_context = False
@@ -332,9 +349,28 @@ class FailureFinder:
             )
             self._lines_since_build = 0
 
-    def _is_after_effect(self, rule: Rule) -> bool:
-        """Return whether another rank's unrecognized error explains a lost connection."""
-        return self._own_errors.has_error and rule.kind is PEER_DIED
+    def _is_after_effect(self, rule: Rule, log_line: LogLine) -> bool:
+        """Return whether a lost connection follows from an end that other lines explain.
+
+        That is an error that no rule recognizes, or a program that ended by itself.
+        """
+        if rule.kind is not PEER_DIED:
+            return False
+        return self._own_errors.has_error or self._is_of_shutdown(log_line)
+
+    def _is_of_shutdown(self, log_line: LogLine) -> bool:
+        """Return whether a rank lost the store only because the training has ended."""
+        if not _LOST_STORE.search(log_line.text):
+            return False
+        if log_line.rank in self._ended_ranks:
+            return True
+        return any(_DEEPSPEED_ENDED_WELL.search(line) for line in self._context)
+
+    def _note_end(self, line: str) -> None:
+        """Remember the rank whose program has ended by itself."""
+        rank = split_prefix(line[:MAX_TEXT]).rank
+        if rank is not None:
+            self._ended_ranks.add(rank)
 
     def _is_source(self, line: str) -> bool:
         """Return whether a line of a traceback shows source text.

@@ -2,7 +2,12 @@
 
 import re
 
-from runbook.results.failures.error_lines import continues, denies_failure
+from runbook.results.failures.error_lines import (
+    continues,
+    denies_failure,
+    echoes_command,
+    supposes,
+)
 
 _HARMLESS = re.compile(
     "|".join(
@@ -100,6 +105,8 @@ _HARMLESS = re.compile(
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
+            # A package manager that a notebook or a script calls without the rights of root
+            r"^[EW]: .*/(?:lib|cache)/(?:dpkg|apt)/",
             # A program that finds no tuned settings continues with its default settings.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
             r"\bnot found\b.{0,120}\busing (?:the )?defaults?\b",
@@ -194,4 +201,6 @@ def is_beside_the_point(text: str) -> bool:
     """Return whether a line cannot explain a failure that follows it."""
     if is_harmless(text) or is_information(text):
         return True
-    return continues(text) or denies_failure(text) or bool(_NO_FIRST_ERROR.search(text))
+    if continues(text) or denies_failure(text) or supposes(text) or echoes_command(text):
+        return True
+    return bool(_NO_FIRST_ERROR.search(text))

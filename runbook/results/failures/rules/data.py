@@ -105,13 +105,13 @@ DATA_RULES = (
             r"different number of parameter groups",
             r"copying a param with shape",
             r"invalid access pattern",
-            r"(?:tensor|pipeline)[ _-](?:model[ _-])?parallel.{0,60}(?:checkpoint|from args)",
             r"value from checkpoint .{0,60}not equal",
             r"is not equal to the input argument value",
             r"Missing key in checkpoint",
             r"set a tensor of shape .{0,200}which has shape",
         ),
         error_patterns=(
+            r"(?:tensor|pipeline)[ _-](?:model[ _-])?parallel.{0,60}(?:checkpoint|from args)",
             r"world size .{0,60}checkpoint",
             r"checkpoint.{0,80}world size",
             r"(?:missing|unexpected) keys?.{0,40}(?:state|checkpoint|load)",
@@ -186,7 +186,7 @@ DATA_RULES = (
     Rule(
         kind=STORAGE,
         patterns=(
-            r"Read-only file system",
+            r"[Rr]ead-only file system",
             r"\[Errno (?:5|13|30|107|108|112|121)\]",
             r"Input/output error",
             r"Permission ?[Dd]enied",

@@ -542,8 +542,8 @@ JOB_RULES = (
             r"Couldn't (?:reach|connect|find cache for)",
             r"HfHubHTTPError",
             (
-                r"huggingface\.co.{0,160}(?:Max retries|timed out|refused|40[134]|429|50[0234]"
-                r"|resolve)"
+                r"huggingface\.co.{0,160}(?:Max retries|timed out|refused"
+                r"|(?<!\w)(?:40[134]|429|50[0234])(?!\w))"
             ),
             r"gated repo",
             r"requested files in the cached path",
@@ -587,6 +587,8 @@ JOB_RULES = (
             "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
             "couldn't find it in the cached files"
         ),
+        # wget announces a download. The number of the file contains 404, which is no status.
+        counterexample="--2024-09-08 22:57:37--  https://huggingface.co/datasets/a/resolve/main/part_140460.jsonl",
         source="hustvl/Matte-Anything#15",
     ),
     # A web request that failed in the network. The name of a server inside the site has no domain.

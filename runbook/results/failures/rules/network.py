@@ -317,7 +317,7 @@ NETWORK_RULES = (
             r"Rank \d+ (?:successfully reached|failed to pass) monitoredBarrier",
             r"last enqueued (?:NCCL )?work",
             r"(?:failure|timeout\)) detected by watchdog",
-            r"gloo.{0,120}[Tt]imed? ?out",
+            r"gloo.{0,120}\b[Tt]imed? ?out\b",
             r"Application timeout caused pair closure",
             r"DistBackendError.{0,120}[Tt]imeout",
             # HCCL, the communication library of Ascend's devices
@@ -338,6 +338,8 @@ NETWORK_RULES = (
             "[Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
             "OpType=ALLREDUCE)"
         ),
+        # A trainer prints its settings.
+        counterexample="FaultTolerance(enable=False, process_group='gloo', process_group_timeout_ms=10000)",
         source="meta-pytorch/torchtune#2093",
         in_warnings=True,
     ),
@@ -388,6 +390,9 @@ NETWORK_RULES = (
             r"A process .{0,60}exited (?:prematurely|unexpectedly)",
             r"one of its peers",
         ),
+        # A web server ended a download.
+        unless=r"message body|chunked read",
+        counterexample="Error occurred: peer closed connection without sending complete message body",
         example=(
             "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:598] Connection "
             "closed by peer [172.28.0.12]:43185"
