@@ -119,7 +119,8 @@ _INFORMATION = re.compile(
             # An INFO line of NCCL is examined here only if another rank's warning is mixed into it.
             # A hint to set NCCL_DEBUG=INFO is not the level of its line.
             r"(?<![\w=-])(?<!NCCL )INFO\b",
-            r"\b(?:DEBUG|VERBOSE)\b",
+            # Slurm's commands write their levels in small letters: "srun: debug2: "
+            r"\b(?:DEBUG|VERBOSE)\b|\bdebug\d?: ",
             r"(?<!NCCL )\bWARNING\b",
             r"\w+Warning:",
             r"^\[?W\d* ",

@@ -262,7 +262,8 @@ JOB_RULES = (
         patterns=(
             r"pyxis: .{0,60}(?:fail|error|couldn't|unable)",
             r"pyxis: +\[ERROR\] ",
-            r"enroot-\w+",
+            # A program of enroot at the start of its own message
+            r"enroot-\w+: ",
             r"seccomp filter failed",
             r"container creation failed",
             r"\benroot\b.{0,80}(?:ERROR|rror|fail)",
@@ -288,7 +289,6 @@ JOB_RULES = (
             r"could not open image",
             r"no such image",
             r"unauthorized: authentication required",
-            r"spank_pyxis",
             r"invalid (?:container )?mount",
             r"bind (?:path|point)s? .{0,40}(?:does|do) ?n.?t exist",
             r"destination .{0,80}doesn't exist in container",
@@ -308,8 +308,10 @@ JOB_RULES = (
             r"container name .{0,80}already in use",
             r"\.singularity\.d/actions/\w+: .{0,40}not found",
         ),
+        error_patterns=(r"spank_pyxis",),
         unless=r"could not remove squashfs|Cleanup error|no space left|quota",
         example="slurmstepd: error: pyxis: seccomp filter failed: Function not implemented",
+        counterexample="spank: /etc/slurm/plugstack.conf.d/pyxis.conf:1: Loaded plugin spank_pyxis.so",
         source="NVIDIA/pyxis#42",
     ),
     # The reason why a container keeps restarting is reported elsewhere.

@@ -22,6 +22,8 @@ _OF_OTHER_SERVERS = (
     r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
 )
 """Servers of other programs, such as a database or a tracker."""
+_TIMED_OUT = r"(?:timed ?out|timeout\b(?!\W{0,3}\d))"
+"""A time limit that was exceeded. A number after the word is the limit itself, as a setting."""
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -113,7 +115,7 @@ NETWORK_RULES = (
             r"hostname .{0,60}(?:cannot|can't|could not|not) be? ?resolved",
             r"connect\(\) timed out",
             r"timed out .{0,40}(?:TCPStore|rendezvous|init_process_group)",
-            r"(?:TCPStore|rendezvous).{0,60}timed? ?out",
+            rf"(?:TCPStore|rendezvous).{{0,60}}{_TIMED_OUT}",
             r"world[_ ]size.{0,40}(?:mismatch|does not match|is not the same|inconsistent)",
             r"[Ee]rror initializing torch\.distributed using env:// rendezvous",
             r"environment variable (?:RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|LOCAL_RANK) expected",
@@ -129,6 +131,7 @@ NETWORK_RULES = (
             "retrieving ncclUniqueId from [0] via c10d key-value store by key '0', but "
             "store->get('0') got error: Socket Timeout"
         ),
+        counterexample="The node attempts to join the next round of the rendezvous 'elastic' with timeout 600.",
         source="hiyouga/LlamaFactory#3698",
         in_warnings=True,
     ),
