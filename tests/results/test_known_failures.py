@@ -907,6 +907,63 @@ def test_the_cause_is_the_earliest_line_of_the_strongest_level():
     assert cause.decision is NextStep.FIX_FIRST
 
 
+OPTIONAL_LIBRARY = (
+    "[W library.cpp:64] libfoo.so.7: cannot open shared object file: No such file or directory"
+)
+LIBRARY_ERROR = "ImportError: libfoo.so.7: cannot open shared object file: No such file"
+
+
+def test_an_error_comes_before_the_cause_that_an_earlier_warning_names():
+    # Programs warn of optional libraries at their start, and fail much later for another reason.
+    found = find_failures([OPTIONAL_LIBRARY, SHOWN["port in use"]])
+    assert [failure.is_warning for failure in found] == [True, False]
+    assert find_cause(found).name == "port in use"
+
+
+def test_a_warning_is_the_cause_where_no_error_of_its_level_follows():
+    found = find_failures([OPTIONAL_LIBRARY, SHOWN["another rank ended first"]])
+    assert find_cause(found).line == 1
+
+
+def test_an_error_with_the_words_of_an_earlier_warning_makes_it_an_error():
+    (failure,) = find_failures([OPTIONAL_LIBRARY, LIBRARY_ERROR])
+    assert (failure.line, failure.count, failure.is_warning) == (1, 2, False)
+
+
+def test_a_step_that_slurm_cancels_follows_from_another_tasks_symptom():
+    cancelled = "slurmstepd: error: *** STEP 9411285.0 ON n20 CANCELLED AT 2022-05-17T17:58:10 ***"
+    container = "slurmstepd: error: pyxis: couldn't start container"
+    found = find_failures([cancelled, container])
+    assert find_cause(found).line == 2
+    assert find_cause(find_failures([cancelled])).line == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "srun: debug2:  spank_pyxis: container image not found in the cache",
+        "[pool.py:12] the workers wait at the rendezvous, timeout=600",
+        "W tensorflow/core/platform/dso_loader.cc:64] Could not load dynamic library 'libcudart.so.11.0'",
+        "The kernel only supports head dimensions up to 128, so it is not used for this layer",
+    ],
+)
+def test_debug_lines_limits_and_optional_libraries_are_no_failure(line):
+    assert find_failures([line]) == []
+
+
+@pytest.mark.parametrize(
+    "line, name",
+    [
+        ("slurmstepd: error: spank_pyxis.so: init() failed", "container failed"),
+        ("enroot-nsenter: failed to create user namespace", "container failed"),
+        ("RuntimeError: the rendezvous with n1:29500 timed out", "ranks did not meet"),
+        ("ValueError: the kernel only supports head sizes up to 128", "settings do not fit"),
+    ],
+)
+def test_the_same_words_in_an_error_name_a_failure(line, name):
+    assert [failure.name for failure in find_failures([line])] == [name]
+
+
 def test_torchruns_root_cause_names_the_rank_that_counts():
     finder = FailureFinder()
     lines = [

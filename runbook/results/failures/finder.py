@@ -74,11 +74,11 @@ LOST_PEERS = WAITING | {PEER_DIED.name}
 """Failures whose remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
 """Failures that usually follow from another rank's error."""
-MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name}
+MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name, CANCELLED.name}
 """Failures whose symptoms may follow from another rank's failure.
 
 A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
-launcher.
+launcher. Slurm cancels the other ranks of a step when one of them fails.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
 """A line that shows that an NCCL thread continues. Lines such as `init.cc:1491 -> 1`, which a
@@ -120,6 +120,8 @@ class Failure:
     """How to distinguish the two kinds."""
     overcome: bool = False
     """Whether the training completed steps after the failure."""
+    is_warning: bool = False
+    """Whether the program marks all lines that show it as information or as warnings."""
 
     @property
     def is_specific(self) -> bool:
@@ -315,6 +317,7 @@ class FailureFinder:
             and not earlier.overcome
         ):
             earlier.count += 1
+            earlier.is_warning = earlier.is_warning and is_information(log_line.text)
             return
 
         count = 1 if earlier is None else earlier.count + 1
@@ -331,6 +334,7 @@ class FailureFinder:
             host=log_line.host,
             also=rule.also.name if rule.also else "",
             check=rule.check,
+            is_warning=is_information(log_line.text),
         )
 
     def _look_for_build(self, line: str, number: int) -> None:
@@ -466,7 +470,8 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     """Return the earliest failure of the strongest level, preferring `root_rank`.
 
     A rank's own symptom takes precedence over the symptoms of ranks that waited for it, because
-    these may be printed first. Return None if there is no failure.
+    these may be printed first. A line that reports an error takes precedence over a warning,
+    because programs also continue after warnings. Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
     if not last:
@@ -474,8 +479,9 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     strongest = max(failure.level.strength for failure in last)
     strong = [failure for failure in last if failure.level.strength == strongest]
     specific = [failure for failure in strong if failure.is_specific] or strong
-    of_rank_itself = [failure for failure in specific if not may_be_effect(failure)]
-    return _earliest(of_rank_itself or specific, root_rank)
+    reported = [failure for failure in specific if not failure.is_warning] or specific
+    of_rank_itself = [failure for failure in reported if not may_be_effect(failure)]
+    return _earliest(of_rank_itself or reported, root_rank)
 
 
 def may_be_effect(failure: Failure) -> bool:

@@ -76,7 +76,7 @@ PROGRAM_RULES = (
         # Without the mark of an error, such a line advises a setting, and the training continues.
         error_patterns=(r"\bonly supports? .{0,60}(?:dimension|size|head|dtype|length)",),
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
-        counterexample="Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes, but the current dype is torch.float32",
+        counterexample="Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes",
         source="NVIDIA/TensorRT-LLM#1110",
     ),
     # Megatron checks its arguments with assertions, some of them without a message.
