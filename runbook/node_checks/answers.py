@@ -64,7 +64,7 @@ class ProgramEnd(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """A node's findings for a part, or the reason why there are none."""
+    """A node's findings for a part, or why it has none."""
 
     rung: str
     node: str

@@ -323,8 +323,8 @@ class KillsAfterSteps:
             killed_at = training_from + self._parts.seconds_to(step - first_step) + delay
         trained = max(0.0, killed_at - training_from)
         # Without copies in node memory, each attempt starts from a save.
-        made = self._parts.made_in(trained, behind_save=0)
-        self._furthest = max(self._furthest, first_step + made.steps)
+        progress = self._parts.made_in(trained, behind_save=0)
+        self._furthest = max(self._furthest, first_step + progress.steps)
         return killed_at, SOFTWARE
 
     def quiet_until(self, held_seconds: float) -> float:

@@ -345,7 +345,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
 
 class GptWithLoss(torch.nn.Module):
-    """A A GPTModel that returns the mean loss over the unmasked tokens.
+    """A GPTModel that returns the mean loss over the unmasked tokens.
 
     DeepSpeed needs a single number for its backward pass.
     """
