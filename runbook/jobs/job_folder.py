@@ -78,6 +78,8 @@ class JobFolder:
     stop_requested = _File("stop_requested")
     # Exists while a watcher waits before submitting the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
+    # Exists once nothing is left running of a local job whose script vanished
+    nothing_left = _File("nothing_left")
 
     def __post_init__(self) -> None:
         # Make the path absolute, so that it stays valid if this process changes its working
@@ -132,6 +134,14 @@ class JobStatus:
     def final(self) -> bool:
         """Whether the job has reached its final state."""
         return self.state not in ACTIVE and self.state is not JobState.UNKNOWN
+
+
+@dataclass(frozen=True)
+class EarlierJob:
+    """A job of the same phase that has ended."""
+
+    folder: JobFolder
+    status: JobStatus
 
 
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
@@ -428,24 +438,28 @@ class Scheduler(ABC):
                     reason=existing_job.reason,
                 )
 
-            return self._start(folder, self._ended_jobs(folder), after)
+            return self._start(folder, self._earlier_jobs(folder), after)
 
-    def _ended_jobs(self, folder: JobFolder) -> list[JobStatus]:
-        """Return how the other jobs of the folder's phase ended.
+    def _earlier_jobs(self, folder: JobFolder) -> list[EarlierJob]:
+        """Return the other jobs of the folder's phase, with how they ended.
 
         Raise `JobError` if one of them has not ended.
         """
         phase = re.sub(r"-\d+$", "", folder.path.name)
         folders = submitted_job_folders(folder.run_folder, phase)
-        others = [job for job in folders if job.path != folder.path]
-        statuses = [self.state(job) for job in others]
-        for job, status in zip(others, statuses, strict=True):
+        earlier_jobs = []
+        for job in folders:
+            if job.path == folder.path:
+                continue
+
+            status = self.state(job)
             if not status.final:
                 raise JobError(
                     JobMessage.SAME_FILES, job=job.path, state=status.state, reason=status.reason
                 )
+            earlier_jobs.append(EarlierJob(job, status))
 
-        return statuses
+        return earlier_jobs
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue this many more jobs from a folder, and return their ids.
@@ -488,10 +502,10 @@ class Scheduler(ABC):
     def _start(
         self,
         folder: JobFolder,
-        earlier: Sequence[JobStatus],
+        earlier: Sequence[EarlierJob],
         after: Sequence[JobFolder],
     ) -> str:
-        """Submit job.sh. `earlier` contains how the phase's other jobs ended."""
+        """Submit job.sh. `earlier` contains the phase's other jobs, which have ended."""
 
     @abstractmethod
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:

@@ -1,5 +1,6 @@
 """Jobs on this machine without a queue: a detached job.sh, tracked by its files and process."""
 
+import contextlib
 import secrets
 import signal
 import time
@@ -14,7 +15,7 @@ from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.processes import Identity, Standing
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder
-from runbook.jobs.job_folder import JobFolder, JobRecord, JobState, JobStatus, Scheduler
+from runbook.jobs.job_folder import EarlierJob, JobFolder, JobRecord, JobState, JobStatus, Scheduler
 from runbook.jobs.messages import JobMessage
 
 START_SECONDS = 10.0
@@ -108,14 +109,11 @@ class LocalScheduler(Scheduler):
     def _start(
         self,
         folder: JobFolder,
-        earlier: Sequence[JobStatus],
+        earlier: Sequence[EarlierJob],
         after: Sequence[JobFolder],
     ) -> str:
         assert not after, "only the jobs of a queue wait for each other"
-        lost_jobs = [status.job_id for status in earlier if status.state is JobState.LOST]
-        if lost_jobs:
-            _kill(*lost_jobs)  # Processes that these jobs left running
-
+        _end_lost_jobs(earlier)
         job_id = f"local-{secrets.token_hex(4)}"
         # Write the record first, so that the job's processes can be found whatever happens
         # afterwards.
@@ -187,8 +185,12 @@ def _by_process(folder: JobFolder, job_id: str, identity: Identity) -> tuple[Job
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_KILLED.fill()
     if standing is Standing.REBOOTED:
         return JobState.LOST, JobMessage.MACHINE_REBOOTED.fill(host=identity.host)
-    num_running = len(processes.process_tree(job_id))
+
     reason = JobMessage.PROCESS_VANISHED.fill(pid=identity.pid)
+    if folder.nothing_left.exists():
+        return JobState.LOST, reason
+
+    num_running = len(processes.process_tree(job_id))
     if num_running:
         reason += JobMessage.PROCESSES_LEFT.fill(num_running=num_running)
     return JobState.LOST, reason
@@ -237,6 +239,26 @@ def _identity(folder: JobFolder) -> Identity | None:
 
 def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
     return [process for process in processes.process_tree(job_id) if process.pid != pid]
+
+
+def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
+    """Kill all processes that lost jobs left running, and note that nothing is left of them.
+
+    The search reads every process of the machine, so it is not repeated for such a job.
+    """
+    lost_jobs = []
+    for job in earlier:
+        if job.status.state is JobState.LOST and not job.folder.nothing_left.exists():
+            lost_jobs.append(job)
+
+    if not lost_jobs:
+        return
+
+    _kill(*[job.status.job_id for job in lost_jobs])
+    for job in lost_jobs:
+        # A job in a folder that cannot be written is searched for again next time.
+        with contextlib.suppress(OSError):
+            job.folder.nothing_left.touch()
 
 
 def _kill(*job_ids: str, spare: int = 0) -> None:

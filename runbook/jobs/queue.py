@@ -16,7 +16,15 @@ from runbook.core.errors import JobError, ProgramError
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
-from runbook.jobs.job_folder import ACTIVE, JobFolder, JobRecord, JobState, JobStatus, Scheduler
+from runbook.jobs.job_folder import (
+    ACTIVE,
+    EarlierJob,
+    JobFolder,
+    JobRecord,
+    JobState,
+    JobStatus,
+    Scheduler,
+)
 from runbook.jobs.job_request import QueueLimits
 from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
@@ -455,7 +463,7 @@ class QueueScheduler(Scheduler):
     def _start(
         self,
         folder: JobFolder,
-        earlier: Sequence[JobStatus],
+        earlier: Sequence[EarlierJob],
         after: Sequence[JobFolder],
     ) -> str:
         self.queue.refuse(folder.script.read_text(encoding="utf-8"))

@@ -236,12 +236,17 @@ def test_a_killed_script_is_lost_and_what_it_left_is_found_and_ended(bench):
     assert bench.pids(folder) == []
 
 
-def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench):
+def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
     folder = bench.submit(IGNORE_TERM)
     os.kill(bench.script_pid(folder), signal.SIGKILL)
     assert len(bench.pids(folder)) >= 2
     bench.wait(bench.submit("", ranks=1, name="04-training-2"))
     assert bench.pids(folder) == []
+    # Its state is still known, without another search through the machine's processes
+    assert folder.nothing_left.exists()
+    with monkeypatch.context() as patched:
+        patched.delattr(processes, "process_tree")
+        assert bench.scheduler.state(folder).state is JobState.LOST
 
 
 @pytest.mark.parametrize(
