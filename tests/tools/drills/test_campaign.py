@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import re
 
 import pytest
@@ -15,7 +14,7 @@ from runbook.core.errors import ParamsError
 from runbook.planning.cost.fault_simulation import GPU, HANG, NODE, CampaignFailure, CampaignParts
 from runbook.tools.drills.campaign import RealRules
 from runbook.tools.drills.messages import DrillMessage
-from runbook.tools.drills.random_kills import KillsAfterSteps
+from runbook.tools.drills.random_kills import KillsAfterSteps, PlannedKill, plan_kills
 
 AS_PLANNED = DrillMessage.AS_PLANNED.fill()
 LARGE = ["--set", "jobs.training.nodes=2048", "--set", "training.global_batch=2048"]
@@ -93,21 +92,33 @@ def test_kills_of_the_drill_wait_for_their_steps():
     parts = CampaignParts(
         step=1, steps_between_saves=10, save_stall=0, save_lag=0, start=2, resume=0, nodes=1
     )
-    delays = [random.Random(1).uniform(0, 0.8) for _ in range(2)]
-    kills = KillsAfterSteps(parts, [25, 26], delays)
+    planned = [PlannedKill(25, 0.3), PlannedKill(26, 0.6)]
+    kills = KillsAfterSteps(parts, planned)
     first, _ = kills.after(0.0, 0, 2.0)
-    assert first == 27 + delays[0]
+    assert first == 27 + 0.3
     # The attempt begins again at step 20, and 26 was not reached before.
     second, _ = kills.after(30.0, 20, 32.0)
-    assert second == 32 + 6 + delays[1]
+    assert second == 32 + 6 + 0.6
     assert kills.after(50.0, 20, 52.0)[0] == float("inf")
+
+
+def test_a_seed_plans_the_same_kills_in_order():
+    kills = plan_kills(7, 50, 1000)
+    assert kills == plan_kills(7, 50, 1000)
+    assert kills != plan_kills(8, 50, 1000)
+    steps = [kill.step for kill in kills]
+    assert steps == sorted(steps)
+    assert max(steps) < 1000 - 60
+    delays = [kill.delay_seconds for kill in kills]
+    assert 0 <= min(delays) < 0.1
+    assert 0.7 < max(delays) <= 0.8
 
 
 def test_kills_of_the_drill_do_not_count_saves_as_steps():
     parts = CampaignParts(
         step=1, steps_between_saves=10, save_stall=5, save_lag=5, start=2, resume=0, nodes=1
     )
-    kills = KillsAfterSteps(parts, [25, 30], [0.5, 0.5])
+    kills = KillsAfterSteps(parts, [PlannedKill(25, 0.5), PlannedKill(30, 0.5)])
     first, _ = kills.after(0.0, 0, 2.0)
     assert first == 2 + 25 + 2 * 5 + 0.5
     # Without the saves, 35 steps would have been made in that time, and 30 would not be awaited.
