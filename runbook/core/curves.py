@@ -124,7 +124,7 @@ class Frame(NamedTuple):
         return " ".join(self.at(x, y) for x, y in points)
 
 
-# Most points of a curve. More would not be visible, and would make the page large
+# Maximum number of points of a curve. More would not be visible, and would make the page large
 MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
 """Blue, orange, yellow and the page's text colour, for light and dark mode.

@@ -47,7 +47,7 @@ def run(
     input: str = "",
     check: bool = True,
 ) -> Finished:
-    r"""Run a program to its end, without a shell, and return its output.
+    r"""Run a program to completion, without a shell, and return its output.
 
     `env` lists changes to our own environment; None removes a variable. Raise `ProgramError`, with
     the command, the exit code and the end of the output, if the program is missing, takes longer

@@ -24,7 +24,8 @@ UNKNOWN = "not known"
 VALUES = ("value", "planned", "actual", "before", "after")
 # In seconds. The rounding error when two equal times are subtracted
 _NO_TIME = 1e-9
-# Most characters in a line of a text table's cell; a longer text continues on the next line
+# Maximum number of characters in a line of a text table's cell; a longer text continues on the next
+# line
 WIDEST_CELL = 60
 
 

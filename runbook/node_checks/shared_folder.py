@@ -1,6 +1,6 @@
 """Checks a shared folder, and the file server's clock.
 
-All nodes must see the same files, and the file operations of a training must work.
+All nodes must see the same files, and the file operations of a training run must work.
 """
 
 import contextlib

@@ -49,7 +49,7 @@ class OpenPhase:
 
     @property
     def training(self) -> PlannedTraining:
-        """The training of this phase. Only a phase that trains has a training."""
+        """The training of this phase. Only a phase that trains has a training run."""
         return self.run.training(self.phase)
 
 

@@ -157,7 +157,7 @@ def smoke_outputs(run: PlannedRun) -> Sequence[Path]:
 
 
 def analysis_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return the tables of the trainings and of the variants."""
+    """Return the tables of the training runs and of the variants."""
     return [run.folder / RESULTS, run.folder / VARIANTS]
 
 

@@ -42,7 +42,7 @@ TOLERANCE = 0.05
 """A relative difference between plan and dry run above this is reported as a finding."""
 SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
-"""Most ranks per process.
+"""Maximum number of ranks per process.
 
 The imports of each process take six seconds of a core. Progress is reported when a process ends.
 """

@@ -102,7 +102,7 @@ def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, 
 FORECASTS_OF_ALL_RUNS = "Forecasts of all runs"
 """Title of the entry in a report about the forecasts of all runs."""
 MOST_MISSES = 3
-"""Most missed forecasts that a report lists. forecasts.jsonl has all of them."""
+"""Maximum number of missed forecasts that a report lists. forecasts.jsonl has all of them."""
 
 
 def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
@@ -137,7 +137,7 @@ def _forecast_facts(runs: Path) -> list[tuple[str, str]]:
 def _outcome(
     folder: Path,
 ) -> tuple[dict[int, str], list[training_results.TrainingResults], Sequence[Row]]:
-    """Return the samples, the trainings that have metrics, and the comparison with the plan."""
+    """Return the samples, the training runs that have metrics, and the comparison with the plan."""
     plan = run_files.read_plan_file(folder)
     tokenizer = run_files.tokenizer_of(folder)
     samples = {}

@@ -19,8 +19,8 @@ FREE = (
 )
 """Keys for the length, which a resume may change.
 
-Making a training longer or shorter does not make it a different one, and its decay changes with its
-length.
+Making a training run longer or shorter does not make it a different one, and its decay changes with
+its length.
 """
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
@@ -69,7 +69,7 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences because of which two recipes are different trainings, and all others.
+    """Return the differences that make two recipes different training runs, and all others.
 
     The text of a difference contains both values.
 

@@ -1,4 +1,4 @@
-"""The last steps of a training, read from the end of its metrics.jsonl."""
+"""The last steps of a training run, read from the end of its metrics.jsonl."""
 
 import contextlib
 import json

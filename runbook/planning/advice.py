@@ -59,7 +59,8 @@ FEWEST_STEPS_TO_EVALUATE = 1_000
 A shorter run only tests the speed or the setup, and its evaluations cost little.
 """
 MOST_JOBS = 30
-"""Most consecutive jobs without a warning. Each job has to wait in the queue and start up.
+"""Maximum number of consecutive jobs without a warning. Each job has to wait in the queue and start
+up.
 
 BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
 """

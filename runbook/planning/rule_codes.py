@@ -4,7 +4,7 @@ from runbook.plan_file.diagnostics import Code, RuleText
 
 
 class PlanCode(Code):
-    """A rule about devices, batch, length or learning rate of a training."""
+    """A rule about devices, batch, length or learning rate of a training run."""
 
     WORLD_SIZE = "devices.world-size"
     PROCESSES_ON_NODE = "devices.processes-on-node"

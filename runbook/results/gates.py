@@ -259,7 +259,7 @@ def resume_check(
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    # A copy in node memory names its training, and copies of other trainings are not loaded.
+    # A copy in node memory names its training, and copies of other training runs are not loaded.
     near = iterations_of([event for event in resumed if event.is_near], "resumed")
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""
@@ -326,7 +326,7 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
 def _usual_jump(metrics: History, first: int) -> float:
     """Return the largest change of the loss at any step before a seam, as measured by `_jump`.
 
-    Batches of only a few sequences differ by more than any tolerance that suits all trainings.
+    Batches of only a few sequences differ by more than any tolerance that suits all training runs.
     """
     steps = range(first - STEPS_BEFORE_SEAM, first)
     jumps = [_jump(metrics, step) for step in steps]

@@ -27,7 +27,7 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    Training stops after step `until` without saving; 0 means that it runs to its end.
+    Training stops after step `until` without saving; 0 means that it runs to the end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are missing. This trainer uses

@@ -148,7 +148,7 @@ def _unpack(message: torch.Tensor) -> Batch:
 
 PIECE_TOKENS = 2**16
 PIECE_MICRO_BATCHES = 32
-"""Most micro-batches that the thread reads in one piece.
+"""Maximum number of micro-batches that the thread reads in one piece.
 
 At most two pieces (of 1.8 MB) are kept in memory.
 """

@@ -171,7 +171,7 @@ class QueueScripts(ABC):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the command words that start the launcher or the ranks of a training.
+        """Return the command words that start the launcher or the ranks of a training run.
 
         A job that `chooses_nodes` lists its nodes in `$step_nodes`.
         """

@@ -1,1 +1,1 @@
-"""A ladder: small trainings that resemble the run, from which the run's loss is forecast."""
+"""A ladder: small training runs that resemble the run, from which the run's loss is forecast."""

@@ -294,7 +294,7 @@ DATA_KEYS = (
     "data.append_eod",
     "training.sequence_length",
 )
-"""Keys whose values must be equal for the losses of two trainings to be comparable."""
+"""Keys whose values must be equal for the losses of two training runs to be comparable."""
 RECIPE_KEYS = (
     "training.schedule",
     "training.wsd_decay_fraction",
@@ -308,7 +308,7 @@ RECIPE_KEYS = (
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
-    """Return the values that make the losses of two trainings comparable."""
+    """Return the values that make the losses of two training runs comparable."""
     phase = plan.phases[FULL]
     rate = phase.learning_rate
     samples = phase.duration.samples

@@ -1,4 +1,4 @@
-"""The rungs of a ladder: smaller trainings, derived from the run's own values by one rule.
+"""The rungs of a ladder: smaller training runs, derived from the run's own values by one rule.
 
 Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with
 the size, as in the run itself. Learning rate and batch scale with the size as in the ladders of

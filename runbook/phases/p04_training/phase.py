@@ -1,4 +1,4 @@
-"""04-training: runs the full training to its end, with a planned stop if one is requested."""
+"""04-training: runs the full training to completion, with a planned stop if one is requested."""
 
 import importlib.util
 from collections.abc import Sequence

@@ -1,1 +1,1 @@
-"""Costs of a training: parameters, FLOPs, memory, seconds, bytes and money."""
+"""Costs of a training run: parameters, FLOPs, memory, seconds, bytes and money."""

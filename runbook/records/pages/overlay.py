@@ -19,9 +19,9 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""Most curves in a chart. If there are more, the runs that changed last are shown."""
+"""Maximum number of curves in a chart. If there are more, the runs that changed last are shown."""
 MOST_POINTS = 600
-"""Most points of a curve, so that twelve curves stay below half a megabyte."""
+"""Maximum number of points of a curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
 """Approximate number of bytes of metrics that are parsed.
 

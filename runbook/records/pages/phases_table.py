@@ -16,7 +16,7 @@ from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 
 SHOWN_RESULTS = 6
-"""Most results of a phase in the table. The phase's own report has all of them."""
+"""Maximum number of results of a phase in the table. The phase's own report has all of them."""
 
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:

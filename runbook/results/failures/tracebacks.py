@@ -49,7 +49,9 @@ _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
 """The line above each exception of a group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
-"""Most lines from other processes, without a prefix, that may occur inside a traceback."""
+"""Maximum number of lines from other processes, without a prefix, that may occur inside a
+traceback.
+"""
 
 
 def without_margin(text: str) -> str:

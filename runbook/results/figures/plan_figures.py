@@ -367,7 +367,7 @@ def _kind_handles() -> list[Any]:
 MOST_COLUMNS = 32
 MOST_STAGES = 24
 MOST_STEPS = 400
-"""Most devices of a layout, or points of a curve, that are drawn."""
+"""Maximum number of devices of a layout, or points of a curve, that are drawn."""
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:

@@ -35,7 +35,7 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from bottom to top."""
 MOST_POINTS = 4000
-"""Most points drawn for a curve. More would look the same, and make the SVG huge."""
+"""Maximum number of points drawn for a curve. More would look the same, and make the SVG huge."""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:

@@ -21,7 +21,7 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Most bytes of an unfinished shard's tokens that are kept in memory.
+"""Maximum bytes of an unfinished shard's tokens that are kept in memory.
 
 A larger shard goes to a file.
 """

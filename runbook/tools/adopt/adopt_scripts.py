@@ -344,7 +344,7 @@ def adopt(
 
     The sandbox contains copies of the small text files in the first script's folder. An existing
     run file with different contents is an error, unless `replace` is set. If there are several
-    trainings, the last one is used, or the one numbered `launch` (from 1).
+    training runs, the last one is used, or the one numbered `launch` (from 1).
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)

@@ -94,7 +94,7 @@ def adopt(
     """Run the first script in a sandbox and read which programs it started.
 
     The first script can use the other scripts and the files in `beside`. If it starts several
-    trainings, the last one becomes the run file, or the one numbered `launch_number` (from 1).
+    training runs, the last one becomes the run file, or the one numbered `launch_number` (from 1).
     Raise `ParamsError` if the script neither starts a training run that adopt can read nor sets a
     variable that a document's script reads.
     """
@@ -326,7 +326,7 @@ _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 
 
 def _config_of(script: Script, framework: str) -> str:
-    """Return advice on how to adopt the configuration file of a training with another framework.
+    """Return advice on how to adopt another framework's training configuration.
 
     Return '' if adopt cannot read this framework's configurations.
     """
@@ -718,11 +718,11 @@ def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.M
 
 
 _LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|conda\.sh)$")
-"""Files that scripts source to set up programs and folders, not to set a training's options."""
+"""Files that scripts source to set up programs and folders, not to set a training run's options."""
 
 
 def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
-    """Record the variables among a training's arguments that nothing sets.
+    """Record the variables among a training run's arguments that nothing sets.
 
     They may be set in a missing file that the script sources.
     """

@@ -449,7 +449,7 @@ def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 19: a job starts several trainings, or uses folders that belong to one person."""
+    """Error 19: a job starts several training runs, or uses folders that belong to one person."""
     calls = [call.command for call in evidence.calls]
     in_job = set()
     for command in calls:

@@ -176,7 +176,7 @@ def script_of_megatron_file(name: str, text: str) -> Script | None:
 
 
 _SIGNS = {"num_layers", "hidden_size", "num_attention_heads", "train_iters", "lr"}
-"""Arguments of Megatron's parser that every flat file for a training has."""
+"""Arguments of Megatron's parser that every flat file for a training run has."""
 _SIGNS_OF_OTHERS = {"optimizer.type", "pipe_parallel_size", "model_parallel_size"}
 """Keys of GPT-NeoX, whose files are also flat."""
 _REFERENCE = re.compile(r"\$\{.*\}")

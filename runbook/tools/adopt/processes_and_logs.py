@@ -1,4 +1,4 @@
-"""Reads how a training was started, from a running process or from a log.
+"""Reads how a training run was started, from a running process or from a log.
 
 The log contains the arguments that Megatron prints.
 """

@@ -326,7 +326,7 @@ def _leave_to_sites_options(
 
 
 _OTHER_WEIGHTS_OPTIONS = ("finetune", "pretrained-checkpoint")
-"""Options with which a training starts from another training's weights."""
+"""Options with which a training run starts from another training's weights."""
 _PARTS_OF_OTHER_MODELS = {
     "num-experts": "experts",
     "hybrid-override-pattern": "Mamba layers",

@@ -129,7 +129,7 @@ class Script:
     notes: tuple[str, ...] = ()
     """Anything unusual about how the job ran, such as a time limit or an early stop."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra files from which the job's trainings start, but which are not available here."""
+    """Hydra files from which the job's training runs start, but which are not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)
     """The framework that each available Python program imports, by the program's file name."""
 

@@ -92,7 +92,7 @@ class Bench:
         self.mark = uuid.uuid4().hex
         self._stack = contextlib.ExitStack()
         self.references: dict[tuple[str, ...], dict[int, float]] = {}
-        """Losses of uninterrupted trainings, by parameter values."""
+        """Losses of uninterrupted training runs, by parameter values."""
 
     def __enter__(self) -> Bench:
         self.root = Path(
@@ -279,7 +279,7 @@ class DrillRun:
         return folder
 
     def one_job(self, faults: str = "") -> JobStatus:
-        """Run one job to its end, without starting another job after it."""
+        """Run one job to completion, without starting another job after it."""
         self.launch(faults)
         return jobs.follow(self.open_phase.training)
 

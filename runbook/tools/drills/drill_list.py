@@ -80,7 +80,7 @@ def _drill_named(word: str) -> str:
 def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
     """Yield each drill's verdict as soon as it is available.
 
-    The trainings write their output to `log`.
+    The training runs write their output to `log`.
     """
     with Bench() as bench:
         for name in names:

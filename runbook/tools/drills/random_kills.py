@@ -1,4 +1,4 @@
-"""Fifty kills at random times during a training.
+"""Fifty kills at random times during a training run.
 
 The training must finish without losing or repeating samples.
 """
@@ -56,7 +56,7 @@ PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
     f"term:rank=0,step={step},job=04-training-{number}"
     for number, step in enumerate((20, 28, 36, 44), 2)
 )
-"""Planned restarts of a training without other faults, before the kills and again afterwards.
+"""Planned restarts of a training run without other faults, before the kills and again afterwards.
 
 A single restart takes between 0.5 and 1.2 s.
 """
@@ -80,7 +80,7 @@ class PlannedKill:
 
 
 def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
-    """Draw when a process is killed in a training of this many steps, in order."""
+    """Draw when a process is killed in a training run of this many steps, in order."""
     draw = random.Random(seed)
     after_steps = sorted(draw.randrange(2, steps - CALM_STEPS) for _ in range(kills))
     return [PlannedKill(step, draw.uniform(0, LONGEST_DELAY_SECONDS)) for step in after_steps]
@@ -173,7 +173,7 @@ def random_kills(bench: Bench) -> DrillEnding:
 
 
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
-    """Kill a training `kills` times over `steps` steps, and check that nothing is lost.
+    """Kill a training run `kills` times over `steps` steps, and check that nothing is lost.
 
     Goodput is only measured.
     """
@@ -375,7 +375,7 @@ SIMULATED_PARTS = (
 def campaign_parts(
     costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
 ) -> CampaignParts:
-    """Return the inputs of the simulation, only from records of trainings without faults."""
+    """Return the inputs of the simulation, only from records of training runs without faults."""
     pauses = pauses_between_steps(trainings)
     return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -399,7 +399,7 @@ class Pauses:
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
-    """Return the pauses in the steps of trainings.
+    """Return the pauses in the steps of training runs.
 
     >>> steps = [Step(number, 1.0, time=moment) for number, moment in ((9, 1.0), (10, 2.5), (11, 4.0))]
     >>> pauses_between_steps([steps])
@@ -483,7 +483,7 @@ class Costs:
     restart_seconds: float
     """Seconds from the end of a job to the first step of the next job.
 
-    The value is the mean over planned stops in trainings without faults.
+    The value is the mean over planned stops in training runs without faults.
     """
     save_seconds: float
     """Seconds to save a checkpoint in the training without faults."""
@@ -510,7 +510,7 @@ class Costs:
 
 
 def costs_of(calm: Sequence[WallTime], kills: Sequence[Kill], case: DrillRun) -> Costs:
-    """Return durations from trainings without faults, and counts from the training with kills."""
+    """Return durations from runs without faults, and counts from the run with kills."""
     submitted = {event["job"]: float(event["time"]) for event in case.events("submitted")}
     times = sorted(float(row["time"]) for row in case.rows())
     began = {kill: submitted.get(kill.job, kill.at) for kill in kills}

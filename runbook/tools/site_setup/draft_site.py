@@ -389,7 +389,7 @@ def _nodes_of_kind(kind: NodeKind, count: int) -> str:
 
 
 def _default_text(cluster: Cluster, kind: NodeKind) -> str:
-    """Return the section with the partition and walltime of the two trainings.
+    """Return the section with the partition and walltime of the two training runs.
 
     The partition has this kind of node and accepts single-node jobs.
     """

@@ -43,7 +43,7 @@ def show_gap(run: PlannedRun) -> View:
 
 
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
-    """Explain the gap of a training from its log.
+    """Explain the gap of a training run from its log.
 
     The run's settings supply values that the log does not contain.
     """

@@ -17,7 +17,7 @@ The intervals are conformal, computed from rows whose source was not used in the
 (`benchmarks.predict_cross_validation`, 2026-11-27).
 """
 _UNCALIBRATED = 2.0
-"""Factor by which the interval is wider for a family without published trainings."""
+"""Factor by which the interval is wider for a family without published training runs."""
 
 
 def node_count(setup: StepSetup) -> str:

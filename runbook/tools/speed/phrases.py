@@ -117,7 +117,8 @@ _STEP_TIMES = (
 )
 """Times of a whole step, with their unit."""
 _NUMBER_WORDS = {"two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
-"""Words for numbers, without "one", because "one GPU is slower" is about a part of a training."""
+"""Words for numbers, without "one", because "one GPU is slower" is about a part of a training run.
+"""
 _NUMBER_WORD = "|".join(_NUMBER_WORDS)
 _COUNTED = (
     rf"\b(?:{_NUMBER_WORD})(?= (?:nodes|machines)\b)"
@@ -209,7 +210,7 @@ def plain_numbers(text: str) -> str:
 
 
 def own_sentences(text: str) -> str:
-    """Return a text without the sentences about the trainings of other people.
+    """Return a text without the sentences about the training runs of other people.
 
     >>> own_sentences("We run on 64 H100. NVIDIA reports 60 % on 1024 H100.")
     'We run on 64 H100.'

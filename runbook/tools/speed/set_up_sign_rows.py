@@ -1,4 +1,4 @@
-"""Words that name how a training was set up, where the set-up itself makes steps slow.
+"""Words that name how a training run was set up, where the set-up itself makes steps slow.
 
 These causes are options and habits of measurement. `sign_rows` has the causes that people and
 programs describe.

@@ -84,7 +84,7 @@ _STATED_CAUSES = (
 
 
 def stated_causes(facts: Facts) -> Iterator[GapPart]:
-    """Yield the causes that facts state, without estimates, for a training without a model."""
+    """Yield the causes that facts state, without estimates, for a training run without a model."""
     for stated in _STATED_CAUSES:
         if facts.get(stated.fact) == stated.value:
             evidence = f"{stated.evidence} (no price)"

@@ -54,7 +54,7 @@ _MENDED = (
 
 
 _WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
-"""Words of a sentence which show that a training does not have its subject."""
+"""Words of a sentence which show that a training run does not have its subject."""
 _OTHER_SUBJECT = (
     r"\b(?:loss(?:es)?|accuracy|converg\w+|perplexity|nan|inf|errors?|exception|traceback|crash\w*|oom"
     r"|out of memory|learning rate|fault|quality)\b"
@@ -255,7 +255,7 @@ class TopicOfComplaint:
 
 
 def complains(text: str) -> bool:
-    """Return whether a sentence of a text in lower case calls a training slow.
+    """Return whether a sentence of a text in lower case calls a training run slow.
 
     >>> complains("the step is slow"), complains("it was slow until we packed. the loss drops")
     (True, False)
@@ -274,7 +274,7 @@ def asks_about_speed(text: str) -> bool:
 
 
 def _is_complaint(sentence: str) -> bool:
-    """Return whether a sentence calls a training slow now, not only before it was fixed.
+    """Return whether a sentence calls a training run slow now, not only before it was fixed.
 
     >>> _is_complaint("is it normal that the loss jumps?"), _is_complaint("is it normal? 3 s a step")
     (False, True)

@@ -35,7 +35,7 @@ _COMPARED = (
     r"\b(?:compared (?:to|with)|in contrast to|whereas|reported|paper|readme|table|benchmark"
     r"|than (?:the|with|in|my|our|a|single))\b"
 )
-"""Words that compare a training with another one."""
+"""Words that compare a training run with another one."""
 _DEVICE_AT_WORK = (
     r"\b(?:utili[sz]ation|utils?|usage|nvidia-smi|vram|gpu memory|mfu|tflops?|power draw)\b"
 )

@@ -268,7 +268,7 @@ def log_of(folder: Path, number: int) -> Path:
 
 
 def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Check]:
-    """Run one job of the chain to its end, and judge it."""
+    """Run one job of the chain to completion, and judge it."""
     path = log_of(job.folder, number)
     exit_code, errors = _follow(path, say)
     log = parse_files([path])

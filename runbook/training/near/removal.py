@@ -1,9 +1,10 @@
-"""Removes a training's copies from the memory of the node that this program runs on.
+"""Removes a training run's copies from the memory of the node that this program runs on.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
-A job runs this program on each node when a training stops and a person must decide how to continue.
-The copies are not needed soon, and the next job needs the memory. The program does not need torch.
+A job runs this program on each node when a training run stops and a person must decide how to
+continue. The copies are not needed soon, and the next job needs the memory. The program does not
+need torch.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`python -m runbook.training.trackers NAME plan.json PHASE`: send one training to one tracker.
+"""`python -m runbook.training.trackers NAME plan.json PHASE`: send one training run to one tracker.
 
 The program ends soon after its standard input is closed.
 """

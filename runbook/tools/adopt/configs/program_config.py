@@ -117,7 +117,7 @@ def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramCo
 
 
 def _refuse_launch_number(launch_number: int, files: Sequence[NamedText]) -> None:
-    """Raise `ParamsError` if --launch is given for a configuration, which has only one training."""
+    """Raise `ParamsError` if --launch is given: a configuration has only one training run."""
     if launch_number:
         names = ", ".join(name for name, _ in files)
         raise ParamsError(AdoptMessage.ONE_TRAINING, launch_number=launch_number, names=names)
