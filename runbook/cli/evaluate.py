@@ -57,12 +57,12 @@ def evaluate(
             stray.append(f"--{name}")
 
     if names or lists:
-        from runbook.tools.evaluate import scores  # needs lm_eval
+        from runbook.tools.evaluate import task_scores  # needs lm_eval
 
         if lists:
-            table = scores.list_tasks(names, task_folder)
+            table = task_scores.list_tasks(names, task_folder)
         else:
-            table = scores.score(folder, scores.Wish(names, task_folder, **options))
+            table = task_scores.score(folder, task_scores.Wish(names, task_folder, **options))
     elif stray:
         raise click.UsageError(CliMessage.NEEDS_TASKS.fill(options=", ".join(stray)))
     else:

@@ -13,7 +13,7 @@ from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
 from runbook.plan_file.schema import PhasePlan
 from runbook.tools.logs.exports import export, write_csv, write_json, write_mllog
-from runbook.tools.logs.summary import summary
+from runbook.tools.logs.log_summary import summary
 
 
 @click.command()

@@ -30,11 +30,11 @@ from runbook.plan_file.json_records import as_json, from_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rehearsed_work import RehearsedRank
 from runbook.plan_file.schema import PhasePlan
+from runbook.planning.choice import full_choice, smoke_choice
 from runbook.planning.cost.counted_step import Replay, stage_times
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.step_inputs import memory_of, modelled_device, setup_for
-from runbook.planning.layout import full_choice, smoke_choice
 from runbook.planning.make_plan import Plan, make_plan
 from runbook.runs import machine
 

@@ -10,7 +10,7 @@ from runbook.core.units import show_bytes, show_duration
 from runbook.display import Table
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_named
-from runbook.planning.layout import Choice, full_choice
+from runbook.planning.choice import Choice, full_choice
 from runbook.planning.layout_search import RankedLayout, Search, growth, search
 from runbook.planning.schedule import duration
 

@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from runbook.core.checks import Check, counted
 from runbook.core.units import DAY_SECONDS, show_bytes, show_count, show_duration
+from runbook.planning.choice import Choice
 from runbook.planning.cost.checkpoint_size import Storage
 from runbook.planning.cost.cpu import FORWARD_SHARE
 from runbook.planning.cost.long_training import LongTraining
 from runbook.planning.cost.time_and_money import Speed
-from runbook.planning.layout import Choice
 from runbook.planning.schedule import duration, learning_rate
 from runbook.planning.sizes import whole
 

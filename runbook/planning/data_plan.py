@@ -16,7 +16,7 @@ from runbook.params.settings import STAGE, Settings
 from runbook.plan_file.json_records import OMIT_DEFAULT
 from runbook.plan_file.schema import Source
 from runbook.plan_file.token_index import index_bytes, token_bytes
-from runbook.planning.layout import Machine
+from runbook.planning.choice import Machine
 from runbook.planning.messages import PlanningMessage
 
 

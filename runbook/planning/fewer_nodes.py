@@ -9,8 +9,8 @@ from functools import cached_property
 from runbook.core.checks import Check, counted
 from runbook.params import Settings
 from runbook.plan_file.phase_names import FULL
+from runbook.planning.choice import Choice
 from runbook.planning.cost import memory
-from runbook.planning.layout import Choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.schedule import check_schedule

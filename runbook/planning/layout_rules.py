@@ -14,8 +14,8 @@ from runbook.plan_file.rules.layout import (
 )
 from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems
+from runbook.planning.choice import Choice
 from runbook.planning.cost.step_inputs import memory_of
-from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.precision_rules import precision_rules
 from runbook.planning.rule_codes import PlanCode

@@ -11,6 +11,7 @@ from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_device_hours, show_duration
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import Layout, Recompute
+from runbook.planning.choice import Choice, Machine, full_choice
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.accelerators import Accelerator
 from runbook.planning.cost.calibration import Calibrations
@@ -18,7 +19,6 @@ from runbook.planning.cost.iteration import iteration
 from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
 from runbook.planning.cost.time_and_money import estimate
-from runbook.planning.layout import Choice, Machine, full_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.plan_tables import AGAINST_PLAN, shown

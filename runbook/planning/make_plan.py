@@ -20,6 +20,7 @@ from runbook.plan_file.json_records import FLAT, as_json, from_json
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import HasShape, ModelShape, PhasePlan, PlannedModel
 from runbook.planning.advice import PlannedCosts, advise
+from runbook.planning.choice import Choice, Machine, full_choice, smoke_choice
 from runbook.planning.cost import flops, memory
 from runbook.planning.cost.calibration import Calibration, Calibrations
 from runbook.planning.cost.checkpoint_size import Storage, storage
@@ -38,7 +39,6 @@ from runbook.planning.data_plan import (
     text_on_site,
 )
 from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
-from runbook.planning.layout import Choice, Machine, full_choice, smoke_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.near_copy_memory import check_near_copies

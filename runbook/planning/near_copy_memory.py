@@ -7,8 +7,8 @@ from runbook.core.units import show_bytes
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.kept_checkpoints import NEAR_COPIES
 from runbook.plan_file.schema import NEAR_FOLDER
+from runbook.planning.choice import Choice
 from runbook.planning.cost.memory import StageMemory
-from runbook.planning.layout import Choice
 from runbook.planning.rule_codes import PlanCode
 
 DEFAULT_SHARE = 0.5

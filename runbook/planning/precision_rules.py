@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from runbook.plan_file.diagnostics import RuleResult
-from runbook.planning.layout import Choice
+from runbook.planning.choice import Choice
 from runbook.planning.rule_codes import PlanCode
 
 

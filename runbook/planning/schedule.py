@@ -13,7 +13,7 @@ from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.rules.batch import ramp_rules
 from runbook.plan_file.schema import Duration
-from runbook.planning.layout import Choice
+from runbook.planning.choice import Choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 

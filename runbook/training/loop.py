@@ -42,8 +42,8 @@ from runbook.training.engines.engine import (
 from runbook.training.engines.gpt_model import DTYPES
 from runbook.training.health import bad_steps, injected_faults
 from runbook.training.health.bad_steps import BadStep, BadStepPolicy
-from runbook.training.health.capacity import DiskWatch, MemoryWatch
 from runbook.training.health.heartbeat import HeartbeatWriter
+from runbook.training.health.memory_and_disk import DiskWatch, MemoryWatch
 from runbook.training.health.stopping import SIGNALS, StopConditions
 from runbook.training.job_output import say
 from runbook.training.kernels.compile_faults import is_said_by, slower_kernels, watch_compiler

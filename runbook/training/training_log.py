@@ -25,7 +25,7 @@ from runbook.training.alerts import AlertSender
 from runbook.training.job_output import say
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks
-from runbook.training.trackers.processes import TrackerProcesses
+from runbook.training.trackers.tracker_processes import TrackerProcesses
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from runbook.params.schema.entries import Dataset, Model
 from runbook.params.settings import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import make_plan
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.memory import stage_memory
 from runbook.planning.data_plan import plan_data
-from runbook.planning.layout import full_choice
 from runbook.planning.make_plan import phase_plan
 
 NO_TEXT = Dataset(title="Numbers", kind="mock", licence="none", source="random")

@@ -15,10 +15,10 @@ from runbook.params.schema.run_file import OPTIMIZER_KEYS, Data, Training
 from runbook.phases.token_inputs import tokenize_options
 from runbook.plan_file.ranges import Range
 from runbook.plan_file.schema import Layout, ModelShape, Optimizer, Tuning
-from runbook.planning import layout
+from runbook.planning import choice
+from runbook.planning.choice import Choice, full_choice
 from runbook.planning.cost import step_inputs
 from runbook.planning.cost.iteration import StepSetup
-from runbook.planning.layout import Choice, full_choice
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tools.speed import planned_choice, predict
 from runbook.tools.speed.published_rows import PublishedRow
@@ -112,5 +112,5 @@ def test_a_described_model_takes_all_that_its_shape_says() -> None:
 def test_a_planned_layout_takes_every_size() -> None:
     # Replicas and ranks follow from the devices.
     counted = {"data", "world_size"}
-    assert {member.name for member in fields(Layout)} - counted <= keywords_of(layout, "Layout")
+    assert {member.name for member in fields(Layout)} - counted <= keywords_of(choice, "Layout")
     assert keywords_of(Layout.over, "dataclasses.replace") == counted

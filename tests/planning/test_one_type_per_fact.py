@@ -31,7 +31,7 @@ OWNERS = {
     # A record on disk: the sizes by which a rung differs from its run.
     "phases/ladder/rungs.py: LadderRung",
     # Names of keys, and seconds, under the same names.
-    "plan_file/rules/keys.py: Keys",
+    "plan_file/rules/phase_keys.py: Keys",
     "planning/cost/iteration.py: StepTime",
 }
 

@@ -10,11 +10,11 @@ import pytest
 from benchmarks.gpu_stages.planned import plan_of, planned_gpu, set_words_of
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.accelerators import ACCELERATORS
 from runbook.planning.cost.iteration import StepModel, StepSetup, iteration
 from runbook.planning.cost.own_kernels import KERNEL_GAPS, kernel_bandwidth, moving_seconds
 from runbook.planning.cost.step_inputs import code_of, setup_for
-from runbook.planning.layout import full_choice
 
 from .conftest import build
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from runbook.params.schema.site import QueueLimit
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.checkpoint_size import checkpoint_bytes
 from runbook.planning.cost.failure_rate import seconds_between_failures
 from runbook.planning.cost.long_training import LongTraining, estimate_long_training, jobs_in_a_row
 from runbook.planning.cost.save_interval import added_share, daly
 from runbook.planning.cost.time_and_money import estimate
-from runbook.planning.layout import full_choice
 from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build

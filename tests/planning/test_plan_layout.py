@@ -15,7 +15,7 @@ from runbook.params import Settings
 from runbook.params.schema.entries import Model
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, make_plan
-from runbook.planning.layout import full_choice, smoke_choice
+from runbook.planning.choice import full_choice, smoke_choice
 from runbook.planning.rule_codes import PlanCode
 
 from .conftest import build, hardware

@@ -15,6 +15,7 @@ from runbook.plan_file.diagnostics import Statement
 from runbook.plan_file.kept_checkpoints import bytes_per_parameter, most_at_once
 from runbook.plan_file.schema import ADAM_MOMENTS, Checkpoint, Layout, ModelShape, Precision
 from runbook.planning import Check, make_plan
+from runbook.planning.choice import full_choice
 from runbook.planning.cost import cpu
 from runbook.planning.cost.checkpoint_size import (
     Storage,
@@ -31,7 +32,6 @@ from runbook.planning.cost.memory import (
     stage_memory,
     state_bytes,
 )
-from runbook.planning.layout import full_choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 

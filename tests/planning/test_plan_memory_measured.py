@@ -40,8 +40,8 @@ import pytest
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
 from runbook.params.schema.entries import Model
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.memory import StageMemory, all_stages, node_bytes
-from runbook.planning.layout import full_choice
 
 from .conftest import build
 

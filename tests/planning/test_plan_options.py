@@ -14,10 +14,10 @@ from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.rules.codes import RuleCode
 from runbook.planning import make_plan
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import StageMemory
 from runbook.planning.cost.step_inputs import modelled_device, setup_for
-from runbook.planning.layout import full_choice
 from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.rule_codes import PlanCode
 from runbook.tools.speed.published_rows import read_row

@@ -14,7 +14,7 @@ from suite.messages import check_about
 from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
-from runbook.planning.layout import full_choice, smoke_choice
+from runbook.planning.choice import full_choice, smoke_choice
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 from runbook.planning.schedule import Duration, duration, learning_rate

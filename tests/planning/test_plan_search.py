@@ -10,11 +10,11 @@ import pytest
 from suite.messages import containing, says
 
 from runbook.params.schema.entries import Model
+from runbook.planning.choice import Choice, full_choice
 from runbook.planning.cost.iteration import iteration
 from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.step_inputs import device_of, setup_for
 from runbook.planning.cost.step_time import modelled_step
-from runbook.planning.layout import Choice, full_choice
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.layout_search import (
     RankedLayout,

@@ -11,12 +11,12 @@ from suite.messages import says
 
 from runbook.plan_file.json_records import as_json
 from runbook.planning import Calibration, Calibrations, Check, Machine, make_plan
+from runbook.planning.choice import Choice, full_choice, smoke_choice
 from runbook.planning.cost.calibration import LIKE, calibrate, read_calibration
 from runbook.planning.cost.cpu import CORE_FLOPS, WIDENED, cpu_step
 from runbook.planning.cost.flops import flops
 from runbook.planning.cost.step_time import modelled_step
 from runbook.planning.cost.time_and_money import Speed, estimate, evaluation_batches
-from runbook.planning.layout import Choice, full_choice, smoke_choice
 from runbook.planning.messages import PlanningMessage
 
 from .conftest import TWO_CORES, build, hardware

@@ -22,8 +22,8 @@ from runbook.plan_file.alarms import (
 from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.recent_steps import RecentStep, read_recent_steps
 from runbook.results.metrics import find_alarms, find_spikes
+from runbook.tools.logs.log_summary import summary
 from runbook.tools.logs.messages import SummaryMessage
-from runbook.tools.logs.summary import summary
 
 
 def steps(values, name="loss", **others):

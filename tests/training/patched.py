@@ -25,7 +25,7 @@ def main():
 def little_memory():
     """A machine with 100 MB left, and levels of two steps, so that a short training shows a leak."""
     from runbook.plan_file.alarms import GrowthWatch
-    from runbook.training.health import capacity
+    from runbook.training.health import memory_and_disk
 
-    capacity.GrowthWatch = lambda metric, show: GrowthWatch(metric, 2, show=show)
-    capacity.host_bytes_left = lambda: 100_000_000
+    memory_and_disk.GrowthWatch = lambda metric, show: GrowthWatch(metric, 2, show=show)
+    memory_and_disk.host_bytes_left = lambda: 100_000_000

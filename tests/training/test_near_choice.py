@@ -1,6 +1,6 @@
 """Which copies in node memory a start takes: pure functions, without a process group."""
 
-from runbook.training.near.nodes import NodeMap, transfer_rounds
+from runbook.training.near.partners import NodeMap, transfer_rounds
 from runbook.training.near.which_copy import (
     CopyKey,
     HeldCopy,

@@ -18,7 +18,7 @@ from runbook.params.messages import ParamsMessage
 from runbook.plan_file import schema
 from runbook.plan_file.schema import TRACKERS
 from runbook.training.messages import TrainingMessage
-from runbook.training.trackers import processes
+from runbook.training.trackers import tracker_processes
 from runbook.training.trackers.follower import Follower, point_of, read_lines
 from runbook.training.trackers.services import SERVICES, TrackedPoint, settings_of
 
@@ -206,11 +206,11 @@ def add_package(folder, name, text):
 def test_the_end_of_a_training_waits_for_a_hanging_tracker_a_moment_only(folder, monkeypatch):
     add_package(folder / "packages", "trackio", HANGS)
     monkeypatch.setenv("PYTHONPATH", str(folder / "packages"))
-    monkeypatch.setattr(processes, "CLOSE_SECONDS", 0.2)
+    monkeypatch.setattr(tracker_processes, "CLOSE_SECONDS", 0.2)
     specs.write_plan(folder, specs.spec(log={"trackers": ["trackio"]}), "04-training")
     write_steps(folder, 1)
     said = []
-    trackers = processes.TrackerProcesses(said.append)
+    trackers = tracker_processes.TrackerProcesses(said.append)
     trackers.start(schema.read_plan(folder / "plan.json", "04-training"))
     (process,) = trackers._running.values()
     while not (folder / "hangs").exists():

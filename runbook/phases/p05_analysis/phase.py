@@ -24,8 +24,8 @@ from runbook.phases.training_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
 from runbook.plan_file.phase_names import ANALYSIS, FULL, SMOKE
 from runbook.planning import Check
+from runbook.planning.choice import full_choice
 from runbook.planning.cost.step_inputs import peak_of
-from runbook.planning.layout import full_choice
 from runbook.records.session import Session
 from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.comparison import compare_runs, read_run

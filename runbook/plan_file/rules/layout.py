@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.rules.codes import RuleCode
-from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
+from runbook.plan_file.rules.phase_keys import DEEPSPEED, FULL_KEYS, Keys
 from runbook.plan_file.schema import Layout, ModelShape
 
 _UNEVEN = ("first_stage_layers", "last_stage_layers")

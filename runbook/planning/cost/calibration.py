@@ -9,8 +9,8 @@ from typing import Any
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import OMIT_DEFAULT, from_json
+from runbook.planning.choice import Choice
 from runbook.planning.cost import flops
-from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0

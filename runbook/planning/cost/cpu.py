@@ -15,8 +15,8 @@ by its time.
 
 from runbook.core.checks import Check, judge
 from runbook.plan_file.schema import Precision
+from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import flops
-from runbook.planning.layout import Choice, Machine
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.sizes import on_rank
 

@@ -7,11 +7,11 @@ from runbook.core.units import GIGABYTE, four_digits, parse_duration
 from runbook.params.schema.run_file import Job
 from runbook.params.schema.site import Site
 from runbook.plan_file.json_records import OMIT_DEFAULT
+from runbook.planning.choice import Choice
 from runbook.planning.cost.energy import estimate_energy
 from runbook.planning.cost.failure_rate import FAILURE_SOURCE, seconds_between_failures
 from runbook.planning.cost.save_interval import Saves, saves_to_tier
 from runbook.planning.cost.time_and_money import Speed
-from runbook.planning.layout import Choice
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from runbook.core.units import show_bytes
 from runbook.plan_file.deepspeed import bucket_elements
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.schema import ADAM_MOMENTS, Layout, ModelShape, Precision
+from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import cpu
 from runbook.planning.cost.step_inputs import device_of, memory_of
-from runbook.planning.layout import Choice, Machine
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 from runbook.planning.sizes import on_rank

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runbook.core.checks import Check, judge
 from runbook.core.units import show_bytes
 from runbook.params.schema.site import Site
+from runbook.planning.choice import Choice
 from runbook.planning.cost.accelerators import (
     Accelerator,
     find_accelerator,
@@ -15,7 +16,6 @@ from runbook.planning.cost.accelerators import (
     nearest_accelerators,
 )
 from runbook.planning.cost.iteration import StepSetup, known
-from runbook.planning.layout import Choice
 from runbook.planning.messages import PlanningMessage
 
 _CODE = {

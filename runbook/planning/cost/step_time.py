@@ -7,11 +7,11 @@ that peak.
 
 from dataclasses import asdict
 
+from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import flops
 from runbook.planning.cost.cpu import cpu_step
 from runbook.planning.cost.iteration import iteration
 from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_for
-from runbook.planning.layout import Choice, Machine
 from runbook.planning.messages import PlanningMessage
 
 ACCELERATOR_EFFICIENCY = 0.35

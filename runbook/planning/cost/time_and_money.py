@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from runbook.core.units import four_digits
+from runbook.planning.choice import Choice, Machine
 from runbook.planning.cost import flops
 from runbook.planning.cost.calibration import Calibration
 from runbook.planning.cost.cpu import FORWARD_SHARE
 from runbook.planning.cost.step_inputs import peak_of
 from runbook.planning.cost.step_time import modelled_step
-from runbook.planning.layout import Choice, Machine
 from runbook.planning.schedule import duration
 
 

@@ -28,7 +28,7 @@ from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.token_index import INDEX_HEADER
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillRun, write_tokens
-from runbook.tools.drills.processes import end_well
+from runbook.tools.drills.process_drills import end_well
 
 
 class TrainerCode(StrEnum):

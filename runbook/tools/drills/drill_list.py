@@ -10,32 +10,32 @@ from dataclasses import replace
 from typing import TextIO
 
 from runbook.core.errors import ParamsError, RunbookError
-from runbook.tools.drills import damaged_files, processes, random_kills
+from runbook.tools.drills import damaged_files, process_drills, random_kills
 from runbook.tools.drills.bench import Bench, DrillEnding, DrillVerdict, judge_ending
 from runbook.tools.drills.messages import DrillMessage
 
 Drill = Callable[[Bench], DrillEnding]
 
 DRILLS: dict[str, Drill] = {
-    "01-kill-rank": processes.kill_rank,
-    "02-kill-launcher": processes.kill_launcher,
+    "01-kill-rank": process_drills.kill_rank,
+    "02-kill-launcher": process_drills.kill_launcher,
     "03-kill-in-save": damaged_files.kill_in_save,
     "04-damaged-checkpoint": damaged_files.damaged_checkpoints,
     "05-tracker": damaged_files.lost_tracker,
     "06-disk-full": damaged_files.disk_full,
-    "07-preemption": processes.preemption,
-    "08-hang": processes.hang,
-    "09-straggler": processes.straggler,
-    "10-stale-lock": processes.stale_lock,
+    "07-preemption": process_drills.preemption,
+    "08-hang": process_drills.hang,
+    "09-straggler": process_drills.straggler,
+    "10-stale-lock": process_drills.stale_lock,
     "11-bad-numbers": damaged_files.bad_numbers,
     "12-bad-data": damaged_files.bad_data,
     "13-other-layout": damaged_files.other_layout,
-    "14-rendezvous": processes.rendezvous,
-    "15-clock-and-limits": processes.clocks,
-    "16-node-loss": processes.node_loss,
-    "17-same-failure": processes.same_failure,
-    "18-vanished-outputs": processes.vanished_outputs,
-    "19-kernel-restart": processes.kernel_restart,
+    "14-rendezvous": process_drills.rendezvous,
+    "15-clock-and-limits": process_drills.clocks,
+    "16-node-loss": process_drills.node_loss,
+    "17-same-failure": process_drills.same_failure,
+    "18-vanished-outputs": process_drills.vanished_outputs,
+    "19-kernel-restart": process_drills.kernel_restart,
     "20-random-kills": random_kills.random_kills,
 }
 

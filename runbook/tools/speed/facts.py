@@ -8,9 +8,9 @@ from typing import NamedTuple
 from runbook.core.errors import ParamsError
 from runbook.core.nearest_names import nearest_names
 from runbook.frameworks.option_names import option_flags, option_names
+from runbook.planning.choice import Choice
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
-from runbook.planning.layout import Choice
 from runbook.tools.speed.device_counts import device_count, devices_of_nodes
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.phrases import (

@@ -13,7 +13,7 @@ from runbook.params.project import project_root
 from runbook.phases.steps import run_only, step
 from runbook.phases.training_results import read_results
 from runbook.plan_file.phase_names import FULL
-from runbook.planning.layout import full_choice
+from runbook.planning.choice import full_choice
 from runbook.results.figures.run_figures import waterfall
 from runbook.runs.planned_run import PlannedRun
 from runbook.tools.speed.explain import Explanation, explain

@@ -7,10 +7,10 @@ from runbook.params.schema.entries import Model
 from runbook.params.schema.run_file import Training
 from runbook.params.schema.site import Site
 from runbook.plan_file.phase_names import FULL
-from runbook.plan_file.rules.keys import FULL_KEYS
+from runbook.plan_file.rules.phase_keys import FULL_KEYS
 from runbook.plan_file.schema import ModelShape
+from runbook.planning.choice import Choice
 from runbook.planning.cost.iteration import StepSetup
-from runbook.planning.layout import Choice
 from runbook.planning.layout_search import fits, fullest_device
 
 _HIGHEST_MEGATRON_STAGE = 1

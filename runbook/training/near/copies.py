@@ -27,7 +27,7 @@ from runbook.training.engines.engine import CommonState, OwnTensor, TrainingEngi
 from runbook.training.job_output import say
 from runbook.training.near import places, state_file
 from runbook.training.near.exchange import Exchange
-from runbook.training.near.nodes import NodeMap, transfer_rounds
+from runbook.training.near.partners import NodeMap, transfer_rounds
 from runbook.training.near.places import NodePlace
 from runbook.training.near.room import lack_of_room
 from runbook.training.near.state_file import OpenState, StateHeader

@@ -16,7 +16,7 @@ import torch
 from runbook.plan_file.errors import TrainingError
 from runbook.training.health.watchdog import KEEPS_ITS_TIMEOUT
 from runbook.training.messages import TrainingMessage
-from runbook.training.near.nodes import NodeMap
+from runbook.training.near.partners import NodeMap
 from runbook.training.near.state_file import BLOCK_BYTES, write_all
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from runbook.plan_file.alarms import in_bytes
-from runbook.training.health.capacity import host_bytes_left
+from runbook.training.health.memory_and_disk import host_bytes_left
 
 USABLE_SHARE = 0.9
 """Share of the free memory that copies may use.

@@ -7,7 +7,7 @@ from pathlib import Path
 from runbook import params
 from runbook.plan_file.phase_names import FULL
 from runbook.runs.run_files import read_plan_file
-from runbook.tools.evaluate import scores
+from runbook.tools.evaluate import task_scores
 from runbook.tools.evaluate.trainer_model import TrainerModel
 
 if __name__ == "__main__":
@@ -15,8 +15,8 @@ if __name__ == "__main__":
     plan = read_plan_file(run)
     settings = params.load(str(run / "run.yaml"))
     model = "hf" if exported else TrainerModel(run, plan.phases[FULL], settings.run.data.tokenizer)
-    wish = scores.Wish(("toy_choice", "toy_text", "toy_write"), tasks, exported=exported)
-    found = scores.run_tasks(scores._task_manager(tasks), wish.tasks, model, wish)
+    wish = task_scores.Wish(("toy_choice", "toy_text", "toy_write"), tasks, exported=exported)
+    found = task_scores.run_tasks(task_scores._task_manager(tasks), wish.tasks, model, wish)
     answers = {
         task: [each["resps"] for each in sorted(samples, key=lambda each: each["doc_id"])]
         for task, samples in found["samples"].items()

@@ -17,7 +17,7 @@ from runbook.params.schema.site import Site
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.phase_names import FULL, SMOKE
-from runbook.plan_file.rules.keys import DEEPSPEED, FULL_KEYS, Keys
+from runbook.plan_file.rules.phase_keys import DEEPSPEED, FULL_KEYS, Keys
 from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning.sizes import shape_of
 

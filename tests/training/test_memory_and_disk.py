@@ -10,7 +10,7 @@ from suite.messages import containing, says
 from runbook.plan_file import schema
 from runbook.plan_file.alarms import in_bytes
 from runbook.plan_file.messages import AlarmMessage
-from runbook.training.health import capacity
+from runbook.training.health import memory_and_disk
 from runbook.training.messages import TrainingMessage
 
 from . import specs
@@ -58,20 +58,23 @@ def test_a_healthy_training_has_no_leak_though_little_is_left(zygote, run):
 
 def test_what_a_process_holds_is_measured():
     before, block = (
-        capacity.host_bytes(),
+        memory_and_disk.host_bytes(),
         mmap.mmap(-1, 50_000_000),
     )  # not of memory that was used and freed
     for place in range(0, len(block), mmap.PAGESIZE):
         block[place] = 1
-    assert 45e6 < capacity.host_bytes() - before < 60e6 and len(block) < capacity.host_bytes_left()
+    assert (
+        45e6 < memory_and_disk.host_bytes() - before < 60e6
+        and len(block) < memory_and_disk.host_bytes_left()
+    )
     block.close()
 
 
 def test_growth_that_ends_before_the_memory_is_full_is_no_leak(monkeypatch):
-    watch = capacity.MemoryWatch(schema.parse(specs.spec(iterations=10_000)))
+    watch = memory_and_disk.MemoryWatch(schema.parse(specs.spec(iterations=10_000)))
     held = [0]
-    monkeypatch.setattr(capacity, "host_bytes", lambda: held[0])
-    monkeypatch.setattr(capacity, "host_bytes_left", lambda: 10_000 * 100)
+    monkeypatch.setattr(memory_and_disk, "host_bytes", lambda: held[0])
+    monkeypatch.setattr(memory_and_disk, "host_bytes_left", lambda: 10_000 * 100)
     for iteration in range(1, 2001):
         held[0] = 100 * iteration // 3
         watch.look(iteration, 1.0)
@@ -106,16 +109,19 @@ def plan(**checkpoint):
 def test_the_first_save_without_room_is_the_one_that_will_fail(free, kept, checkpoint, fails):
     spec = plan(**checkpoint)
     assert (
-        capacity.first_without_room(spec, capacity.next_saves(spec, 22), free, 1000, kept) == fails
+        memory_and_disk.first_without_room(
+            spec, memory_and_disk.next_saves(spec, 22), free, 1000, kept
+        )
+        == fails
     )
-    assert capacity.next_saves(spec, 100) == []
+    assert memory_and_disk.next_saves(spec, 100) == []
 
 
 def test_a_low_disk_is_reported_once_and_again_when_it_is_worse(monkeypatch, tmp_path):
-    watch = capacity.DiskWatch(plan(folder=str(tmp_path / "checkpoints")))
+    watch = memory_and_disk.DiskWatch(plan(folder=str(tmp_path / "checkpoints")))
     free = [5e9]
     monkeypatch.setattr(
-        capacity.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0], total=1e11)
+        memory_and_disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=free[0], total=1e11)
     )
     watch.saved(2_000_000_000)
 
