@@ -1,4 +1,4 @@
-"""The cost of a training's control plane with thousands of stand-in ranks, on this machine.
+"""The cost of a training run's control plane with thousands of stand-in ranks, on this machine.
 
 The stand-in ranks call the trainer's own modules.
 
@@ -11,7 +11,7 @@ rename, unlink, mkdir, listing) by Python's audit hook, and by wrappers because 
 audit event. It counts the operations in the job's folder separately from those in the machine's own
 memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank 0,
 and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are not
-counted, because every rank needs them without a control plane too.
+counted, because every rank needs them even without a control plane.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class StandInStore:
 
 
 class ControlPlane:
-    """The control plane of one training with this many ranks, in a separate folder."""
+    """The control plane of one training run with this many ranks, in a separate folder."""
 
     def __init__(self, folder: Path, spec: PhasePlan, num_ranks: int) -> None:
         self.folder = folder
@@ -359,9 +359,9 @@ def step_record(iteration: int) -> StepRecord:
 
 
 def rank_script_operations() -> dict[str, float] | None:
-    """Return how many times per second rank.sh of rank 0 and of another rank looks for `stop`, according to strace.
+    """Return how often per second rank.sh looks for `stop`, on rank 0 and on another rank.
 
-    The result is None if strace does not work here.
+    strace counts the look-ups; the result is None if it does not work here.
     """
     if not shutil.which("strace"):
         return None

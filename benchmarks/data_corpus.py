@@ -96,7 +96,7 @@ def own(file: Path, limit: int) -> Iterator[str]:
 
 
 def variety(texts: Iterable[str]) -> tuple[int, int]:
-    """Count the bytes and the different words."""
+    """Count the bytes and the distinct words."""
     size = 0
     words = set[str]()
     for text in texts:

@@ -153,7 +153,7 @@ def slow_rows(
 def measure(
     name: str, folder: Path, megatron: Megatron | None, rounds: int, slow_rounds: int
 ) -> dict[str, Any]:
-    """Return all figures of one corpus."""
+    """Return all measurements of one corpus."""
     runs: dict[str, list[Run]] = {}
     sums: dict[str, str] = {}
     alone: list[dict[str, float]] = []

@@ -4,10 +4,10 @@
     python -m benchmarks.fit_curve_forecast --write    # write runbook/forecast/curve_coefficients.json
 
 Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two
-families with a model each. In the first, a folder of the source is one training recipe with up to
-four repetitions, so curves are left out by folders, never one by one. Leaving out a whole track
-(short, medium, optimizers) is a harder test: the fit sees no curve of the same kind. In the second
-family, all trainings of one size are left out, or all with one schedule.
+families, each with its own model. In the first, a folder of the source is one training recipe with
+up to four repetitions, so curves are left out by folders, never one by one. Leaving out a whole
+track (short, medium, optimizers) is a harder test: the fit sees no curve of the same kind. In the
+second family, all training runs of one size are left out, or all with one schedule.
 """
 
 import argparse
@@ -65,16 +65,16 @@ class Curve:
 
     @property
     def size(self) -> str:
-        """The size of the model: the first part of a run of OLMo, as in olmo/1B-10xC-cosine."""
+        """The size of the model: the first part of an OLMo run's name, as in olmo/1B-10xC-cosine."""
         return self.folder.partition("/")[2].partition("-")[0]
 
     @property
     def schedule(self) -> str:
-        """The schedule of a run of OLMo."""
+        """The schedule of an OLMo run."""
         return self.folder.rpartition("-")[2]
 
     def cut(self, share: float) -> "Cut | None":
-        """Return the curve's part up to a share of the steps, or None if that part has too few points."""
+        """Return a curve up to a share of the steps, or None if that leaves too few points."""
         mask = self.steps <= share * self.total_steps
         if mask.sum() < 4:
             return None
@@ -126,7 +126,7 @@ FAMILIES = (
 
 
 def read_curves(path: Path = FAMILIES[0].path) -> list[Curve]:
-    """Read the validation losses of every curve, without the one before the first step."""
+    """Read the validation losses of every curve, except the one before the first step."""
     rows = defaultdict(list)
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
@@ -204,7 +204,7 @@ def models_without(curves: list[Curve], group: Group) -> dict[str, CurveModel]:
 
 
 def half_widths_of(curves: list[Curve], group: Group, models: dict[str, CurveModel]) -> Array:
-    """Return the factors on the models' deviations.
+    """Return the factors by which the models' deviations are multiplied.
 
     With these factors, 80% of the left-out curves lie within the intervals.
     """

@@ -5,7 +5,7 @@ It reads JSON lines and writes .bin and .idx on one core.
     python -m benchmarks.gigatoken_writer PREFIX FILE.jsonl|FILE.jsonl.zst ...
 
 `benchmarks.data_tokenize` compares `data tokenize` with this program where gigatoken and awkward
-are installed. It has no resume, no check of records, no judge and no manifest.
+are installed. It cannot resume, checks neither records nor tokens, and writes no manifest.
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ their modules. FOLDER/gpu.json is rewritten after every row, so that a call that
 the rows that it has. docs/gpu.md says what each stage measures, how the folder reaches a device
 machine, and how to read the file.
 
-`--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it is a test of this program and measures
-nothing. `--plan` prints planned memory and step time next to a file's rows, on any machine, and `--copy` writes a
-file that has both. `--write-losses` trains the models of the
+`--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it tests this program
+and measures nothing. `--plan` prints the planned memory and step time next to each measured row, on
+any machine, and `--copy` writes a file with both. `--write-losses` trains the models of the
 correctness stage on this CPU and writes benchmarks/gpu_losses.json.
 """
 

@@ -1,10 +1,11 @@
-"""Measure the forecast of final losses on published trainings.
+"""Measure the forecast of final losses on published training runs.
 
     python -m benchmarks.loss_forecast [FIT.csv TARGET.csv]
 
 Two protocols. `parts`: fit the part below a threshold of compute, forecast the part above it, as the tables mark them.
-`rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. A plain fit of E + A/N^a + B/D^b
-without weights, penalties, vote or correction stands next to each.
+`rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. Next to
+each, the result of a plain fit of E + A/N^a + B/D^b is shown, without weights, penalties, vote or
+correction.
 
 Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
 rungs was chosen by the first table, before the second existed. If you give two tables of your own,

@@ -1,4 +1,4 @@
-"""Planned memory compared with the peaks of real trainings on this machine's CPU, and step times after five steps.
+"""Planned memory and step time, compared with real training runs on this machine's CPU.
 
     python -m benchmarks.memory_against_plan [--all | --deepspeed]
 

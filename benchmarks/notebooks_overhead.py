@@ -1,7 +1,7 @@
 """The cost of notebooks.
 
 It compares papermill with the same calls without it, and measures the time that watching takes from
-a training.
+a training run.
 
 python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--steps N] [--run DIR]
 
@@ -134,7 +134,7 @@ class Watcher:
 def watching(toy: Toy, steps: int) -> tuple[list[float], list[float], int, float]:
     """Return the median step times of the turns without and with a watcher.
 
-    The number of pictures and the share of a core that they took follow.
+    Also return the number of pictures, and the share of a core that they took.
     """
     folder = toy.root / "papermill" / "local"
     code = "from runbook.phases.p04_training import phase as phase\n"

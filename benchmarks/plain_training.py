@@ -83,7 +83,7 @@ class Gpt(nn.Module):
 
 
 class Plain:
-    """The whole of one training step."""
+    """One complete training step."""
 
     def __init__(self, shape: Shape, precision: str, *, compiled: bool, even: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")

@@ -71,8 +71,8 @@ interval contains.
 SHRINKAGE = 3.0
 """The number of sources at which a family's own sources weigh as much as all families together."""
 SOURCE_WEIGHT = 0.5
-"""A row weighs n^-SOURCE_WEIGHT where its source has n rows, so that a source weighs the root of
-its number of rows, as in the fit.
+"""A row is weighted by n^-SOURCE_WEIGHT if its source has n rows, so that a source has the weight
+of the square root of its number of rows, as in the fit.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
@@ -374,7 +374,7 @@ def moved(moves: Mapping[str, float]) -> Coefficients:
 
 
 def thinned(rows: Sequence[Known]) -> list[Known]:
-    """Return the rows, but only a random part of the rows of a source that has far more than the others."""
+    """Return the rows, but only a random sample from a source that has far more than the others."""
     kept = []
     for source in dict.fromkeys(row.source for row in rows):
         inside = [row for row in rows if row.source == source]
@@ -445,10 +445,10 @@ def show_left_out(left_out: Sequence[LeftOut]) -> None:
 
 
 def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
-    """Return the half-widths of the interval of 80 % by family and count of nodes.
+    """Return the half-widths of the 80 % interval by family and node count.
 
-    '' is any other family. They are conformal on left-out sources, and shrunk: the more sources a
-    family has, the more they count against all families at that count of nodes (`SHRINKAGE`).
+    '' is any other family. They are conformal on left-out sources, and shrunk toward the half-width
+    of all families at that node count: the more sources a family has, the less (`SHRINKAGE`).
     """
     widths: dict[tuple[str, str], float] = {}
     for nodes in NODE_COUNTS:
@@ -484,7 +484,7 @@ def _conformal(left_out: Sequence[LeftOut]) -> float:
 
 
 def coverage(left_out: Sequence[LeftOut]) -> dict[str, tuple[int, int]]:
-    """Return the number of rows inside their interval and of all rows, by count of nodes."""
+    """Return the number of rows inside their interval and of all rows, by node count."""
     counts: dict[str, tuple[int, int]] = {}
     for left, is_inside in judged_rows(left_out):
         inside, count = counts.get(left.row.nodes, (0, 0))
@@ -556,7 +556,7 @@ def by_source(rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def within(row: Known, error: float) -> bool:
-    """Return whether the published speed lies in the interval of 80 % around the prediction."""
+    """Return whether the published speed lies in the 80 % interval around the prediction."""
     if row.setup is None:
         return False
     half = 1 + half_width(row.setup)

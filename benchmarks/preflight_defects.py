@@ -69,7 +69,7 @@ def place_of(project: Project, work: Path) -> Place:
 
 
 def preflight(project: Project, defect: Defect, place: Place) -> dict[str, object]:
-    """Call preflight, and meanwhile cause what the defect causes during a rung."""
+    """Run preflight, and trigger the effect of a defect during a rung."""
     site = project.root / "params" / "sites" / "two-nodes.yaml"
     sound_site = site.read_text()
     broken_site = sound_site
@@ -106,7 +106,7 @@ def preflight(project: Project, defect: Defect, place: Place) -> dict[str, objec
 
 
 def try_defect(project: Project, node: BrokenNode, defect: Defect, place: Place) -> Outcome:
-    """Break the cluster, ask, and heal it."""
+    """Break the cluster, run preflight, and repair the cluster."""
     try:
         if defect.breaks is not None:
             defect.breaks(node, place)
@@ -131,7 +131,7 @@ def try_defect(project: Project, node: BrokenNode, defect: Defect, place: Place)
 
 
 def forgive(project: Project) -> None:
-    """Let the next preflight use the node that this one called bad."""
+    """Let the next preflight use the node that this one marked as bad."""
     for path in project.runs.glob("*/bad_nodes.jsonl"):
         path.unlink()
 

@@ -9,8 +9,8 @@ line for replay.jsonl). On a GPU the trainer takes `norms`, and `bits` with dete
 algorithms; on a CPU it takes `bits`. Prints one JSON object: medians in ms, the cost of
 fingerprints in ms, and its share of the replayed step. Fingerprints cover two passes of one
 micro-batch, whatever the number of micro-batches: `share_of_micro_batch` is their cost against
-those two passes alone. On a CPU, ms are of processor time, which other work on the machine
-stretches less.
+those two passes alone. On a CPU, ms are of processor time, which other load on the machine affects
+less.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Whole runs of the trainer.
 
-It measures the speed-up by a second replica on a second core, and how long a save delays the training.
+It measures the speed-up from a second replica on a second core, and how long a save delays the
+training.
 
     python -m benchmarks.training_runs scaling [--precision bf16] [--rounds 5]     about 4 minutes
     python -m benchmarks.training_runs saving [--rounds 2]                         about 4 minutes

@@ -12,7 +12,7 @@ benchmarks/plain_training.py, `compiled` the same under torch.compile. The secon
 and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
 in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides; the
 processor time of each step is shown beside it, because a busy machine stretches the wall time and
-not the processor time. On a GPU each row has the MFU as well, by PaLM's formula and the datasheet's
+not the processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's
 peak. If a model does not fit into a GPU's memory, its program ends, and its row says so.
 """
 
@@ -196,7 +196,7 @@ class Program:
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
-        # the program has ended meanwhile and does not answer
+        # the program has ended in the meantime and does not answer
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("step\n")
             self._process.stdin.flush()

@@ -7,7 +7,7 @@ __version__ = "0.1.0"
 
 
 def open(run: str, phase: str = "04-training") -> Any:
-    """Return a run as an object (`OpenRun`), by its name, `RUN:VARIANT` or folder.
+    """Return a run as an object (`OpenRun`), given its name, `RUN:VARIANT` or its folder.
 
     docs/explore.md shows what it offers.
     """

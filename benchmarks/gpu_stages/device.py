@@ -1,4 +1,4 @@
-"""The device under test: its name, waiting for it, timing on it, its clocks.
+"""The device under test: its name and its clocks, and how to wait for it and time its work.
 
 In a rehearsal the device is the CPU.
 """

@@ -129,7 +129,7 @@ def _compile_pointwise() -> dict[str, Any]:
 
 
 def _sum_by_nccl() -> dict[str, Any]:
-    """Sum over a group of one rank, as every training on one GPU does."""
+    """Sum over a group of one rank, as every training run on one GPU does."""
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     torch.distributed.init_process_group(
         backend, rank=0, world_size=1, store=torch.distributed.HashStore()

@@ -1,11 +1,11 @@
-"""A rank of a training whose ranks all share one GPU.
+"""A rank of a training run whose ranks all share one GPU.
 
     python -m benchmarks.gpu_stages.one_gpu_rank PLAN
 
 NCCL refuses two ranks on one GPU. Here every message goes through the host's memory over gloo, so
 that the kernels, the layouts and the sums of several ranks can be checked where there is only one
-GPU. The speed of such a training says nothing. On a CPU the messages take the same detour, so that
-a rehearsal runs the lines of this file.
+GPU. The speed of such a training run is meaningless. On a CPU the messages take the same detour, so
+that a rehearsal exercises the same code.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ class Sent:
         return True
 
     def is_completed(self) -> bool:
-        """Say whether the message has left."""
+        """Return whether the message has left."""
         return bool(self._work.is_completed())
 
 

@@ -1,4 +1,4 @@
-"""One step under torch.profiler: kernels by time, sums by kind, and how long the device stood idle."""
+"""One step under torch.profiler: kernels by time, sums by kind, and the device's idle time."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def summary(events: Iterable[dict[str, Any]], seconds: float) -> dict[str, Any]:
 
 
 def kind_of(name: str) -> str:
-    """Return what a kernel computes, by its name.
+    """Return the kind of computation that a kernel's name indicates.
 
     >>> kind_of("nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"), kind_of("triton_poi_fused_add_gelu_3")
     ('gemm', 'pointwise')
@@ -126,7 +126,7 @@ def sums_by(spans: list[Span], key: Callable[[Span], str]) -> list[tuple[str, fl
 
 
 def busy_microseconds(spans: list[Span]) -> float:
-    """Return how long at least one of the spans ran."""
+    """Return the total time during which at least one of the spans ran."""
     busy = 0.0
     reached = float("-inf")
     for span in sorted(spans, key=lambda span: span.start):

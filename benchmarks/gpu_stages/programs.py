@@ -49,7 +49,7 @@ SEED = 1234
 
 
 class Program(Protocol):
-    """Something that takes a training step."""
+    """A program that can take a training step."""
 
     def step(self, micro_batches: list[Any]) -> float:
         """Take a step over some micro-batches and return the sum or mean of their losses."""
@@ -224,7 +224,7 @@ class OurProgram:
 
 
 class PlainProgram:
-    """The plain PyTorch GPT; `compiled` by torch.compile, `even` with the trainer's number formats."""
+    """The plain PyTorch GPT; `compiled` uses torch.compile, `even` the trainer's number formats."""
 
     def __init__(self, options: ProgramOptions) -> None:
         from benchmarks.plain_training import Plain, Shape

@@ -189,7 +189,7 @@ steps.
 
 
 def near(arguments: dict[str, Any], emit: Emit) -> None:
-    """Kill a training that keeps copies in node memory, start it again, and compare its losses.
+    """Kill a training run that keeps copies in node memory, start it again, and compare its losses.
 
     The losses are compared with those of an undisturbed training.
     """
@@ -210,10 +210,10 @@ def near(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 class NearTraining(Training):
-    """A training that is killed once and resumes from its copies in node memory."""
+    """A training run that is killed once and resumes from its copies in node memory."""
 
     def row(self, seconds: float) -> dict[str, Any]:
-        """Kill the ranks after some steps, start them again, and return from what they resumed."""
+        """Kill the ranks after some steps, start them again, and return what they resumed from."""
         ends = time.monotonic() + seconds
         while self._lines() < KILLED_AFTER and time.monotonic() < ends:
             if any(process.poll() is not None for process in self.processes):

@@ -1,4 +1,4 @@
-"""The file of results, rewritten after every row by an atomic rename."""
+"""The results file, rewritten after every row by an atomic rename."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ class WorkerProcess:
 
 
 class Runner:
-    """Runs jobs in order until all are done or the whole deadline comes."""
+    """Runs jobs in order until all are done or the overall deadline has passed."""
 
     def __init__(self, jobs: Sequence[Job], results: Results, ends: float) -> None:
         self.jobs = jobs

@@ -1,6 +1,6 @@
-"""How long a training waits while the whole trainer saves and resumes a large model.
+"""How long a training run waits while the whole trainer saves and resumes a large model.
 
-The same trainings give the step time of the whole training loop, with data, agreement and log.
+The same training runs give the step time of the whole training loop, with data, agreement and log.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _watch(folder: Path, options: ProgramOptions, begun: float, emit: Emit) -> None:
-    """Emit the measurements of the second training, and end this process as soon as they are complete."""
+    """Emit the measurements of the second training run, then end this process at once."""
     try:
         _wait_for(lambda: len(_events(folder, "started")) == 2)
         seconds = _events(folder, "started")[1]["time"] - begun

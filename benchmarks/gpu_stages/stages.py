@@ -30,7 +30,7 @@ def ceilings(*, rehearsal: bool) -> list[Job]:
 
 
 def correctness(*, rehearsal: bool) -> list[Job]:
-    """Return trainings by both engines, whose losses are compared with a CPU's."""
+    """Return training runs by both engines, whose losses are compared with a CPU's."""
     size = "rehearsal" if rehearsal else "full"
     trainings = {
         "size": size,
@@ -115,7 +115,7 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
 
 
 def batches(*, rehearsal: bool) -> list[Job]:
-    """Return the jobs at 1.3B with other micro-batches of the same tokens, and with fewer tokens."""
+    """Return the jobs at 1.3B with other micro-batches: with equally many tokens, and with fewer."""
     jobs = []
     for micro_batch, count in ((8, 4), (16, 2), (2, 16), (4, 2)):
         jobs.append(
@@ -219,7 +219,7 @@ def repeats(*, rehearsal: bool) -> list[Job]:
 
 
 def several_ranks(*, rehearsal: bool) -> list[Job]:
-    """Return trainings of several ranks that share the one GPU."""
+    """Return training runs of several ranks that share the one GPU."""
     arguments = {
         "size": "rehearsal" if rehearsal else "full",
         "ranks_at_once": 2 if rehearsal else 20,

@@ -1,4 +1,4 @@
-"""Whole trainings that the trainer itself runs, in this process.
+"""Whole training runs that the trainer itself runs, in this process.
 
 The rows say whether they run, reach the losses of a CPU, and resume.
 
@@ -55,7 +55,7 @@ def content_of(
     engine: str = "megatron-core",
     **more: Any,
 ) -> dict[str, Any]:
-    """Return the phase of a small training on a corpus with something to learn."""
+    """Return the phase of a small training run on a corpus with something to learn."""
     shape = SIZES[size]
     model = {
         "layers": shape["layers"],
@@ -68,7 +68,8 @@ def content_of(
         "vocabulary": VOCABULARY,
         "padded_vocabulary": PADDED_VOCABULARY,
     }
-    # The learning rates do not depend on how many steps are taken, so that short and long trainings compare.
+    # The learning rates do not depend on how many steps are taken, so that short and long training
+    # runs compare.
     rates = {"decay_samples": STEPS * GLOBAL_BATCH}
     content: dict[str, Any] = specs.spec(
         model=model,
@@ -104,7 +105,7 @@ def train(folder: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> None:
-    """Free the memory that a finished training still holds."""
+    """Free the memory that a finished training run still holds."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -112,14 +113,14 @@ def free_memory() -> None:
 
 @contextlib.contextmanager
 def corpus_folder() -> Iterator[Path]:
-    """Yield a folder for trainings, with the corpus in `data`."""
+    """Yield a folder for training runs, with the corpus in `data`."""
     with tempfile.TemporaryDirectory() as name:
         specs.write_corpus(Path(name) / "data" / "corpus_text_document", documents=200)
         yield Path(name)
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Make the folder of one training, with the corpus linked into it."""
+    """Make the folder of one training run, with the corpus linked into it."""
     folder = root / name
     (folder / "data").mkdir(parents=True)
     for path in (root / "data").glob("corpus*"):
@@ -311,7 +312,7 @@ def _attempt(action: Any) -> dict[str, Any]:
 
 
 def _leave_groups() -> None:
-    """Leave the process groups of a training that failed, so that the next one can join its own."""
+    """Leave the process groups of a failed training run, so that the next one can join its own."""
     from runbook.training import process_groups
 
     with contextlib.suppress(RuntimeError, AssertionError, ValueError):

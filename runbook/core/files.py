@@ -148,7 +148,7 @@ def free_name(folder: Path, stem: str, suffixes: Sequence[str] = ("",)) -> str:
 
 
 def natural_key(name: Path | str) -> list[tuple[int, int | str]]:
-    """Return a sorting key that puts chunk_2 before chunk_10."""
+    """Return a sort key that puts chunk_2 before chunk_10."""
     parts: list[tuple[int, int | str]] = []
     for part in re.split(r"(\d+)", str(name)):
         if part.isdecimal():

@@ -260,7 +260,7 @@ def _fuses_loss(run: PhaseRun) -> str | None:
 
 
 def _loss_implementation(run: PhaseRun) -> str | None:
-    """Return the implementation, or None if it is the option's default or the loss is not fused."""
+    """Return the fused loss's implementation; None for the option's default or an unfused loss."""
     implementation = run.training.loss_fusion
     return None if implementation in ("auto", _NATIVE_LOSS) else implementation
 

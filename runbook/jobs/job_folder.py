@@ -273,7 +273,7 @@ For the heartbeats of ranks, see `training/health/heartbeat.py`.
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
-    Return None if there is none, or if its time is too far in our future. If the heartbeat was
+    Return None if there is none, or if its time is too far ahead of our clock. If the heartbeat was
     written on this machine since its last boot, uptimes are compared, because clock changes do not
     affect them. Between machines, only clock times can be compared.
     """

@@ -93,7 +93,7 @@ class Queue(ABC):
     """Phrases in the output of a failed submission that mean that the job may be in the queue
     anyway.
 
-    A failed connection is no such case.
+    A failed connection is not one of these.
     """
 
     def refuse(self, script: str) -> None:
@@ -384,8 +384,8 @@ class QueueScheduler(Scheduler):
         """Return the status of the chain's next job.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN, because a second training would start in the same folders if the chain counted as
-        ended.
+        UNKNOWN, because a second training run would start in the same folders if the chain counted
+        as ended.
         """
         if not _chain_goes_on(folder):
             return None

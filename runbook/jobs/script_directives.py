@@ -1,4 +1,4 @@
-"""Parses requests to a queue from a script.
+"""Parses a script's requests to its queue.
 
 They are the directives of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's
 queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau

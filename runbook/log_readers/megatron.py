@@ -284,7 +284,7 @@ class Megatron(LineReader):
         return self._other(line, out)
 
     def quick(self, line: str, out: Assembly) -> bool:
-        """Read a line with the same layout as the last complete record, if nothing is unusual.
+        """Read a line that has the layout of the last complete record and contains nothing unusual.
 
         Millions of lines pass through here, so the method uses a single regular expression and
         plain assignments. Rejected lines take the slow path.

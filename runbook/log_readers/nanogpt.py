@@ -190,7 +190,7 @@ class LlmC(LineReader):
         return True
 
     def _main(self, match: re.Match[str], out: Assembly) -> None:
-        """Take a line of main.log, which is a HellaSwag accuracy, an evaluation, or a step."""
+        """Read a line of main.log, which is a HellaSwag accuracy, an evaluation, or a step."""
         iteration, kind, loss, learning_rate, norm = match.groups()
         if kind == "eval":
             out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1

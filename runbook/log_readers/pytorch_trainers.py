@@ -177,7 +177,7 @@ class Own(LineReader):
             return False
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
-        """Take a line of validation.jsonl or metrics.jsonl."""
+        """Read a line of validation.jsonl or metrics.jsonl."""
         if "perplexity" in values:
             loss = float(values["loss"])
             out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
@@ -293,7 +293,7 @@ class DeepSpeed(LineReader):
         return self.open
 
     def _steps(self, match: re.Match[str], out: Assembly) -> None:
-        """Take `steps: N loss: .. iter time (s): .. samples/sec: ..`."""
+        """Read `steps: N loss: .. iter time (s): .. samples/sec: ..`."""
         iteration, loss, unit, step_time, samples_per_second = match.groups()
         record = self._at(int(iteration), out)
         record.take("loss", loss)
@@ -318,7 +318,7 @@ class DeepSpeed(LineReader):
             record.mark("samples_per_second_is_running_average")
 
     def _step(self, match: re.Match[str], out: Assembly) -> None:
-        """Take `step=N, skipped=M, lr=[..`, where M counts from the start of the training."""
+        """Read `step=N, skipped=M, lr=[..`, where M counts from the start of the training."""
         iteration, skipped, learning_rate = match.groups()
         record = self._at(int(iteration), out)
         record.learning_rate = float(learning_rate)

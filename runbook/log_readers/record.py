@@ -49,7 +49,7 @@ class Record:
     ) -> None:
         """Set fields from the values of a log.
 
-        A number that is already set stays. `names` maps the log's keys to our fields; without it,
+        A number that is already set is kept. `names` maps the log's keys to our fields; without it,
         the keys are our field names. `milliseconds` is converted to seconds, and
         `tokens_per_second_per_device` also adds a state.
         """

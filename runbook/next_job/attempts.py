@@ -190,7 +190,7 @@ def _without_numbers(error: str) -> str:
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank hung, by the cause that the log names before that, if there is one.
+    """Explain a rank's hang by the cause that the log names before it, if there is one.
 
     A job that completed steps may have survived that cause, so it still counts as hung.
     """
@@ -212,7 +212,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank was killed, by the cause that the log names, if there is one.
+    """Explain why a rank was killed by the cause that the log names, if there is one.
 
     The job still counts as killed, unless it completed no step and the cause can kill a process and
     must be fixed before a restart.

@@ -61,9 +61,9 @@ SOURCE_FOLDERS = (
 
 
 def look_at_sources() -> Facts:
-    """Return the folder and a check sum of each package's source files.
+    """Return the folder and a checksum of each package's source files.
 
-    Two checkouts may have the same version but different files. The check sum covers names and
+    Two checkouts may have the same version but different files. The checksum covers names and
     sizes, and outside of an installer's folder also the contents. Packages that are missing, or
     were not reached in time, are left out.
     """
@@ -100,7 +100,7 @@ def _folder_of(source: SourceFolder) -> Path | None:
 
 
 def _checksum(folder: Path, deadline: float) -> str | None:
-    """Return a check sum of the Python files below a folder.
+    """Return a checksum of the Python files below a folder.
 
     Return None if the deadline passes before the last file is read.
     """

@@ -1,8 +1,8 @@
 """`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: the copy on this node.
 
-A job starts it once on each node. `ensure` writes one line of JSON to its output, and text for
-people to its errors. It exits with 0 if the node has a Python (its copy, or the shared one), and
-with 2 if the node must not run; see docs/local-environment.md.
+A job starts it once on each node. `ensure` writes one line of JSON to standard output, and text for
+people to standard error. It exits with 0 if the node has a Python (its copy, or the shared one),
+and with 2 if the node must not run; see docs/local-environment.md.
 """
 
 from __future__ import annotations

@@ -38,10 +38,10 @@ def lock_file(copy: Path) -> Path:
 def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.ExitStack) -> bool:
     """Return whether the copy is ready, and hold its lock until the stack ends.
 
-    If the copy is ready, the lock is shared, so that nobody can remove the copy. A training holds
-    it for days, so processes that find a copy ready must not wait. If the copy is not ready, the
-    lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy does not
-    become ready.
+    If the copy is ready, the lock is shared, so that nobody can remove the copy. A training run
+    holds it for days, so processes that find a copy ready must not wait. If the copy is not ready,
+    the lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy does
+    not become ready.
     """
     stream = stack.enter_context(lock_file(copy).open("a"))
     began = time.monotonic()

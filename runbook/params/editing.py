@@ -90,7 +90,7 @@ def _layer(text: str, where: str) -> Layer:
 
 
 def _our_names(path: Sequence[str]) -> Sequence[str]:
-    """Return the path with our names: `jobs.3` is jobs.smoke."""
+    """Return a key path with our section names: `jobs.3` is jobs.smoke."""
     with contextlib.suppress(ValueError):
         return full_path(path)
     return path

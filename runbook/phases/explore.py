@@ -191,7 +191,7 @@ class OpenPlan:
 
     @property
     def time(self) -> Table:
-        """The planned speed and duration of both trainings.
+        """The planned speed and duration of both training runs.
 
         An empty cell means unknown; the table's notes give the reason.
         """

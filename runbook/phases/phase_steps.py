@@ -115,7 +115,7 @@ def _training_inputs(run: PlannedRun, training: str) -> Inputs:
 
 
 def analysis_inputs(run: PlannedRun) -> Inputs:
-    """Return the outputs of both trainings."""
+    """Return the outputs of both training runs."""
     return {training: output_checksums(run, train_name(training)) for training in (SMOKE, FULL)}
 
 

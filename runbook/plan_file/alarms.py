@@ -193,7 +193,7 @@ def _make(
 
 @dataclass(frozen=True)
 class Rise:
-    """Limits that a rise of the loss over many records must exceed so as not to be noise."""
+    """Limits for a rise of the loss over many records; a smaller rise counts as noise."""
 
     records: int
     share: float
@@ -492,8 +492,8 @@ class LossWatch:
     def _look_at_fall(self, iteration: int) -> Iterator[Alarm]:
         """Report a plateau: the newer half of the curve fell far less than the quarter before it.
 
-        Noise does not hide that a loss falls. A healthy loss falls by a similar amount in each
-        doubling of the steps, and by more while the learning rate decays.
+        Noise cannot hide a falling loss. A healthy loss falls by a similar amount in each doubling
+        of the steps, and by more while the learning rate decays.
         """
         count = len(self._all)
         width = len(self._all) // 10
@@ -523,7 +523,7 @@ class GrowthWatch:
 
     What a filling cache or a warming machine adds grows more and more slowly, and noise returns to
     its mean; neither is steady growth. With `widens`, the number of records per level doubles each
-    time, so that the levels cover the whole training; otherwise they cover the newest records.
+    time, so that the levels cover the whole training run; otherwise they cover the newest records.
     """
 
     def __init__(

@@ -225,7 +225,7 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Duration:
-    """Length of the whole training over all segments, in the three usual units."""
+    """Length of the whole training run over all segments, in the three usual units."""
 
     iterations: int
     samples: int

@@ -112,8 +112,8 @@ class Search:
 def search(choice: Choice, tokens: float = 0.0) -> Search:
     """Try every layout of the model over the nodes.
 
-    `tokens` is the length of the whole training, from which days and cost are computed; if it is 0,
-    neither is reported.
+    `tokens` is the length of the whole training run, from which days and cost are computed; if it
+    is 0, neither is reported.
     """
     device = modelled_device(choice)
     if isinstance(device, str):

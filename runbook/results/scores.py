@@ -107,7 +107,7 @@ def show_score(value: float | None) -> str:
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
     """Return a run's scores, without those by type of minimal pair.
 
-    Empty if nothing was measured.
+    The result is empty if nothing was measured.
     """
     return as_scores(read_scores(folder))
 

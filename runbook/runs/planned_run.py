@@ -53,12 +53,12 @@ class PlannedTraining:
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """The trainer's inputs for this training."""
+        """The trainer's inputs for this training run."""
         return self.run.plan.phases[self.phase]
 
     @property
     def job(self) -> Job:
-        """The resources that jobs of this training request."""
+        """The resources that jobs of this training run request."""
         return self.settings.job(self.phase)
 
     @property

@@ -33,7 +33,7 @@ An event's fields fill in the values of its message.
 
 
 class AlertSender:
-    """Sends alarms of one training run to its channels.
+    """Sends a training run's alarms to its channels.
 
     A slow or broken channel does not delay the training.
     """

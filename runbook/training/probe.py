@@ -52,7 +52,7 @@ MEETING_SECONDS = 120
 The slowest node has to import torch and megatron-core from a cold file system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra time in which torch's own time-out can take effect, because torch's error is more
+"""Extra time in which torch's own timeout can take effect, because torch's error is more
 informative.
 """
 UNUSED_GROUPS = ("EXPERT", "HYBRID")

@@ -245,7 +245,7 @@ _long_actions = itertools.count()
 
 
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
-    """Run an action on the first rank, even if it takes longer than the process groups' time-out.
+    """Run an action on the first rank, even if it takes longer than the process groups' timeout.
 
     The other ranks wait at the store, outside of any collective. The waiting ranks give up if rank
     0 has shown no sign of life for `silence_seconds`.
@@ -331,9 +331,9 @@ def _wait_for_first(
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""Extra time after torch's own time-out.
+"""Extra time after torch's own timeout.
 
-That time-out does not cover a server that accepts a connection and never answers.
+That timeout does not cover a server that accepts a connection and never answers.
 """
 
 _RENDEZVOUS_CAUSES = {

@@ -44,7 +44,7 @@ class TokenFile:
 
 
 def check_token_files(spec: PhasePlan) -> dict[str, int]:
-    """Return the number of tokens by file.
+    """Return the number of tokens in each file.
 
     Raise `RefusedError` if a file is missing, damaged or too short, or has the wrong type or
     vocabulary.

@@ -1,4 +1,4 @@
-"""Shows the output of a cell that is running or has ended on a page that is opened again.
+"""Shows the output of a cell, running or ended, when its page is opened again.
 
     forget = show_to_new_pages(display_id, bundle, joined=None)
     bundle() -> the current output of the cell

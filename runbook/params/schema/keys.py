@@ -118,7 +118,7 @@ def job_section(word: str) -> str:
 
 
 def full_path(path: Sequence[str]) -> tuple[str, ...]:
-    """Return a path of keys with our names: `jobs.3` becomes jobs.smoke.
+    """Return a key path with our section names: `jobs.3` becomes jobs.smoke.
 
     Raise `ValueError` if `jobs` has no such phase or key.
     """

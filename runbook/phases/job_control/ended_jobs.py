@@ -41,7 +41,7 @@ def read_attempt(
 def decision_of_job(folder: JobFolder) -> Decision | None:
     """Return the decision that a job made when it ended.
 
-    None if it has no successors and no spare nodes.
+    Return None if it has no successors and no spare nodes.
     """
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):

@@ -101,7 +101,7 @@ class Ladder:
 
     @property
     def seconds(self) -> float | None:
-        """Return the planned total time of all rungs, including their starts.
+        """Return the planned total time of all rungs, including start-up.
 
         Return None if the time of a rung is unknown.
         """
@@ -113,7 +113,7 @@ class Ladder:
 
     @property
     def device_hours(self) -> float | None:
-        """Return the planned device-hours of all rungs, including their starts."""
+        """Return the planned device-hours of all rungs, including start-up."""
         hours = []
         for rung in self.rungs:
             if rung.device_hours is not None:
@@ -127,7 +127,7 @@ class Ladder:
 
 
 def starts_seconds(count: int) -> float:
-    """Return the planned wall time for starting this many rungs."""
+    """Return the planned wall time for the start-up of this many rungs."""
     return START_SECONDS * count + FIRST_RUNG_SECONDS
 
 

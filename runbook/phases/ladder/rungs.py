@@ -141,7 +141,7 @@ def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
 
 @dataclass(frozen=True)
 class LadderRung:
-    """A small training: its shape, length, batch and learning rates."""
+    """A small training run: its shape, length, batch and learning rates."""
 
     number: int
     layers: int

@@ -254,7 +254,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
-    """Return every value that was set in neither the defaults nor the site file, as it was written."""
+    """Return, as written, every value that comes from neither the defaults nor the site file."""
     layers = ("run file", "variant", SCALED_DOWN, *GIVEN)
     chosen = {}
     for key in settings.values():

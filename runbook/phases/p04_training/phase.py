@@ -160,7 +160,7 @@ def continue_text(
 
 @step(takes=lambda opened: (opened.training, opened.session))
 def judge(training: PlannedTraining, session: Session) -> CheckTable:
-    """Check the finished training against its rules."""
+    """Check the finished training run against its rules."""
     trained = training_results.read_results(training.folder, training.run.plan, PHASE)
     session.add_results(trained.results())
     steps = gates.steps_check(trained.history, training.phase_plan.duration.iterations)
@@ -179,13 +179,13 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
 
 
 def stops(training: PlannedTraining) -> list[Event]:
-    """Return an event for every point at which this training stopped after a save."""
+    """Return an event for every point at which this training run stopped after a save."""
     events = read_events(training.events_path, PHASE)
     return events_named(events, "stopped")
 
 
 def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
-    """Check that each resume continued this training, and not a different one in the same folder.
+    """Check that each resume continued this training run, not a different one in the same folder.
 
     Return no check if the training never resumed.
     """

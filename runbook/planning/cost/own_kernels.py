@@ -25,7 +25,7 @@ class OwnKernels:
     logit_bytes: float
     """Bytes per token and vocabulary entry for the loss and its gradient."""
     least_logit_bytes: float
-    """The bytes per logit that the kernels must read and write at the least."""
+    """The fewest bytes per logit that the kernels can read and write."""
     gradient_bytes: float
     """Bytes per parameter for adding a micro-batch's gradients to their sums, in addition to the
     matrix products.

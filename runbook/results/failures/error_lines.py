@@ -1,6 +1,6 @@
 """Decides whether a line reports an error, or says that the program continues without an error.
 
-Programs use words like "failed" also when they announce something: an optional package that is not
+Programs also use words like "failed" when they announce something: an optional package that is not
 installed, a setting, or how they continue without a file. Such words count only in a line that
 reports an error.
 """

@@ -1,9 +1,9 @@
 """Large pages for the memory of a process that only tokenizes.
 
 Loading an encoder touches 100 MB for the first time. With pages of 4 KiB, that costs 20,000 page
-faults, and the tables of the encoder need many entries of the processor's page cache. Large pages
-saved a tenth of the CPU time for 20 or 160 MB of text at load 8, and less on a quiet machine (AMD
-EPYC, virtual machine, 2026-11-28).
+faults, and the tables of the encoder need many entries in the processor's translation buffer (TLB).
+Large pages saved a tenth of the CPU time for 20 or 160 MB of text at load 8, and less on a quiet
+machine (AMD EPYC, virtual machine, 2026-11-28).
 """
 
 import ctypes

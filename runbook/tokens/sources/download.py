@@ -82,7 +82,7 @@ def download(
     A file that already has the expected size is not fetched again.
 
     Raises:
-        DataError: the list cannot be had, the disk is too small, or files are missing at the end
+        DataError: the list cannot be fetched, the disk is too small, or files are missing at the end
             (each by name).
         HeldError: another download to this folder is running.
     """

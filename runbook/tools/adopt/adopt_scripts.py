@@ -157,7 +157,7 @@ class AdoptReport:
         return rows
 
     def _launch_rows(self) -> list[Row]:
-        """Return a row for each training that the script starts, and mark the adopted one."""
+        """Return a row for each training run that the script starts, and mark the adopted one."""
         adopted = self.adopted
         places = adopted.script.places
         rows: list[Row] = []

@@ -326,7 +326,7 @@ _READ_AS_CONFIG = ("torchtitan", "nanotron", "GPT-NeoX", *_RECIPES)
 
 
 def _config_of(script: Script, framework: str) -> str:
-    """Return advice on how to adopt another framework's training configuration.
+    """Return advice on how to adopt the configuration file of another framework's training run.
 
     Return '' if adopt cannot read this framework's configurations.
     """
@@ -499,7 +499,7 @@ def _gives_sizes(arguments: Sequence[Word]) -> bool:
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
     """Ask for the model if nothing in the source identifies it.
 
-    The question names those of the program's files that may.
+    The question names those of the program's files that may identify it.
     """
     findings.unknown_model = why
     launch = _last(launches)

@@ -223,7 +223,7 @@ def key_of(name: str) -> str:
 
 
 def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings) -> None:
-    """Report the exports among `values` that no document's script reads."""
+    """Report the exported variables among `values` that no script in the documents reads."""
     read_names = {"NODES", *_READ, *_ATTENTION, *_SPECIAL, *_HANDLED_ELSEWHERE, *_OURS}
     for key in all_keys().values():
         read_names.update(key.documents)

@@ -152,7 +152,7 @@ def _length(findings: Findings, _: Models) -> bool:
 
 
 def _count_whole_warmup(iterations: int, findings: Findings) -> None:
-    """Give the warm-up in steps if it lasts for the whole training.
+    """Give the warm-up in steps if it lasts for the whole training run.
 
     As a fraction of the decay, it would grow with the decay.
     """

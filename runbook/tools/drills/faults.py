@@ -115,7 +115,7 @@ class Faults:
     def flipped_bit(self, part: str, layer: int) -> tuple[int, int] | None:
         """Return the element and the bit to flip in a tensor.
 
-        A fault flips a single bit in each computation of the gradients.
+        In each computation of the gradients, a fault flips a single bit.
         """
         for fault in self._flips:
             if fault.holds("part", part) and fault.holds("layer", layer):

@@ -50,7 +50,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """Check the rules that apply to every training that reaches its end."""
+    """Check the rules that apply to every training run that reaches its end."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -269,7 +269,7 @@ def same_failure(bench: Bench) -> DrillEnding:
 
 TIMEOUT_SECONDS = 4
 MARGIN_SECONDS = 15
-"""Tolerance beyond the time-out, because a busy machine starts and ends processes slowly."""
+"""Tolerance beyond the timeout, because a busy machine starts and ends processes slowly."""
 
 
 def rendezvous(bench: Bench) -> DrillEnding:

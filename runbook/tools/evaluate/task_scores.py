@@ -130,7 +130,7 @@ def score(run_folder: Path, request: Wish) -> Table:
     names = _known_names(manager, request.tasks)
     newest = newest_checkpoint(run_folder / spec.checkpoint.folder)
     checkpoint = newest.name if newest else ""
-    # While a training is running, the name distinguishes its checkpoints.
+    # While training is under way, the name distinguishes its checkpoints.
     training = (
         f"{phase_step(PlannedRun(settings, plan, run_folder), PHASE).fingerprint} {checkpoint}"
     )

@@ -187,7 +187,8 @@ _DOMAIN = re.compile(
 def _domain(match: re.Match[str]) -> str:
     """Return `[host]` for a host with a domain.
 
-    A host with a path or port after it is an address, such as an image in a registry.
+    A host followed by a port or a path is treated as an address, for example that of a container
+    image.
     """
     if _is_public(match["host"].lower(), match["path"]):
         return match[0]

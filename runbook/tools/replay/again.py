@@ -45,7 +45,7 @@ class ReplayJob:
 
     @property
     def is_done(self) -> bool:
-        """Return whether this step of this training has already been replayed.
+        """Return whether this step of this training run has already been replayed.
 
         Replays of another phase or of an earlier run are ignored.
         """
@@ -59,7 +59,7 @@ class ReplayJob:
 
     @property
     def training(self) -> str:
-        """Return the phase and the fingerprint, which together identify this training."""
+        """Return the phase and the fingerprint, which together identify this training run."""
         return f"{self.phase.phase} {self.phase.fingerprint}"
 
     def command(self, processes: int, *, launcher: bool) -> list[str]:

@@ -23,7 +23,7 @@ Within this range, they count as the same model.
 
 
 class DescribedTraining(NamedTuple):
-    """A training as input for the step model."""
+    """A training run as input for the step model."""
 
     setup: StepSetup
     table_shape: ModelShape | None

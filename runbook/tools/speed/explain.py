@@ -1,4 +1,4 @@
-"""Explains a slow training by dividing the gap between expected and reached step time into parts.
+"""Explains a slow training run: divides the gap between expected and reached step time.
 
 All times are for a step with the run's own operations, so that they can be compared with figures
 for a different batch size or model.
@@ -215,7 +215,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return the known values if no step model covers the training, with the `reason`."""
+    """Return what is known if no step model covers the training, together with the `reason`."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     named = [*signs(text, reached)]

@@ -1,4 +1,4 @@
-"""Translates a described training for the planner, which computes memory and layouts."""
+"""Translates a described training run for the planner, which computes memory and layouts."""
 
 import math
 from dataclasses import replace
@@ -22,7 +22,7 @@ does.
 
 
 def choice_of(setup: StepSetup) -> Choice:
-    """Return a described training as input for the planner."""
+    """Return a described training run as input for the planner."""
     layout = setup.layout
     devices_per_node = math.gcd(layout.world_size, setup.device.devices_per_node)
     return Choice(
@@ -47,7 +47,7 @@ def fits_device(setup: StepSetup) -> bool:
 
 
 def _model(shape: ModelShape) -> Model:
-    """Return the model of a described training, with every field that its shape states.
+    """Return the model of a described training run, with every field that its shape states.
 
     All other fields have a GPT's defaults. If stated fields were ignored, a Llama model would lack
     its output layer.

@@ -229,7 +229,7 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Return the row with the parameter count of the catalogue's model that its name contains."""
+    """Return the row with the parameter count of the catalogue model that the row names."""
     if row.billions:
         return row
     name = _catalogue_name(row.model, models)

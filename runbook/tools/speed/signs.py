@@ -138,8 +138,8 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
 def distinct_lines(text: str) -> str:
     r"""Return the lines of a text without those that differ from an earlier line only in digits.
 
-    A log has a line for each of its steps, and no words that its first line does not have. Lines
-    with numbers that identify a cause are kept.
+    The lines about steps all have the same words, so only the first of them is kept. Lines with
+    numbers that identify a cause are kept.
 
     >>> distinct_lines("8 nodes, 2 slow\nstep 1 | 5.1 s\nstep 2 | 5.2 s\nend")
     '8 nodes, 2 slow\nstep 1 | 5.1 s\nend'
@@ -211,7 +211,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
 
 
 def _peak_of_another_device(text: str) -> str:
-    """Return the device whose peak a text's MFU is divided by, if the text has another device, or ''.
+    """Return the device whose peak a text's MFU is based on, if it trains on a different one, or ''.
 
     >>> _peak_of_another_device("mfu 11% on 8 4090: the peak is that of the h100")
     'h100'

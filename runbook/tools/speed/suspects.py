@@ -1,4 +1,4 @@
-"""Causes that a slow training's set-up makes likely, although no word of its text names them.
+"""Causes that a slow training run's set-up makes likely, although no word of its text names them.
 
 A suspect has no estimated time and comes last. It is listed only if the text says that the training
 is slow, and if fewer causes were found than an answer lists.

@@ -24,7 +24,7 @@ class WholeWeights:
     shards: torch_dist.StoredShards
 
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
-        """Return the key in the checkpoint of each named weight.
+        """Return each named weight's key in the checkpoint.
 
         With `masters`, it is the key of the optimizer's float32 copy if there is one.
         """

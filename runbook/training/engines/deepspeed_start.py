@@ -59,8 +59,7 @@ def import_deepspeed() -> Any:
     logger.setLevel(logging.ERROR)
     for handler in logger.handlers:
         if isinstance(handler, logging.StreamHandler):
-            # Standard output is the training log, so DeepSpeed must not write to it, so DeepSpeed
-            # must not write to it
+            # Standard output is the training log, so DeepSpeed must not write to it
             handler.setStream(sys.stderr)
 
     # DeepSpeed would compile a C++ extension in every process for sums over shared memory, although
@@ -98,7 +97,7 @@ def initialize_engine(
             config=config,
         )
 
-    # DeepSpeed gives its own process groups torch's default time-out of half an hour.
+    # DeepSpeed gives its own process groups torch's default timeout of half an hour.
     timeout = datetime.timedelta(seconds=spec.limits.process_group_timeout_seconds)
     for group in list(distributed_c10d._world.pg_map):
         distributed_c10d._set_pg_timeout(timeout, group)

@@ -352,7 +352,7 @@ class TrainingEngine(abc.ABC):
         return contextlib.nullcontext()
 
     def sharded_state(self) -> State:
-        """Return weights and optimizer state as sharded tensors, with the data to save.
+        """Return the weights and the optimizer state as sharded tensors that hold the data to save.
 
         The optimizer state of each weight is gathered on the replica that writes it. The other
         replicas have only a description of it without data. Writing the weights is distributed in

@@ -191,7 +191,7 @@ class HangReports:
 STACK_SECONDS = 6.0
 """Longest wait for the stacks of a hung rank.
 
-A rank is ended at 0.6 of a time-out of at least 20 s, so at least 8 s remain until the others time
+A rank is ended at 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others time
 out.
 """
 STACK_LINES = 40
@@ -294,7 +294,7 @@ class Watchdog:
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Raise the time-out of the process groups if steps take long.
+        """Raise the timeout of the process groups if steps take long.
 
         The groups must not end a rank before the watchdog does.
         """
@@ -556,7 +556,7 @@ That thread notices by itself when its partner is lost.
 
 
 def raise_timeouts(seconds: float) -> None:
-    """Set the time-out of this rank's groups, except for groups that keep their own."""
+    """Set the timeout of this rank's groups, except for groups that keep their own."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_names):

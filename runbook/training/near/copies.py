@@ -451,7 +451,7 @@ class NearCopies:
     # Methods used at the end
 
     def begin_lineage(self) -> None:
-        """Remove all copies after a rollback, because training has abandoned their course."""
+        """Remove all copies after a rollback, because their steps have been abandoned."""
         self.lineage = share_value(secrets.token_hex(8))
         self._loaded = None
         self.end()

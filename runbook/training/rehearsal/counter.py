@@ -155,7 +155,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> None:
         self._add(KERNELS, 1)
         self._add(kind, flops)
-        # Attention has a rate of its own, which includes the bytes that it moves.
+        # Attention's own rate already accounts for the bytes that it moves.
         self._add(MOVED, 0 if kind == ATTENTION else _tensor_bytes(tensors))
 
     def _add(self, kind: str, number: int) -> None:

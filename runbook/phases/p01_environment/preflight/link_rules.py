@@ -93,7 +93,7 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
-    """Return every link that was tried, and why a node did not report on a pair of nodes."""
+    """Return every link that was tried, and why any pair of nodes gave no report."""
     links = []
     silent = {}
     for part in answers.parts(PEERS):

@@ -94,8 +94,8 @@ OF_TORCH_ITSELF = ("libtorch", "libc10")
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
     """Check that LD_LIBRARY_PATH does not replace one of torch's libraries with an older one.
 
-    torch was imported in spite of the replacement, so an older system library, as compiler modules
-    provide it, is only a warning. Only a library of a different torch is a defect.
+    torch was imported in spite of the replacement, so an older system library, such as those that
+    compiler modules provide, is only a warning. Only a library of a different torch is a defect.
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,

@@ -589,7 +589,7 @@ JOB_RULES = (
             "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
             "couldn't find it in the cached files"
         ),
-        # wget announces a download. The number of the file contains 404, which is no status.
+        # wget announces a download. The file's number contains 404, which is not a status code.
         counterexample="--2024-09-08 22:57:37--  https://huggingface.co/datasets/a/resolve/main/part_140460.jsonl",
         source="hustvl/Matte-Anything#15",
     ),
