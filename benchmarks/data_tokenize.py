@@ -296,11 +296,11 @@ def main() -> None:
     parser.add_argument(
         "--text",
         type=Path,
-        help="English of your own, as JSON lines, in place of the made-up corpora",
+        help="your own English text, as JSON lines, instead of the generated corpora",
     )
     parser.add_argument("--only", nargs="+", help="prose or code")
     parser.add_argument(
-        "--folder", type=Path, help="keep the corpora here, and take them from here"
+        "--folder", type=Path, help="folder in which the corpora are kept for later calls"
     )
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()

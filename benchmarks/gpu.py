@@ -63,7 +63,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=SECONDS, help="deadline of the whole call")
     parser.add_argument("--stages", nargs="+", default=names, choices=names)
     parser.add_argument(
-        "--jobs", nargs="+", default=[], metavar="TEXT", help="only jobs whose `stage name` has one"
+        "--jobs",
+        nargs="+",
+        default=[],
+        metavar="TEXT",
+        help="only jobs whose `stage name` contains a TEXT",
     )
     parser.add_argument("--commit", default=os.environ.get("RUNBOOK_COMMIT", ""))
     parser.add_argument("--rehearse", action="store_true", help="tiny models, on a CPU")

@@ -88,7 +88,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--all", action="store_true", help="also the ones that take several GiB and minutes"
+        "--all", action="store_true", help="also the rows that take several GiB and minutes"
     )
     parser.add_argument("--deepspeed", action="store_true", help="the other engine, ZeRO 0 to 3")
     given = parser.parse_args()

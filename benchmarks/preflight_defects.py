@@ -156,7 +156,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
 def main() -> int:
     """Try every defect, or those that the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.preflight_defects")
-    parser.add_argument("names", nargs="*", help="defects by name; all of them without any")
+    parser.add_argument("names", nargs="*", help="names of defects (default: all)")
     parser.add_argument(
         "--healthy", action="store_true", help="the settings of tests/slurm/healthy.py instead"
     )

@@ -63,7 +63,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="End each document with the end-of-document token (default), or not.",
 )
 @click.option(
-    "--eod-token", default="", help="Name of that token, if the tokenizer has an unusual one."
+    "--eod-token", default="", help="Name of the end-of-document token, if it is an unusual one."
 )
 @click.option(
     "--text-key", default="text", show_default=True, help="Key of the text in each record."

@@ -23,7 +23,7 @@ from runbook.cli.output import show
     "checkout",
     type=click.Path(path_type=Path, exists=True, file_okay=False, resolve_path=True),
     metavar="CHECKOUT",
-    help="Instead, start the document's own program in this folder by the rendered rank.sh, with a "
+    help="Instead, start the document's own program in this folder with the rendered rank.sh and a "
     "tiny model on CPUs.",
 )
 @click.option(

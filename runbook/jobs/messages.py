@@ -121,7 +121,7 @@ class JobMessage(Message):
     )
     PERHAPS_QUEUED_AGAIN = "{reason}; the queue says {job}, so it may be queued again"
     PREPARATION_SECRET = (
-        "preparation.secret is no reference to a secret: write env:NAME or file:PATH."
+        "preparation.secret is not a reference to a secret: write env:NAME or file:PATH."
     )
     PROCESSES_LEFT = (
         "; {num_running} of its processes are still running; cancelling the job ends them"

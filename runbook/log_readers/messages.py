@@ -16,12 +16,12 @@ class LogMessage(Message):
         "'gpt3-runbook[data]', or unpack it first with `zstd -d {name}`."
     )
     COPIES_DROPPED = "records printed by several ranks, counted once"
-    NOT_A_RECORD = "lines that mention a step and a loss but are no record this version can read"
-    BROKEN_NUMBER = "lines like a record, of which a number cannot be read"
+    NOT_A_RECORD = "lines that mention a step and a loss but that this version cannot read"
+    BROKEN_NUMBER = "lines that look like a record but contain an unreadable number"
     COUNTED = "{count} x {note}"
     MISSED_LINES = "{count} {kind}, the first at line {first_line}"
     LOG_EMPTY = "{path} is empty"
     LOG_CUT_OFF = (
         "{path} ends in the middle of its compressed data ({problem}): what came before was read"
     )
-    ACCURACY_IS_NO_LOSS = "eval_accuracy of {benchmark} is no loss of a language model: left out"
+    ACCURACY_IS_NO_LOSS = "eval_accuracy of {benchmark} is not a language model's loss: left out"

@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class CopyMessage(Message):
     """Messages about the copy of a packed environment on a node."""
 
-    ARCHIVE_GONE = "{path} is not there"
+    ARCHIVE_GONE = "{path} does not exist"
     COPY_IN_USE = "{copy} stays: another job uses it"
     COPY_NOT_FINISHED = "another process has not finished {copy} in {seconds:g} s"
     COPY_NOT_READY = (
@@ -29,12 +29,14 @@ class CopyMessage(Message):
         "{executable} belongs to the system, which each node has itself. Let the site's `python` "
         "name an interpreter of a virtual or conda environment."
     )
-    NOT_PACKED_YET = "{path} is not there: the job was submitted before the environment was packed"
+    NOT_PACKED_YET = (
+        "{path} does not exist: the job was submitted before the environment was packed"
+    )
     NO_COPY = "no copy of the Python environment ({problem}): {detail}"
     NO_PROGRAM = "this node has no program {programs}"
     NO_ROOM_FOR_BYTES = "{root} has {free} free, and the environment takes {needed}"
     NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, and the environment has {needed:,}"
-    PATH_NOT_ABSOLUTE = "{folder} is no absolute path on this node: a variable in it is not set"
+    PATH_NOT_ABSOLUTE = "{folder} is not an absolute path on this node: a variable in it is not set"
     PRESENT = "the Python environment is there: {folder} ({seconds:.1f} s)"
     REFUSED = (
         "{reason}. The shared environment is not the one that was packed, so this node would run "

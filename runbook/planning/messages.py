@@ -52,7 +52,7 @@ class PlanningMessage(Message):
     DEVICE_READ_AS = "{device} is treated as {name}"
     MEMORY_NOT_KNOWN = "memory not known"
     PEAK_OF_DEVICE = "{peak:g} TFLOP/s in {precision}"
-    NO_PEAK_KNOWN = "no {precision} peak known"
+    NO_PEAK_KNOWN = "no {precision} peak is known"
     WRITE_DEVICE = "write hardware.device as in the table ({names})"
     WRITE_MEMORY = "write hardware.device_memory (40GiB)"
     WRITE_PEAK = (
@@ -136,7 +136,7 @@ class PlanningMessage(Message):
     LABEL = '"{label}" is {rounded}: {parameters:,} parameters by count'
     LABEL_TOO_LARGE = "; the label says {ratio:.1f} times as many"
     LABEL_TOO_SMALL = "; the label says {ratio:.0%} of that"
-    POWER = "{watts:.0f} W a device (board power of the datasheet) for all of the time"
+    POWER = "{watts:.0f} W per device (the datasheet's board power) all the time"
     POWER_NOT_KNOWN = "the power of {device} is unknown"
     SMOKE_TEST_TIME = "about {duration}"
     START_AND_STEPS = "{start_up} to start (assumed), {steps} of steps; queue not counted"

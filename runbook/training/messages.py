@@ -49,7 +49,7 @@ class TrainingMessage(Message):
     COLLECTIVE = "{name} {number} of group {group} ({purpose})"
     COMMAND_NOT_ALLOWED = (
         "training.{key} is not started; the training continues. It is in the run file, but not in "
-        "your own {allowed}. If you wrote or read it: {error}"
+        "your own {allowed}. If you wrote it, or have read it and trust it: {error}"
     )
     COMMON_STATE_TOO_LARGE = (
         "{path} has a {common_state} of {length:,} bytes, which is too large for plain data"

@@ -101,12 +101,10 @@ class AdoptMessage(Message):
     SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
     TOML_NOT_READABLE = "{file_name} cannot be read as TOML: {name}."
     TOO_MANY_KEYS = (
-        "{file_name} has more than {most_values:,} keys, so it is not a configuration of a "
-        "training."
+        "{file_name} has more than {most_values:,} keys, so it is not a training configuration."
     )
     TOO_MANY_VALUES = (
-        "{file_name} has more than {most_nodes:,} values, so it is not a configuration of a "
-        "training."
+        "{file_name} has more than {most_nodes:,} values, so it is not a training configuration."
     )
     TWO_CONFIGURATIONS = (
         "{name} and {others}: only YAML files can form one configuration together. Give one file."
@@ -121,7 +119,10 @@ class AdoptMessage(Message):
     FILE_NOT_READABLE = "it cannot be read ({reason})"
     FURTHER_TRAININGS = "{name} has options for further trainings, which are not read: {sections}"
     FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
-    GAVE_UP = "{job} ended with exit code {exit_code} before a training; its `exit` was ignored"
+    GAVE_UP = (
+        "{job} ended with exit code {exit_code} before it started a training run; its `exit` was "
+        "ignored"
+    )
     GIVEN_TWICE = (
         "{name} gives {argument} as {earlier} in line {earlier_line} and {last} in line {line}: "
         "the last value is used"
@@ -172,5 +173,5 @@ class AdoptMessage(Message):
         "{variables} may contain more options, but nothing sets them{files}: give the file that "
         "sets them after the script"
     )
-    UNSET_BECAUSE_OF_FILES = " ({files} is sourced and not here)"
+    UNSET_BECAUSE_OF_FILES = " ({files} is sourced, but not available here)"
     VOCABULARY_OF_MODEL = "model {model} has {vocabulary}: paste the entry, and set model"

@@ -16,7 +16,7 @@ class ReplayMessage(Message):
     STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."
     FIRST_STEP = "The first step that differs is {step}: the loss was {loss!r} and is {again!r}"
     OTHER_PROGRAM_OF_RANK = (
-        "rank {rank} on {host} had other versions or code than rank 0 in the run"
+        "rank {rank} on {host} had different versions or code from rank 0 in the run"
     )
     OTHER_SAMPLES_LATER = "{first}; ranks {ranks} read other samples after the first micro-batch."
     SAME_FIRST_MICRO_BATCH = (
