@@ -15,7 +15,7 @@ HEAD = f"""# {TITLE}
 
 1. Read the last lines of the cell or of the command: they name the cause, the rule and a remedy.
 2. `runbook logs RUN` shows what the newest job wrote; `runbook logs FILE...` reads any training log, also of another
-   program, and names every failure below that it finds, with its line. Where no rule knows the cause, it shows the first
+   program, and names every failure below that it finds, with its line. If no rule recognizes the cause, it shows the first
    error and gives no remedy.
 3. `runbook status RUN` shows how each job ended, `runbook doctor` what this machine lacks.
 4. Once the cause is fixed, run the cell or `runbook run RUN` again. Finished work is not repeated, and a training

@@ -39,7 +39,7 @@ LIMITS = FailureKind(
 TIMEOUT = FailureKind(
     name="collective timeout",
     remedy=(
-        "Look for the rank that stopped first: its own log ends earlier or names another failure. "
+        "Look for the rank that stopped first: its own log ends earlier or names a different failure. "
         "If no rank did, test the network between the nodes. Raise "
         "training.process_group_timeout only if a step can take that long."
     ),
@@ -175,8 +175,8 @@ MODULE = FailureKind(
 NAN = FailureKind(
     name="NaN in the loss",
     remedy=(
-        "Resume from the last good checkpoint with a lower learning rate or other data. Under "
-        "fp16 try bf16."
+        "Resume from the last good checkpoint with a lower learning rate or other data. With "
+        "fp16, try bf16."
     ),
 )
 LOSS_SCALE = FailureKind(
