@@ -196,7 +196,7 @@ class JobReason(Message):
     AT = " at {request}"
 
     CHECKPOINT_WITHOUT_TRACKER = (
-        "{checkpoint} is there and {tracker} is not: the program would start from random weights. "
+        "{checkpoint} exists but {tracker} does not: the program would start from random weights. "
         "Restore that file, or move {checkpoint} away if its save was cut off"
     )
     BY_SIGNAL = " (signal {signal})"
@@ -207,7 +207,7 @@ class JobReason(Message):
     ENDED = "ended with exit code {code}{by}"
     END_OF_WALLTIME = "the end of the walltime"
     EXIT_CODE = "exit code {code}"
-    FEWER_NODES_GRANTED = "the queue gave {granted} nodes, the plan is for {nodes}"
+    FEWER_NODES_GRANTED = "the queue gave {granted} nodes, but the plan is for {nodes}"
     KILLED = "; killed, as they did not end by themselves: rank {ranks}"
     RANK_ENDED = "rank {rank} ended with exit code {code}{by}"
     REFUSED_AFTER = "refused to begin: {job} ended with {code}"
@@ -243,10 +243,10 @@ class JobLine(Message):
         "global batch"
     )
     FIRST_SAVE_CUT_OFF = "the first save was cut off: {checkpoint} is moved to {folder}"
-    LEAVES_AT_ONCE = "{job} leaves at once. The decision after {previous}: {action}"
+    LEAVES_AT_ONCE = "{job} exits at once. The decision after {previous}: {action}"
     NODE = "node {node} {fate}"
     NODE_LEFT_OUT = "does not answer and is left out"
-    NODE_TRAINS_AGAIN = "trains again, because too few others are there"
+    NODE_TRAINS_AGAIN = "trains again, because too few others are available"
     NO_ANSWER = "the program that decides gave no answer"
 
 

@@ -109,7 +109,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#hosts[@]} == 64)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 64"
+((${#hosts[@]} == 64)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 64"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 # Python writes its output unbuffered, and imports nothing from the run's folder.
@@ -254,7 +254,7 @@ take_left_out() { # use nodes again that were suspected twice, if they still ans
   done
   for node in "${left_out[@]}"; do
     if wait "${question[$node]}"; then
-      note_node "$node" "trains again, because too few others are there"
+      note_node "$node" "trains again, because too few others are available"
       trusted+=("$node")
     elif [[ -n $asked ]]; then # a signal interrupted the wait: this node's state is not known
       return 1
@@ -279,7 +279,7 @@ replace_nodes() { # leave out nodes on which nothing starts, and put suspects la
       if [[ -n $asked ]]; then return 1; fi # a signal interrupted the wait: this node's state is not known
       silent+=("$node")
     elif [[ -n ${is_suspect[$node]:-} && -n ${is_doubtful[$node]:-} ]]; then
-      note_node "$node" "is under suspicion again and is left out while enough others are there"
+      note_node "$node" "is suspected again and is left out while enough others are available"
       left_out+=("$node")
     elif [[ -n ${is_suspect[$node]:-} ]]; then
       note_node "$node" "is under suspicion and becomes a spare"

@@ -48,7 +48,7 @@ if [[ -e $job/started ]]; then
   if [[ -s $job/decision ]]; then read -r action <"$job/decision"; fi
   if [[ -e $job/cancelled || -e $job/stop_requested ]]; then action="the end that a person asked for"; fi
   if [[ $action != "go on" ]]; then
-    echo "runbook: $1 leaves at once. The decision after $previous: $action" >&2
+    echo "runbook: $1 exits at once. The decision after $previous: $action" >&2
     exit 0
   fi
   for ((tries = 60; tries; tries--)); do # wait until the submitter has written this job's number to the list
@@ -128,7 +128,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-((${#hosts[@]} == 10)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 10"
+((${#hosts[@]} == 10)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 10"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 export PYTHONUNBUFFERED=1 # Python writes its output unbuffered
@@ -171,7 +171,7 @@ for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
     mv -- "$kept" "$checkpoints/cut-off-$job_number"
     continue
   fi
-  refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  refuse "$kept exists but $checkpoints/latest does not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
 done
 if [[ ! -s $checkpoints/latest ]]; then : >"$checkpoints/began-without-checkpoints"; fi
 

@@ -51,7 +51,7 @@ if [[ -e $job/started ]]; then
   if [[ -s $job/decision ]]; then read -r action <"$job/decision"; fi
   if [[ -e $job/cancelled || -e $job/stop_requested ]]; then action="the end that a person asked for"; fi
   if [[ $action != "go on" ]]; then
-    echo "runbook: $1 leaves at once. The decision after $previous: $action" >&2
+    echo "runbook: $1 exits at once. The decision after $previous: $action" >&2
     exit 0
   fi
   for ((tries = 60; tries; tries--)); do # wait until the submitter has written this job's number to the list
@@ -131,7 +131,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#hosts[@]} == 18)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 18"
+((${#hosts[@]} == 18)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 18"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 # Python writes its output unbuffered, and imports nothing from the run's folder.

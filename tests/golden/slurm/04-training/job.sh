@@ -106,7 +106,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, the plan is for 2"
+((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 2"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 export PYTHONUNBUFFERED=1 # Python writes its output unbuffered
@@ -132,7 +132,7 @@ for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
     mv -- "$kept" "$checkpoints/cut-off-$job_number"
     continue
   fi
-  refuse "$kept is there and $checkpoints/latest is not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
+  refuse "$kept exists but $checkpoints/latest does not: the program would start from random weights. Restore that file, or move $kept away if its save was cut off"
 done
 if [[ ! -s $checkpoints/latest ]]; then : >"$checkpoints/began-without-checkpoints"; fi
 case $PWD in *[:,]*) refuse "the run's folder $PWD cannot be mounted: its name holds ':' or ','" ;; esac
