@@ -128,7 +128,7 @@ def test_a_command_that_nobody_allowed_is_not_started_and_said_once(tmp_path, mo
     (line,) = said
     assert says(line, TrainingMessage.COMMAND_NOT_ALLOWED, key="alarm_command")
     assert not (tmp_path / "started").exists()
-    subprocess.run(["bash", "-c", line.partition("read it: ")[2]], check=True)
+    subprocess.run(["bash", "-c", line.partition("trust it: ")[2]], check=True)
     alerts.send("alarm 3", {"event": "alarm"})
     alerts.close()
     assert (tmp_path / "started").exists(), "what the line says to do allows it"
