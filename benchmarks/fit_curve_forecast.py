@@ -5,7 +5,7 @@
 
 Source, license and sha256 of the curves are in benchmarks/forecast/README.md. There are two
 families, each with its own model. In the first, a folder of the source is one training recipe with
-up to four repetitions, so curves are left out by folders, never one by one. Leaving out a whole
+up to four repetitions, so curves are left out by folder, never one by one. Leaving out a whole
 track (short, medium, optimizers) is a harder test: the fit sees no curve of the same kind. In the
 second family, all training runs of one size are left out, or all with one schedule.
 """

@@ -2,7 +2,7 @@
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
-Without --fit, the coefficients in use are judged, and the errors of left-out rows that the last
+Without --fit, the coefficients in use are evaluated, and the errors of left-out rows that the last
 --fit wrote are shown. With --fit, the coefficients are fitted again (damped least squares on
 logarithms; each is drawn to its start by a stated width, and sources weigh the root of their number
 of rows), printed, and judged by leaving out one source after the other, and one family of devices
@@ -203,7 +203,7 @@ def main() -> None:
 
 
 def read(path: Path) -> list[Known]:
-    """Rows with an answer."""
+    """Return the rows that have a measured speed."""
     catalogue = read_models(project_root())
     models = {name: catalogue.get(name) for name in catalogue.names}
     found = []
@@ -231,7 +231,7 @@ def read(path: Path) -> list[Known]:
 
 
 def source_of(text: str) -> str:
-    """Return whose measurement a row is: all pages of one project of one publisher are one source.
+    """Return who measured a row: all pages of one project of one publisher are one source.
 
     >>> source_of("github mosaicml/llm-foundry scripts/x"), source_of("arXiv:2312.12705 (abstract)")
     ('mosaicml/llm-foundry', 'arXiv:2312.12705')

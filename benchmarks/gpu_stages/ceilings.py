@@ -35,7 +35,7 @@ WGRAD_TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the measurements are."""
+    """The sizes of the measurements."""
 
     square: int
     tokens: int
@@ -81,7 +81,7 @@ REHEARSAL = Sizes(
 def measure(arguments: dict[str, Any], emit: Emit) -> None:
     """Emit a row for each ceiling.
 
-    If this torch or device refuses a measurement, the row has the reason.
+    If this torch or device refuses a measurement, the row gives the reason.
     """
     sizes = REHEARSAL if arguments["rehearsal"] else FULL
     torch.manual_seed(0)

@@ -48,7 +48,7 @@ PROGRAM_SECONDS = 15
 
 
 def look(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the machine first, then each probe of a compiler or library as soon as it is done."""
+    """Emit the machine's facts first, then each probe of a compiler or library once it is done."""
     emit(machine())
     emit({"nvidia_smi": nvidia_smi()})
     emit({"disk": {folder: _free_bytes(folder) for folder in ("/tmp", "/dev/shm", ".")}})

@@ -77,7 +77,7 @@ class Finished:
         return True
 
     def is_completed(self) -> bool:
-        """Say that the message has arrived."""
+        """Return True, because the message has already arrived."""
         return True
 
     def append(self, _: Any) -> None:

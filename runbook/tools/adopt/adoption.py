@@ -607,7 +607,7 @@ def leave_offload(findings: Findings) -> None:
 
 
 def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_model: bool) -> None:
-    """Take every value that the base's run file sets itself.
+    """Adopt every value that the base's run file sets itself.
 
     If the script has its own configuration file and model, the base's layout and optimizer are not
     used.
@@ -648,7 +648,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take every setting of the script, with the job's environment last.
+    """Adopt every setting of the script, with the job's environment last.
 
     Return the kind of model.
     """
@@ -676,7 +676,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Take the options of the `salloc` command in which the script runs."""
+    """Adopt the options of the `salloc` command in which the script runs."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -684,7 +684,7 @@ def _take_allocations(script: Script, findings: Findings) -> None:
 
 
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
-    """Take the options that precede the script's name on the sbatch or qsub line."""
+    """Adopt the options that precede the script's name on the sbatch or qsub line."""
     queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
         queue_words = [word.text for word in call.command.words[1:] if word.text != call.script]
@@ -694,7 +694,7 @@ def _take_submission(call: DocumentCall, findings: Findings) -> None:
 
 
 def _take_last_launch(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Take the settings of the last launch.
+    """Adopt the settings of the last launch.
 
     These are the options of the program and of its launcher, and the environment variables that
     tune both.
@@ -744,7 +744,7 @@ def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) ->
 
 
 def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKind:
-    """Take NeMo's overrides, and the model from the NeMo file that the launch selects.
+    """Adopt NeMo's overrides, and the model from the NeMo file that the launch selects.
 
     Return the kind of model.
     """
@@ -761,7 +761,7 @@ def _take_nemo(launch: Launch, findings: Findings) -> program_arguments.ModelKin
 
 
 def _take_exports(evidence: Evidence) -> None:
-    """Take the tuning variables of a script that does not start a training run itself.
+    """Adopt the tuning variables of a script that does not start a training run itself.
 
     If the script calls a document's script, the variables are passed on to it.
     """
@@ -929,7 +929,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
 
 
 def _take_program_defaults(findings: Findings, framework: str) -> None:
-    """Take the defaults of Megatron's own parser for missing options."""
+    """Use the defaults of Megatron's own parser for missing options."""
     source = "the program's default, because the script does not set it"
     for key, value in MEGATRON_DEFAULTS.items():
         if key == "data.split" and findings.value("data.held_out"):

@@ -9,7 +9,7 @@ from runbook.tools.adopt.script import Word, not_set
 
 
 def take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
-    """Take the container that srun starts through its plugin pyxis."""
+    """Adopt the container that srun starts through its plugin pyxis."""
     image = option(srun, "container-image")
     if image:
         take_image(image, findings, "--container-image")
@@ -21,7 +21,7 @@ def take_srun_container(srun: Sequence[Word], findings: Findings) -> None:
 
 
 def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> None:
-    """Take the image of `singularity exec`: a file, or a variable set by the site's module."""
+    """Adopt the image of `singularity exec`: a file, or a variable set by the site's module."""
     for word in reversed(singularity_words):
         is_file = word.text.endswith((".sif", ".simg"))
         if is_file or word.shown.startswith("$"):
@@ -35,7 +35,7 @@ def take_singularity(singularity_words: Sequence[Word], findings: Findings) -> N
 
 
 def take_image(image: Word, findings: Findings, source: str = "image") -> None:
-    """Take an image if the queue can start it.
+    """Adopt an image if the queue can start it.
 
     A docker tag that exists on only one machine cannot be pulled.
     """

@@ -175,7 +175,7 @@ class Findings:
         )
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
-        """Take the tokenizer's file if it is given as a full path.
+        """Adopt the tokenizer's file if it is given as a full path.
 
         Otherwise ask for the file, with a placeholder.
         """

@@ -41,7 +41,7 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Take the job's variables, and report those that the site file should set."""
+    """Adopt the job's variables, and report those that the site file should set."""
     site = findings.site
     group_of = {name: group for group, values in site.environment.items() for name in values}
     last_settings = {setting.name: setting for setting in script.settings}
@@ -168,7 +168,7 @@ def take_knobs(
     *,
     over: bool,
 ) -> None:
-    """Take every variable that a script of the site's document reads.
+    """Adopt every variable that a script of the site's document reads.
 
     Options of the script take precedence unless `over` is set.
     """
@@ -236,7 +236,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """Take the model from the document's MODEL_SIZE_KEY, in capitals, or from NeMo's model size."""
+    """Adopt the model in the document's MODEL_SIZE_KEY, in capitals, or in NeMo's model size."""
     # LUMI's model_size is the number before "b" in a model's name
     if re.fullmatch(r"[\d.]+", value.text):
         return
@@ -253,7 +253,7 @@ def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
 
 
 def _shared_folder(value: Word, findings: Findings) -> None:
-    """Take a folder on the shared file system.
+    """Adopt a folder on the shared file system.
 
     For a mount written as source:target (AWS), take the target.
     """
@@ -282,7 +282,7 @@ def _data_path(value: Word, findings: Findings) -> None:
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Take the dataset that is named in a text, and drop the remarks about token files."""
+    """Adopt the dataset that is named in a text, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return
@@ -293,7 +293,7 @@ def _dataset(text: str, line: int, findings: Findings) -> None:
 
 
 def _sequence_type(value: Word, findings: Findings) -> None:
-    """Take SP_TYPE: `megatron` is sequence parallelism over the tensor ranks, `ds` is Ulysses."""
+    """Adopt SP_TYPE: `megatron` is sequence parallelism over the tensor ranks, `ds` is Ulysses."""
     if value.text == "megatron":
         findings.take("parallel.sequence", True, value.line, "SP_TYPE=megatron")
     elif value.text == "ds":

@@ -26,7 +26,7 @@ _COUNTS_OF_RANKS = ((("mpiexec", "mpirun"), ("ppn", "npernode"), "jobs.training.
 
 
 def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
-    """Take the launcher, container image, mounts, nodes and devices of a launch."""
+    """Adopt the launcher, container image, mounts, nodes and devices of a launch."""
     outermost = next((name for name in _LAUNCHERS if name in launch.programs), "")
     launcher = _OUR_NAME.get(outermost, outermost)
     if launcher and launcher != findings.site.launcher:
@@ -49,7 +49,7 @@ def take_launch(script: Script, launch: Launch, findings: Findings) -> None:
 
 
 def _take_resource_sets(jsrun: Sequence[Word], findings: Findings) -> None:
-    """Take the devices per node from LSF's jsrun: resource sets per host x devices per set."""
+    """Adopt the devices per node from LSF's jsrun: resource sets per host x devices per set."""
     sets_per_host = option(jsrun, "rs-per-host", "r")
     devices_per_set = option(jsrun, "gpu-per-rs", "g")
     if sets_per_host is None or devices_per_set is None:

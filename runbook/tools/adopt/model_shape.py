@@ -264,7 +264,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
     """Set the model of a NeMo training.
 
-    Take it from the training's file, or find a model of the required kind.
+    Read it from the training's file, or find a model of the required kind.
     """
     findings = evidence.findings
     _ask_for_nemo_model(evidence)

@@ -59,7 +59,7 @@ _SMOKE_MODEL = "375m"
 
 
 def _nodes_of_layout(findings: Findings, _: Models) -> bool:
-    """Take the fewest nodes that the layout fills."""
+    """Choose the fewest nodes that the layout fills."""
     group = findings.model_parallel * max(1, findings.number("parallel.context", 1))
     devices = findings.devices_per_node
     nodes = findings.number("jobs.training.nodes", 1)
@@ -77,7 +77,7 @@ def _nodes_of_layout(findings: Findings, _: Models) -> bool:
 
 
 def _global_batch(findings: Findings, _: Models) -> bool:
-    """Take the nearest global batch that can be divided over the devices."""
+    """Choose the nearest global batch that can be divided over the devices."""
     if findings.number("training.rampup_start"):
         return False
     group = findings.model_parallel * max(1, findings.number("parallel.context", 1))
@@ -99,7 +99,7 @@ def _global_batch(findings: Findings, _: Models) -> bool:
 
 
 def _stages(findings: Findings, models: Models) -> bool:
-    """Take the largest number of stages that divides the layers and is at most the source's."""
+    """Choose the largest number of stages that divides the layers and is at most the source's."""
     model = models.get(str(findings.value("model")))
     layers = findings.number("training.shape.layers") or (model.layers if model else 0)
     if "parallel.virtual_pipeline" in findings.carried:

@@ -29,7 +29,7 @@ _DATASETS = {
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
-    """Take the token files of an option.
+    """Adopt the token files of an option.
 
     If they belong to a dataset of the catalogue, use that dataset. Otherwise use their folder.
     """
@@ -59,7 +59,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
 
 
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
-    """Take the token files of an option.
+    """Adopt the token files of an option.
 
     If the option has no value, because its variable was empty, report that.
     """
@@ -71,7 +71,7 @@ def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) ->
 
 
 def _held_out(values: Sequence[Word], findings: Findings) -> None:
-    """Take the number of whole files that are held out for validation.
+    """Adopt the number of whole files that are held out for validation.
 
     The same number is held out for testing.
     """
@@ -167,7 +167,7 @@ _NEMO_OVERRIDE = re.compile(r"[+~]*(training\.)?(trainer|model|exp_manager)\.\w"
 
 
 def take_options(shell_words: Sequence[Word], findings: Findings, framework: str) -> ModelKind:
-    """Take every option that has a key, and report the others.
+    """Adopt every option that has a key, and report the others.
 
     Return the kind of model that the options describe.
     """
@@ -432,7 +432,7 @@ def _take_option(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take the values of a known option, or the value that a flag implies."""
+    """Adopt the values of a known option, or the value that a flag implies."""
     source = f"--{name.text}"
     takes_values = option.read is not None or option.means is not None
     used = len(option.keys) if option.read else 0
@@ -613,7 +613,7 @@ _NEMO_SIZE = re.compile(r"(?:--config-name=|-cn=|(?:\+\+)?training=\w+/)([\w.-]+
 
 
 def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind:
-    """Take values that are written as `name=value`.
+    """Adopt values that are written as `name=value`.
 
     The launcher puts `training.` or `++` before them. Return the kind of model that the values
     describe.
@@ -631,7 +631,7 @@ def take_overrides(shell_words: Sequence[Word], findings: Findings) -> ModelKind
 
 
 def _take_override(name: str, value: Word, findings: Findings, kind: ModelKind) -> None:
-    """Take one of NeMo's values, or report why it is not carried over."""
+    """Adopt one of NeMo's values, or report why it is not carried over."""
     text = f"{name}={value.shown[:60]}"
     option = READ.get(name)
     if name == "exp_manager.create_checkpoint_callback":
@@ -661,7 +661,7 @@ _NO_PART = ("null", "none", "0", "1", "false", "")
 
 
 def _read_override(option: Option, read: Reader, value: Word, findings: Findings) -> None:
-    """Take the value of an option, or each value of a list."""
+    """Adopt the value of an option, or each value of a list."""
     parts = [value.text]
     if len(option.keys) > 1:
         parts = re.split(r",\s*", value.text.strip("[]"))
@@ -702,7 +702,7 @@ def documents_of(commands: Sequence[StartedProgram]) -> list[dict[str, Any]]:
 
 
 def take_documents(script: Script, findings: Findings) -> None:
-    """Take the values of DeepSpeed's last configuration.
+    """Adopt the values of DeepSpeed's last configuration.
 
     The training program's options override them.
     """
@@ -741,7 +741,7 @@ def _number(
     text: str,
     findings: Findings,
 ) -> None:
-    """Take a number from DeepSpeed's configuration, unless a program option contradicts it."""
+    """Adopt a number from DeepSpeed's configuration, unless a program option contradicts it."""
     if not isinstance(value, Number) or isinstance(value, bool):
         return
     carried = findings.carried.get(key)
@@ -756,7 +756,7 @@ def _zero(
     script: Script,
     findings: Findings,
 ) -> None:
-    """Take DeepSpeed's ZeRO section: its stage, offload and overlap.
+    """Adopt DeepSpeed's ZeRO section: its stage, offload and overlap.
 
     Other values may be set in the site's file.
     """
@@ -794,7 +794,7 @@ def _sites_overlap(findings: Findings) -> object:
 
 
 def _scale(value: Mapping[str, Any], line: int, findings: Findings) -> None:
-    """Take DeepSpeed's loss scale for fp16.
+    """Adopt DeepSpeed's loss scale for fp16.
 
     DeepSpeed's scale overrides a static scale of Megatron.
     """

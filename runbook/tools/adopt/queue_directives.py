@@ -130,7 +130,7 @@ _OUR_DIRECTIVES = json.loads(
 
 
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
-    """Take the values of a script's directives.
+    """Adopt the values of a script's directives.
 
     Values that the site file already has, or that the runbook always sets, are not taken.
     """
@@ -163,7 +163,7 @@ def take_directives(directives: Sequence[Directive], findings: Findings) -> None
 
 
 def _take_select(directive: Directive, findings: Findings) -> None:
-    """Take the nodes of PBS's `select`. The resources per node belong in the site file."""
+    """Adopt the nodes of PBS's `select`. The resources per node belong in the site file."""
     line = directive.line
     nodes, resources = _nodes_and_resources(directive.value)
     findings.read(f"{JOB}.nodes", Word(nodes, line), "#PBS -l select", whole)
@@ -191,7 +191,7 @@ _TORQUE = ("pbs", "msub")
 
 
 def _take_torque_nodes(directive: Directive, findings: Findings) -> None:
-    """Take the nodes of `-l nodes=4:ppn=8`, and report the resources per node."""
+    """Adopt the nodes of `-l nodes=4:ppn=8`, and report the resources per node."""
     line = directive.line
     sign = f"{_SIGNS[directive.queue]}-l nodes".replace("--", "-")
     nodes, resources = _nodes_and_resources(directive.value)

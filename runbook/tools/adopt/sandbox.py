@@ -683,7 +683,7 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 def first_choice(job: SandboxJob) -> list[str]:
     """Return arguments with which a script takes a branch of its `case "$1" in`.
 
-    Take the first branch whose name does not suggest mere preparation, or else the first branch.
+    Choose the first branch whose name does not suggest mere preparation, or else the first branch.
     The result is empty if no branch can start anything. All other arguments are markers.
     """
     text = _without_functions(_without_comments(job.files[job.main]))

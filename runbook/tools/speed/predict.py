@@ -321,8 +321,8 @@ def _device_notes(row: PublishedRow, device: Accelerator) -> list[str]:
 def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, str]:
     """Return the shape of a row's model and its source.
 
-    Take the catalogue's model with this name, or else the model nearest in size with a head width
-    of 64 to 160. If its parameter count differs, hidden is scaled by the ratio of the counts to the
+    Use the catalogue's model with this name, or else the model nearest in size with a head width of
+    64 to 160. If its parameter count differs, hidden is scaled by the ratio of the counts to the
     power of 0.4 (rounded to a multiple of 128), and the number of layers makes up the remainder.
     """
     parameters = row.billions * 1e9

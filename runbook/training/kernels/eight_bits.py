@@ -3,8 +3,8 @@
 A layer's forward matmul and the matmul for the gradient of its input use 8-bit factors (e4m3, but
 e5m2 for gradients). Each factor is scaled by its current largest absolute value. The gradient of a
 weight is computed in bf16 and summed in float32, as without fp8. In 8 bits, the factors of that
-matmul would have to be transposed in memory, and it needs the precision most. Attention, norms,
-embedding and head stay in bf16.
+matmul would have to be transposed in memory, and that matmul needs the precision most. Attention,
+norms, embedding and head stay in bf16.
 """
 
 from typing import Any

@@ -153,7 +153,7 @@ def _take_values(
     findings: Findings,
     kind: ModelKind,
 ) -> None:
-    """Take every value that has a key: first the defaults, then the file's values in order."""
+    """Adopt every value that has a key: first the defaults, then the file's values in order."""
     for value in values.values():
         row = config.format.row(value.name)
         if not isinstance(row, CarriedKey) or row.key == "model" or not value.known:

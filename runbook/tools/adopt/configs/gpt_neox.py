@@ -66,7 +66,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_precision(values: Values, findings: Findings) -> None:
-    """Take the precision from the first of `precision`, `bf16` and `fp16` that is set."""
+    """Adopt the precision from the first of `precision`, `bf16` and `fp16` that is set."""
     name = ""
     precision = "fp32"
     if text(values, "precision"):
@@ -122,7 +122,7 @@ def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
-    """Take the epsilon of the kind of norm that the model uses."""
+    """Adopt the epsilon of the kind of norm that the model uses."""
     if kind["normalization"] == "rmsnorm":
         kind["norm_epsilon"] = number(values, "rms_norm_epsilon", 1e-8)
     else:
@@ -130,7 +130,7 @@ def _take_norm_epsilon(values: Values, kind: ModelKind) -> None:
 
 
 def _take_decay(values: Values, findings: Findings) -> None:
-    """Take a decay length that is given as a fraction of the steps.
+    """Adopt a decay length that is given as a fraction of the steps.
 
     Replace an unknown decay with a cosine.
     """
@@ -148,7 +148,7 @@ def _take_decay(values: Values, findings: Findings) -> None:
 
 
 def _take_tokenizer(values: Values, findings: Findings) -> None:
-    """Take GPT-2's tokenizer, which is the default; ask for the file of any other tokenizer."""
+    """Adopt GPT-2's tokenizer, which is the default; ask for the file of any other tokenizer."""
     kind = text(values, "tokenizer_type")
     if kind in ("", "GPT2BPETokenizer"):
         line = line_of(values, "tokenizer_type", "vocab_file")

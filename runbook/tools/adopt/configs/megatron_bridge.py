@@ -50,7 +50,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Take synthetic text if no dataset is named."""
+    """Use synthetic text if no dataset is named."""
     has_blend = value_of(values, "dataset.blend") is not None
     is_blend_null = "dataset.blend" in values and not has_blend
     has_path = "dataset.data_path" in values
@@ -60,7 +60,7 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_evaluation(values: Values, findings: Findings) -> None:
-    """Take the recipes' evaluation settings if the file sets no interval."""
+    """Use the recipes' evaluation settings if the file sets no interval."""
     if "validation.eval_interval" in values or "train.eval_interval" in values:
         return
     source = "the recipes' common part"

@@ -84,7 +84,7 @@ def _take_global_batch(values: Values, findings: Findings) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take nanotron's schedule, in which the decay follows the warm-up or a constant phase."""
+    """Adopt nanotron's schedule, in which the decay follows the warm-up or a constant phase."""
     style = text(values, f"{_SCHEDULE}.lr_decay_style") or "linear"
     line = line_of(values, f"{_SCHEDULE}.lr_decay_style")
     if style == "1-sqrt":
@@ -112,7 +112,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
 def _take_stable_schedule(
     findings: Findings, style: str, start: int, length: int, line: int
 ) -> None:
-    """Take a decay of `length` steps that starts at step `start`, after a constant phase."""
+    """Adopt a decay of `length` steps that starts at step `start`, after a constant phase."""
     end = start + length
     is_wsd = "lr_decay_starting_step after the warm-up"
     findings.take("training.schedule", "wsd", line, is_wsd)

@@ -85,7 +85,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def take_recipe_model(values: Values, findings: Findings) -> None:
-    """Take the model from the recipe or its model class, unless the file sets its own shape."""
+    """Adopt the model from the recipe or its model class, unless the file sets its own shape."""
     model_class = text(values, "model.config._target_")
     provider = text(values, "model._target_")
     weights = weights_of(provider)
@@ -116,7 +116,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
 
 
 def _take_mock_text(values: Values, findings: Findings) -> None:
-    """Take synthetic text, which is every recipe's default."""
+    """Use synthetic text, which is every recipe's default."""
     names_no_module = "data._target_" not in values
     if names_no_module or text(values, "data._target_").endswith("MockDataModule"):
         line = line_of(values, "data._target_")
@@ -124,14 +124,14 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
 
 
 def _take_recipe_defaults(values: Values, findings: Findings) -> None:
-    """Take the default schedule and precision of all recipes."""
+    """Use the default schedule and precision of all recipes."""
     line = line_of(values, "optim.lr_scheduler._target_")
     findings.take("training.schedule", "cosine", line, "CosineAnnealing", over=False)
     findings.take("training.precision", "bf16", 0, "bf16_mixed is the recipes' default", over=False)
 
 
 def _take_eight_bits(values: Values, findings: Findings) -> None:
-    """Take the 8-bit scaling of a mixed precision such as `bf16_with_fp8_mixed`."""
+    """Adopt the 8-bit scaling of a mixed precision such as `bf16_with_fp8_mixed`."""
     precision = text(values, "trainer.plugins._target_")
     for sign, scaling in _EIGHT_BITS.items():
         if sign in precision:
@@ -141,7 +141,7 @@ def _take_eight_bits(values: Values, findings: Findings) -> None:
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:
-    """Take a tenth of the peak as the minimum learning rate, if the file sets none."""
+    """Use a tenth of the peak as the minimum learning rate, if the file sets none."""
     if "optim.lr_scheduler.min_lr" in values or "optim.min_lr" in values:
         return
     peak = findings.value("training.learning_rate", _PEAK)

@@ -61,7 +61,7 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Take the values of the object that a call makes.
+        """Read the values of the object that a call makes.
 
         If there are too many values, take the source text of the call instead.
         """

@@ -93,7 +93,7 @@ _LLAMAS = ("llama2", "llama3")
 
 
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Take the catalogue's model for a name and flavor. Ask for the shape if there is none."""
+    """Use the catalogue's model for a name and flavor. Ask for the shape if there is none."""
     name = text(values, "model.name").lower()
     flavor = text(values, "model.flavor").lower()
     line = line_of(values, "model.flavor", "model.name")
@@ -113,7 +113,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
 
 def _take_schedule(values: Values, findings: Findings) -> None:
-    """Take torchtitan's schedule, in which the decay follows the warm-up or a constant phase."""
+    """Adopt torchtitan's schedule, in which the decay follows the warm-up or a constant phase."""
     line = line_of(values, "lr_scheduler.decay_type", "lr_scheduler.decay_ratio", "optimizer.lr")
     shape = text(values, "lr_scheduler.decay_type", "lr_scheduler.lr_decay_type") or "linear"
     if shape == "sqrt":
