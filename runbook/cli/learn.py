@@ -119,7 +119,7 @@ def _summary(
     new_text: str,
     learned: "LearnedSite",
 ) -> str:
-    """Return the result as text for people.
+    """Return the result as readable text.
 
     The text lists the differences, the values that agree, and those still unknown.
     """

@@ -1,4 +1,4 @@
-"""Checks. A check is the result of applying a rule to a value, for people to read."""
+"""Checks. A check is the result of applying a rule to a value, in a readable form."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ VERDICTS = ("pass", "fail", "warn", "unknown")
 
 @dataclass(frozen=True)
 class Check:
-    """A rule applied to a value, written for people to read.
+    """A rule applied to a value, in a readable form.
 
     `remedy` says what to change if the verdict is not `pass`. `code`, `values` and `keys` are for
     programs: plans and records keep only the text.
@@ -58,7 +58,7 @@ class Check:
         return content
 
     def as_text(self) -> str:
-        """Return the check as one line for people."""
+        """Return the check as one readable line."""
         remedy = ""
         if self.remedy and self.verdict != "pass":
             remedy = f" {self.remedy}"

@@ -164,7 +164,7 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return an exit code as text for people.
+    """Return an exit code with its meaning as readable text.
 
     If signal N killed a program, shells report 128 + N and Python reports -N.
 

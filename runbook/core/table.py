@@ -243,7 +243,7 @@ def _quantity(column: str, row: Row) -> str:
 
 
 def _rounded(name: str, value: Any) -> tuple[str, str]:
-    """Return a value for people, and an HTML attribute that shows all its digits as a tooltip.
+    """Return a value formatted for display, and an HTML attribute with all its digits as a tooltip.
 
     Measured values are shown with four digits. The attribute is empty if no digit is lost.
     """

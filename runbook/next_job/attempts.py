@@ -149,7 +149,7 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """The cause of a job's failure, in a form for the decision and a form for people."""
+    """The cause of a job's failure, in one form for the decision and one for display."""
 
     cause: EndCause
     signature: str

@@ -88,7 +88,7 @@ class Message(Enum):
 
 @dataclass(frozen=True)
 class Statement:
-    """A message with its values, which can be shown as text for people."""
+    """A message with its values, which can be rendered as text."""
 
     message: Message
     values: Mapping[str, object]

@@ -24,7 +24,7 @@ Running the same command again continues the training.
 class CodedError(Exception):
     """An error with a message and its values, or with plain text.
 
-    The text is for people. Programs and tests use `message` and `values`.
+    The text is for display only. Programs and tests use `message` and `values`.
     """
 
     def __init__(self, message: Message | Statement | str, /, **values: object) -> None:

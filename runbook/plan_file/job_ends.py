@@ -1,6 +1,6 @@
 """The possible ends of a job, as numbers and names that decide whether there is a next job.
 
-Other modules turn them into text for people. No decision depends on such text.
+Other modules render them as text. No decision depends on such text.
 """
 
 from __future__ import annotations

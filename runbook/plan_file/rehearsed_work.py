@@ -1,7 +1,7 @@
 """The result of a dry run for one rank.
 
-The trainer writes the result, the planner computes times from parts of it, and the rest is for
-people to read.
+The trainer writes the result, the planner computes times from parts of it, and the rest is there to
+be read.
 """
 
 from dataclasses import dataclass

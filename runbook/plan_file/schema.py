@@ -110,8 +110,8 @@ SHAPE_FIELDS = frozenset(field.name for field in dataclasses.fields(ModelShape))
 class HasShape:
     """Access to the sizes of a model without naming its shape.
 
-    `runbook.open(RUN).plan.plan.model.layers` is for people. Our own code uses the shape, which
-    mypy enforces.
+    `runbook.open(RUN).plan.plan.model.layers` is for display only. Our own code uses the shape,
+    which mypy enforces.
     """
 
     shape: ModelShape

@@ -69,7 +69,7 @@ class BadNode:
     """Seconds since 1970."""
 
     def describe(self) -> str:
-        """Return the entry as one line for people."""
+        """Return the entry as one readable line."""
         age = show_duration(max(0.0, time.time() - self.found))
         return f"{self.node} ({self.found_by}, {age} ago): {self.evidence}"
 

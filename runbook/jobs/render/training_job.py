@@ -110,7 +110,7 @@ class QueuedTraining:
         if self.deepspeed:
             files[PurePosixPath(self.deepspeed).name] = deepspeed_file(self.settings, self.spec)
         elif self.spec.deepspeed:
-            # This file is for people; the trainer reads the same values from plan.json.
+            # This file is for readers; the trainer reads the same values from plan.json.
             files[OWN_DEEPSPEED] = deepspeed_file(self.settings, self.spec)
 
         return RenderedJob(self._job_script(bool(node_commands)), arguments, files)

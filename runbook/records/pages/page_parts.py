@@ -129,7 +129,7 @@ def as_json(value: Any) -> str:
 
 
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
-    """Return a value for people to read.
+    """Return a value formatted for display.
 
     Numbers are formatted by `show_quantity`, and a tooltip shows all their digits.
 

@@ -82,7 +82,7 @@ class OwnError:
 
     @property
     def evidence(self) -> str:
-        """Return the error as text for people: the exception, its message and where it was raised."""
+        """Return the error as readable text: the exception, its message and where it was raised."""
         error = self.raised.exception
         if self.raised.message:
             message = self.raised.message[:MAX_MESSAGE]

@@ -112,7 +112,7 @@ def adopt_script(
     project: Path,
     launch_number: int = 0,
 ) -> Adoption:
-    """Turn a record of a job's programs into a run file; `file_name` names the job for people."""
+    """Turn a record of a job's programs into a run file; `file_name` names the job in messages."""
     calls = calls_of(script.commands)
     all_launches = different_launches(launches_of(script.commands))
     if not all_launches and not calls:
@@ -515,7 +515,7 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return the configuration files among a program's arguments, as text for people."""
+    """Return the configuration files among a program's arguments, as readable text."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):

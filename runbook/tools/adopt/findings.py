@@ -99,7 +99,7 @@ class Findings:
 
     @property
     def site_file(self) -> str:
-        """Return the name of the site's file, for people."""
+        """Return the name of the site's file, for display."""
         return f"params/sites/{self.site.site}.yaml"
 
     @property

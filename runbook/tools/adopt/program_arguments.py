@@ -475,7 +475,7 @@ def _is_sites(
 
 
 def _option_text(name: str, values: Sequence[Word]) -> str:
-    """Return an option with its first values, as text for people."""
+    """Return an option with its first values, as readable text."""
     return " ".join([f"--{name}", *(value.shown for value in values[:4])])
 
 

@@ -65,7 +65,7 @@ class Word:
 
     @property
     def shown(self) -> str:
-        """Return the word for people, with markers shown as the names of their variables.
+        """Return the word for display, with markers shown as the names of their variables.
 
         >>> Word("/data/__NOT_SET_USER_DIR__/text", 1).shown
         '/data/$USER_DIR/text'

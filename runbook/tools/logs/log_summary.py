@@ -104,7 +104,7 @@ _LABELS = {
 
 
 def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
-    """Yield a failure as lines for people: the kind, the log line that shows it, and the remedy."""
+    """Yield the readable lines of a failure: the kind, the log line that shows it, and the remedy."""
     label = "CAUSE" if is_cause else _LABELS[failure.level]
     if failure.overcome:
         label = "OVERCOME"

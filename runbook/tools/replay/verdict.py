@@ -75,7 +75,7 @@ class ReplayComparison:
     """Whether both sides have fingerprints of the first step that differs."""
 
     def as_text(self) -> str:
-        """Return the verdict as text for people."""
+        """Return the verdict as readable text."""
         lines = [
             f"Steps {self.begin + 1} to {self.step} were trained again; fingerprints of "
             f"{self.num_compared} of them were recorded and compared."

@@ -380,7 +380,7 @@ def _queue_line(queue: QueueLimits) -> str:
 
 
 def _nodes_of_kind(kind: NodeKind, count: int) -> str:
-    """Return the number of nodes of a kind and the GPUs of each, as text for people."""
+    """Return the number of nodes of a kind and the GPUs of each, as readable text."""
     nodes = counted(count, "node")
     if not kind.devices:
         return nodes

@@ -274,7 +274,7 @@ def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
 
 
 def _layout_text(setup: StepSetup) -> str:
-    """Return a layout as text for people."""
+    """Return a layout as readable text."""
     layout = setup.layout
     return f"tensor {layout.tensor}, pipeline {layout.pipeline}, ZeRO {layout.zero_stage}"
 

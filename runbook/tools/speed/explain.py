@@ -113,7 +113,7 @@ def _causes(parts: Sequence[GapPart]) -> list[str]:
 
 
 def _seconds_text(seconds: float | None) -> str:
-    """Return a step time for people."""
+    """Return a step time formatted for display."""
     if not seconds:
         return SpeedMessage.NOT_KNOWN.fill()
     return SpeedMessage.SECONDS_A_STEP.fill(seconds=seconds)

@@ -160,7 +160,7 @@ class AssumedValue(StrEnum):
 
 
 class Assumption(NamedTuple):
-    """Return the assumption as text for people."""
+    """Return the assumption as readable text."""
 
     value: AssumedValue
     text: str

@@ -222,7 +222,7 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault of a shared folder."""
+    """Return what is wrong with a shared folder, or an empty string."""
     folder = facts["folder"]
     mount = f"{facts['file_system']} at {facts['mount_point']}"
     if facts["errors"]:

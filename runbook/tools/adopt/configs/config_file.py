@@ -48,7 +48,7 @@ class ConfigValue:
 
     @property
     def shown(self) -> str:
-        """The value as it is written in the file, for people."""
+        """The value as it is written in the file, for display."""
         if isinstance(self.value, str):
             return self.value
         return json.dumps(self.value, default=str)
