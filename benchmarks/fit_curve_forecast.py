@@ -98,7 +98,7 @@ Group = Callable[[Curve], str]
 
 @dataclass(frozen=True)
 class Family:
-    """Curves that share a model, and the groups that are left out to measure it."""
+    """Curves that share a model, and the groups of them that are left out to measure its errors."""
 
     name: str
     table: str

@@ -3,13 +3,15 @@
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
 Without --fit, the coefficients in use are evaluated, and the errors of left-out rows that the last
---fit wrote are shown. With --fit, the coefficients are fitted again (damped least squares on
-logarithms; each is drawn to its start by a stated width, and sources weigh the root of their number
-of rows), printed, and judged by leaving out one source after the other, and one family of devices
-after the other: each row is then predicted by coefficients that never saw its source, or its
-family. left_out_errors.csv takes these errors, from which the intervals of `plan --predict` are
-made (`intervals`). A null counts as a miss of 100 %. One source has hundreds of step times, of
-which a fit takes `THINNED` rows, so that it ends in five minutes.
+--fit wrote are shown.
+
+With --fit, the coefficients are fitted again and printed. The fit uses damped least squares on
+logarithms: a stated width pulls each coefficient to its start, and a source's weight is the root of
+its number of rows. One source has hundreds of step times, of which the fit takes `THINNED` rows, so
+that it ends in five minutes. The fit is judged by leaving out one source after the other, and then
+one family of devices after the other: each row is predicted by coefficients that never saw its
+source, or its family. These errors are written to left_out_errors.csv, from which `intervals` makes
+the intervals of `plan --predict`. A row without a prediction counts as a miss of 100 %.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Departure(Strict):
 
 
 class DataDeparture(Strict):
-    """Differences from the document, in text and tokens, that have one reason."""
+    """Differences from the document in text and tokens that have the same reason."""
 
     why: str
     """The reason, as a sentence."""

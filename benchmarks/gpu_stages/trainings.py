@@ -274,7 +274,7 @@ def fp16(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the row of 20 steps with products in 8 bits, compared with the losses of a CPU in bf16."""
+    """Emit a row that compares 20 steps with 8-bit matrix products with a CPU's losses in bf16."""
     check = f"{STEPS} steps bf16, fp8 tensorwise"
     if not torch.cuda.is_available():
         emit({"check": check, "not_run": "products in 8 bits need a GPU"})

@@ -230,8 +230,8 @@ class Progress:
         elif self._place is Place.TERMINAL:
             self._redraw_line()
 
-        # Stock papermill logs only the first value of a display that is updated. With it, and in a
-        # pipe, print too.
+        # Unmodified papermill logs only the first value of a display that is updated. So under
+        # papermill, as in a pipe, also print lines.
         now = self._clock()
         is_first = self._printed == float("-inf")
         is_due = self.ended or now - self._printed >= SECONDS_BETWEEN_LINES

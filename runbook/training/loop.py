@@ -870,7 +870,7 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """Return the fault of the step after `progress`, or None.
+        """Return what went wrong in the step after `progress`, or None.
 
         An fp16 overflow that halves the loss scale is not a fault.
         """

@@ -297,7 +297,7 @@ def _states_with_offload(choice: Choice) -> tuple[States, float]:
         return states, 0.0
     # ZeRO 2 reduces each gradient immediately.
     gradients = 0 if layout.zero_stage >= 2 else states.gradients
-    # Weights, moments and gradients are in fp32 and partitioned over the replicas.
+    # Weights, moments and gradients are in fp32 and partitioned across the replicas.
     num_offloaded = 2 + len(choice.training.optimizer.moments)
     host_bytes = 4 * num_offloaded / replicas
     return replace(states, gradients=gradients, optimizer=0), host_bytes

@@ -378,7 +378,7 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return the fault of a listed file, with the file's name.
+    """Return what is wrong with a listed file, after the file's name.
 
     The text is empty if the file agrees with the list.
     """

@@ -475,7 +475,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Check this rank's copies, and return the faulty ones of all ranks with their faults."""
+        """Check this rank's copies, and return the faulty copies of all ranks, each with its fault."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -566,7 +566,7 @@ class _PendingCopy:
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
-        """Wait for the thread, and return its fault, or an empty string."""
+        """Wait for the thread, and return its error as text, or an empty string."""
         assert self._future is not None
         try:
             self._future.result()

@@ -83,7 +83,7 @@ class OpenState:
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return the fault of the content, or an empty string if its checksum is correct."""
+        """Return what is wrong with the content, or an empty string if its checksum is correct."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)
