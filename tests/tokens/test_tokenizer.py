@@ -16,8 +16,10 @@ from suite.messages import assert_about, containing, refuses
 from runbook.core.errors import DataError
 from runbook.tokens import tokenizer as tokenizer_module
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.pipeline.shard import SAMPLE_CHARACTERS
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
+from runbook.tokens.sources import input_files
 from runbook.tokens.tokenizer import (
     END_OF_TEXT,
     PROBES,
@@ -338,6 +340,20 @@ def test_encoder_that_differs_is_caught_in_a_shard(
         theirs=[64, 21831],
     )
     assert not (tmp_path / "out_text_document.bin").exists()
+
+
+def test_samples_do_not_show_beginnings_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = load_tokenizer("gpt2")
+    assert isinstance(tokenizer.judge, HuggingFace)
+    monkeypatch.setattr(tokenizer, "encoder", Wrong(tokenizer.judge))
+    monkeypatch.setattr(input_files, "SMALL_SHARD", 5_000)
+    source = tmp_path / "in.jsonl"
+    beginning = "a dog " * (2 * SAMPLE_CHARACTERS // 6)
+    source.write_bytes(json_lines([beginning + "a fox " * 1_000] * 4))
+    with refuses(DataError, TokenMessage.ENCODERS_DISAGREE, text=containing("fox")):
+        prepare([source], tmp_path / "out", TokenizeOptions(workers=1))
 
 
 def test_probes_hold_what_they_are_for() -> None:

@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-SAMPLE_CHARACTERS = 1024
+SAMPLE_CHARACTERS = 256
+"""Characters of a text that the judge encodes, which takes 0.2 ms."""
 SAMPLE_EVERY = 4_000_000
 """Bytes of text between two samples that the judge encodes too."""
 
@@ -282,12 +283,16 @@ class ShardMaker:
 
     def _check_sample(self, texts: list[str], joined: JoinedIds | None, work: _Work) -> None:
         """Let the judge encode a part of a text, and encode the text by itself if it was joined."""
-        number = work.num_batches * 7919 % len(texts)
+        draw = (work.shard.number + work.num_batches) * 7919
+        number = draw % len(texts)
+        text = texts[number]
+        # The sample may begin anywhere in the text, so that samples do not show beginnings only.
+        start = draw % (max(0, len(text) - SAMPLE_CHARACTERS) + 1)
+        sample = text[start : start + SAMPLE_CHARACTERS]
         where = f"in {work.shard.describe()}"
-        sample = texts[number][:SAMPLE_CHARACTERS]
         work.counts.judged += self._tokenizer.check_sample(sample, where)
         if joined is not None:
-            self._tokenizer.check_ids(texts[number], joined.ids_of(number), where)
+            self._tokenizer.check_ids(text, joined.ids_of(number), where)
 
     def _encode_joined(self, batch: DocumentBatch) -> JoinedIds | None:
         """Return the ids of several texts with their end-of-document tokens, if they can be joined."""
@@ -323,7 +328,7 @@ def _can_join(tokenizer: Tokenizer, eod: int) -> bool:
 
 
 def _are_several(sources: list[str] | None) -> bool:
-    return sources is not None and len(set(sources)) > 1
+    return sources is not None and sources.count(sources[0]) < len(sources)
 
 
 def utf8_sizes(texts: list[str]) -> list[int]:
