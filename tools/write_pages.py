@@ -38,8 +38,8 @@ STORAGE_HEAD = """# Storage and the time of a checkpoint
 The Azure document gives a table of its managed Lustre: tier, size, bandwidth and "theoretical checkpoint write time" of
 the 175B model. Its times come from 2.3 x 1024 = 2,355 "GB", which mixes GB with GiB. Here is the table again with a
 checkpoint counted in bytes (14 for each parameter: the weight in 2, its fp32 copy in 4, Adam's two moments in 8) and
-1 GB = 10^9 bytes. The last column is the document's own, with its distance from the sum. Against its own 2.3 TiB in one
-unit (2.20, 0.66, 0.33 and 0.16 min) it is 7 to 8 % low.
+1 GB = 10^9 bytes. The last column has the document's times, and their distance from ours. In
+consistent units, its 2.3 TiB take 2.20, 0.66, 0.33 and 0.16 min; its own times are 7 to 8 % lower.
 
 `runbook plan RUN` and notebook 00 show the same for the run's own model, `jobs.storage` chooses a tier, and the plan
 warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `environment/deployment.env`

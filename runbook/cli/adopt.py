@@ -27,7 +27,7 @@ from runbook.cli.output import show
     type=click.IntRange(min=1),
     default=None,
     metavar="N",
-    help="If the script starts several trainings, use the Nth (default: the last).",
+    help="If the script starts several training runs, use the Nth (default: the last).",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the whole report as one JSON object.")
 def adopt(

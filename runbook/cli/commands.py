@@ -30,7 +30,7 @@ class CommandRow(NamedTuple):
 _HELP_BY_GROUP = {
     Group.BEGIN: {
         "init": "Make a folder a project: copy the notebooks and every parameter file into it.",
-        "adopt": "Turn a job script into a run file, and name its known errors.",
+        "adopt": "Turn a job script into a run file, and name known errors in the script.",
         "learn": "Measure a site's nodes, and show what the site file should contain.",
         "doctor": "Check what this machine has and lacks.",
         "preflight": "Find what is wrong with a cluster before a job runs, and name the cause.",
@@ -60,20 +60,20 @@ _HELP_BY_GROUP = {
         "report": "Rewrite the HTML report of a run and print its path.",
         "compare": "Compare runs, and fail on a regression.",
         "verify": "Find every file of a run that was changed after it was recorded.",
-        "explain": "Explain from its log why a training is slower than expected.",
+        "explain": "Explain from its log why a training run is slower than expected.",
         "replay": "Repeat one step of a run and report what differs: data, program or machine.",
-        "publish": "Write runs as one static site, redacted on request.",
+        "publish": "Write runs into one static site, redacted on request.",
     },
     Group.WEIGHTS: {
         "sample": "Let a trained model continue a text.",
         "evaluate": "Score a run's weights on minimal pairs, held-out text and tasks.",
         "export": "Write a run's weights as a Hugging Face folder (safetensors).",
-        "import": "Start a run from weights of Hugging Face or Megatron-LM.",
+        "import": "Start a run from Hugging Face or Megatron-LM weights.",
     },
     Group.TOOLS: {
         "data": "Tokenize, verify and show training data without a notebook.",
         "drill": (
-            "Break a small training on purpose in twenty ways, and check how it ends; or "
+            "Break a small training run on purpose in twenty ways, and check how it ends; or "
             "simulate a month of faults."
         ),
     },

@@ -25,12 +25,14 @@ allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
 @click.argument("run_names", metavar="RUN RUN...", nargs=-1, required=True)
 @phase_option("The training to compare.")
 @allowed_share(
-    "--slower", default=0.05, help="Allowed loss of tokens/s, as a share of the first run's."
+    "--slower", default=0.05, help="Allowed drop in tokens/s, as a share of the first run's."
 )
 @allowed_share(
-    "--worse", default=0.01, help="Allowed increase of the loss at equal tokens, as a share."
+    "--worse",
+    default=0.01,
+    help="Allowed increase in loss at an equal number of tokens, as a share.",
 )
-@allowed_share("--memory", default=0.10, help="Allowed increase of memory, as a share.")
+@allowed_share("--memory", default=0.10, help="Allowed increase in memory, as a share.")
 @click.option(
     "--json",
     "as_json",
@@ -40,7 +42,7 @@ allowed_share = partial(click.option, type=NumberRange(0.0), show_default=True)
 @click.option(
     "--figure",
     type=FILE,
-    help="Draw the losses over tokens and over time: FILE.svg, .png or .pdf.",
+    help="Plot the losses against tokens and against time: FILE.svg, .png or .pdf.",
 )
 @RUNS
 def compare(

@@ -66,7 +66,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     "--eod-token", default="", help="Name of the end-of-document token, if it is an unusual one."
 )
 @click.option(
-    "--text-key", default="text", show_default=True, help="Key of the text in each record."
+    "--text-key", default="text", show_default=True, help="Key that holds the text in each record."
 )
 @click.option(
     "--bad-records",
@@ -83,7 +83,9 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     help="A longer record counts as unreadable.",
 )
 @click.option(
-    "--special-tokens", is_flag=True, help="Encode a literal <|endoftext|> in a text as the token."
+    "--special-tokens",
+    is_flag=True,
+    help="Encode a literal <|endoftext|> in a text as the special token.",
 )
 @click.option(
     "--source-key",
@@ -128,7 +130,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     "--share",
     default="",
     metavar="I/N",
-    help="Do only the shards of job I (from 0) of an array of N.",
+    help="Process only the shards of job I (counted from 0) in an array of N.",
 )
 def tokenize(
     inputs: tuple[Path, ...],
@@ -136,7 +138,7 @@ def tokenize(
     share: str,
     **chosen: object,
 ) -> None:
-    """Turn text into PREFIX_text_document.bin and .idx, byte for byte as Megatron's preprocess_data.py.
+    """Turn text into PREFIX_text_document.bin and .idx, byte for byte like Megatron's preprocess_data.py.
 
     INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. If it was
     interrupted, run it again: it does only what is missing.
@@ -290,7 +292,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     default=3,
     show_default=True,
     type=AT_LEAST_1,
-    help="Number of documents, spread evenly.",
+    help="Number of documents to show, spread evenly.",
 )
 @click.option(
     "--document",
@@ -305,7 +307,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     default=120,
     show_default=True,
     type=AT_LEAST_1,
-    help="Number of tokens to show of each document.",
+    help="Number of tokens to show from each document.",
 )
 def show(
     prefix: Path,
@@ -313,7 +315,7 @@ def show(
     numbers: tuple[int, ...],
     max_tokens: int,
 ) -> None:
-    """Show documents of PREFIX decoded back, with a bar between tokens."""
+    """Decode documents of PREFIX, and show them with a bar between tokens."""
     from runbook.tokens.verification import sample_documents
 
     for document in sample_documents(

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     "campaign_time",
     default="",
     metavar="TIME",
-    help="Simulate this long (30d) of faults for the run NAME; nothing is started.",
+    help="Simulate faults over this time, such as 30d, for the run NAME; nothing is started.",
 )
 @click.option(
     "--queue",
@@ -50,10 +50,10 @@ if TYPE_CHECKING:
     default="8h",
     show_default=True,
     metavar="TIME",
-    help="With --campaign: how long it takes until a person acts, if the rules require one.",
+    help="With --campaign: how long a person takes to act if the rules require one.",
 )
 @SET
-@click.option("--log", type=FILE, help="Write the output of the trainings to this file.")
+@click.option("--log", type=FILE, help="Write the output of the training runs to this file.")
 @click.option("--page", type=FILE, help="Write the results to this file as Markdown.")
 @click.option(
     "--again",
@@ -73,15 +73,15 @@ def drill(
     page: Path | None,
     again: bool,
 ) -> int:
-    """Break a small training on this machine on purpose, and check that it ends as it should. Without NAME: all twenty.
+    """Break a small training run on this machine on purpose, and check that it ends as it should. Without NAME: all twenty.
 
     NAME is a drill's name, its number, or words of its name. A drill works in a temporary folder on
     two to four processes without a GPU, needs the train extra, and leaves no process behind. Exit
     code 1 if a drill fails.
 
-    With --campaign, NAME is a run. The command simulates faults at a published rate, handled by
-    that run's watchdog limits, rules for restarts and save interval, and shows what spare nodes or
-    other intervals would gain.
+    With --campaign, NAME is a run. The command simulates faults at a published rate, with that
+    run's watchdog limits, restart rules and save interval. It shows what spare nodes or other
+    intervals would gain.
     """
     if campaign_time:
         settings = _campaign_settings(names, set_words)

@@ -18,7 +18,7 @@ from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 )
 @click.option("--task-folder", type=FOLDER, help="Folder with your own task files.")
 @click.option(
-    "--limit", type=click.IntRange(1), help="Only this many samples of each task, for a trial."
+    "--limit", type=click.IntRange(1), help="Use only this many samples of each task, for a trial."
 )
 @click.option(
     "--shots",

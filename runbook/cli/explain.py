@@ -1,4 +1,4 @@
-"""`runbook explain`: why a training is slower than expected."""
+"""`runbook explain`: why a training run is slower than expected."""
 
 import json
 from pathlib import Path
@@ -24,9 +24,9 @@ def explain(
     as_json: bool,
     set_words: tuple[str, ...],
 ) -> int:
-    """Explain why a training is slower than expected: the gap in parts, each with evidence and remedy.
+    """Explain why a training run is slower than expected: the gap in parts, each with evidence and remedy.
 
-    LOG is a training's log or an excerpt, a command line, a YAML file, or a question in words. What
+    LOG is a training log or part of one, a command line, a YAML file, or a question in words. What
     it does not say is taken from RUN or --set: accelerator=H100 n_accel=16 parallel.tensor=8
     reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a device, .seconds of a
     step). Exit code 1 if nothing can be explained.

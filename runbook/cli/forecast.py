@@ -27,14 +27,14 @@ _TABLE = click.Path(exists=True, dir_okay=False, path_type=Path)
     "fit_table",
     type=_TABLE,
     metavar="FIT.csv",
-    help="Finished trainings: series, params, params_no_embed, tokens, flops, loss.",
+    help="Finished training runs: series, params, params_no_embed, tokens, flops, loss.",
 )
 @click.option(
     "--predict",
     "target_table",
     type=_TABLE,
     metavar="TARGET.csv",
-    help="Trainings to forecast, with the same columns; their loss is ignored.",
+    help="Training runs to forecast, with the same columns; their loss is ignored.",
 )
 @click.option(
     "--curve",
@@ -55,9 +55,9 @@ def forecast(
 ) -> None:
     """Forecast a final loss with an 80% interval.
 
-    With --fit and --predict: from finished smaller trainings of the same family. With --curve: from
-    the first part of the training's own validation curve. With RUN: the same, from the run's
-    evaluations so far. docs/forecast.md says how good the forecasts are.
+    With --fit and --predict: from finished smaller training runs of the same family. With --curve:
+    from the first part of the training run's own validation curve. With RUN: the same, from the
+    run's evaluations so far. docs/forecast.md says how good the forecasts are.
     """
     tables = (fit_table is not None, target_table is not None, curve_table is not None)
     if run_name and not any(tables):

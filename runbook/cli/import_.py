@@ -1,4 +1,4 @@
-"""`runbook import`: start a run from weights of another program."""
+"""`runbook import`: start a run from another program's weights."""
 
 from pathlib import Path
 
@@ -14,12 +14,12 @@ from runbook.cli.options import TRAINING_PHASE, on_run_folder
     "source",
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with config.json and .safetensors files, or of a Megatron-LM checkpoint.",
+    help="Folder with config.json and .safetensors files, or a Megatron-LM checkpoint.",
 )
 @TRAINING_PHASE
 @on_run_folder
 def import_(folder: Path, source: Path, phase: str) -> None:
-    """Start RUN from the weights of another program, before its first step.
+    """Start RUN from another program's weights, before its first step.
 
     From Hugging Face (only .safetensors) it reads gpt2, llama, mistral and qwen2 without a sliding
     window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and mp_rank_XX

@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     "--devices-per-node",
     type=click.IntRange(1),
     metavar="N",
-    help="GPUs of a node (default: ask the scheduler).",
+    help="GPUs per node (default: ask the scheduler).",
 )
 @click.option(
     "--cores-per-node",
     type=click.IntRange(1),
     metavar="N",
-    help="CPU cores that a job may use on a node (default: ask the scheduler).",
+    help="CPU cores per node that a job may use (default: ask the scheduler).",
 )
 @click.option(
     "--model",
     default="",
     metavar="NAME",
-    help="Also write a run file with the values of a published training, each with its source: "
-    "125m to 175b, llama-3-8b, llama-3-70b.",
+    help="Also write a run file with the values of a published training run, each with its "
+    "source: 125m to 175b, llama-3-8b, llama-3-70b.",
 )
 def init(
     folder: Path,
@@ -58,7 +58,7 @@ def init(
 ) -> None:
     """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
 
-    With --site: a site file for your cluster and a first run file, from what its scheduler says
+    With --site: a site file for your cluster and a first run file, from what its scheduler reports
     (sinfo; qstat and pbsnodes). An unknown value is marked FILL_IN, and check refuses the file
     until you replace it.
     """

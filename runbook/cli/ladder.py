@@ -67,9 +67,9 @@ def ladder(
 ) -> None:
     """Train a ladder of small models of RUN's family, and forecast RUN's loss from them.
 
-    Rungs have RUN's text, tokenizer, sequence length and shape of schedule; each is a recorded run.
+    Rungs have RUN's text, tokenizer, sequence length and schedule shape; each is a recorded run.
     The same command continues where it stopped, and trains nothing twice. The default budget is 1%
-    of RUN's device-hours, and at least ten minutes.
+    of RUN's device-hours, but at least ten minutes.
     """
     from runbook.phases.ladder.service import LadderRequest, climb_ladder, find_ladder
     from runbook.runs.run_folder import RUNS_VARIABLE

@@ -40,7 +40,7 @@ def learn(
     as_json: bool,
     runs: Path | None,
 ) -> int:
-    """Measure the nodes of SITE, and show the difference to the site file; --write writes it.
+    """Measure the nodes of SITE, and show how they differ from the site file; --write updates it.
 
     It runs the checks of `runbook preflight`. Each value gets the date, the job and the nodes
     behind it. What could not be learned is listed with the reason. Exit code 1 if a check found a

@@ -27,10 +27,10 @@ from runbook.tools.logs.log_summary import summary
     "--to",
     default="",
     metavar="PLACE",
-    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; of a RUN "
+    help="Export: FILE.csv, FILE.parquet, tensorboard:DIR, mlflow:URI or trackio:PROJECT; for a RUN "
     "also mllog:FILE.",
 )
-@phase_option("With RUN: use the metrics of this training.")
+@phase_option("With RUN: use the metrics of this phase.")
 @RUNS
 def logs(
     targets: tuple[str, ...],

@@ -23,7 +23,7 @@ from runbook.cli.options import RUNS
 @click.option(
     "--add", "added", multiple=True, metavar="NODE", help="Leave this node out; needs --because."
 )
-@click.option("--because", default="", metavar="TEXT", help="Why the node is added.")
+@click.option("--because", default="", metavar="TEXT", help="Why the node is left out.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects.")
 @RUNS
 def nodes(

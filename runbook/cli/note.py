@@ -12,7 +12,7 @@ from runbook.cli.options import on_run_folder
 @on_run_folder
 @click.argument("words", metavar="[TEXT]", nargs=-1)
 def note(folder: Path, words: tuple[str, ...]) -> None:
-    """Add TEXT to the logbook of RUN, also while it runs; `-` reads it from standard input.
+    """Add TEXT to the logbook of RUN, even while it runs; `-` reads it from standard input.
 
     Without TEXT: show the logbook, with the run's own entries and people's notes.
     """

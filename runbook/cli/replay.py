@@ -17,7 +17,7 @@ from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
     "--prepare",
     "only_prepares",
     is_flag=True,
-    help="Write the folder and show the command of a rank, for your own job.",
+    help="Write the folder and show each rank's command, for your own job.",
 )
 @phase_option("The training: 04-training or 03-smoke-test.")
 @AS_JSON

@@ -41,7 +41,7 @@ from runbook.plan_file import offline_defaults
     "--top-p",
     type=NumberRange(0.0, 1.0),
     default=0.0,
-    help="Draw from the likeliest tokens with this share of the probability (default: from the "
+    help="Draw from the likeliest tokens that together have this probability (default: from the "
     f"{offline_defaults.LIKELIEST_TOKENS} likeliest).",
 )
 @click.option(

@@ -132,7 +132,7 @@ class Training(Strict):
     micro_batch: Annotated[
         Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")
     ] = 1
-    """Sequences a device computes at once; increase it until memory is used up."""
+    """Sequences a device computes at once; increase it until memory is full."""
     global_batch: Annotated[
         Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")
     ] = 512
@@ -164,7 +164,7 @@ class Training(Strict):
     warmup_fraction: Annotated[Fraction, Aliases("lr_warmup_fraction")] = 0.0
     """Share of the decay length until the peak, instead of warmup_iterations."""
     decay_iterations: Annotated[Count, Aliases("lr_decay_iters")] = 0
-    """Steps until the minimum; 0: the training's own length."""
+    """Steps until the minimum; 0: the whole training."""
     decay_samples: Annotated[Count, Aliases("lr_decay_samples")] = 0
     """Sequences until the minimum, instead of decay_iterations."""
     decay_tokens: Annotated[Count, Aliases("lr_decay_tokens")] = 0
@@ -439,8 +439,8 @@ class Data(Strict):
     relative path begins at the project's folder.
     """
     special_tokens: StrictBool = False
-    """Encode a literal <|endoftext|> inside a text as the token (as Megatron with Hugging Face
-    does), not as letters.
+    """Encode a literal <|endoftext|> inside a text as the special token (as Megatron with
+    Hugging Face does), not as plain text.
     """
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
     """Shares of train, validation and test inside every file; used if held_out is 0."""
@@ -554,8 +554,8 @@ class Job(Strict):
     continues in the same job.
     """
     min_nodes: WholeOrZero = 0
-    """Continue with this many nodes or more if too few healthy ones are left: with fewer data-
-    parallel replicas and the same global batch; 0: never.
+    """Continue with this many nodes or more if too few healthy ones are left: with fewer
+    data-parallel replicas and the same global batch; 0: never.
     """
 
 

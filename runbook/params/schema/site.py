@@ -65,7 +65,7 @@ class Volume(Strict):
     """A shared file system."""
 
     title: str
-    """Name of the file system for people."""
+    """Display name of the file system."""
     path: str
     """Mount point; may contain {stage}."""
     size: Bytes = 0
@@ -111,7 +111,7 @@ class Hardware(Strict):
     nvidia-smi or rocm-smi lists on this machine.
     """
     devices_per_node: WholeOrZero
-    """GPUs (GCDs on MI250X) of a node, each with its own process; on a CPU, processes to start.
+    """GPUs (GCDs on MI250X) per node, each with its own process; on a CPU, processes to start.
     With device auto: use at most this many of the listed GPUs, 0 for all.
     """
     device_memory: Bytes = 0

@@ -357,7 +357,7 @@ run_step() {
     fi
   done
 
-  # Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
+  # Rank 0's exit code decides: a killed launcher may return 0, and a launcher that ended the other ranks returns another code.
   rank=none
   if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
   # A queue sends TERM both at the walltime and to a deleted job; the elapsed time tells which it was.

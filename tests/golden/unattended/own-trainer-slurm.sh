@@ -42,7 +42,7 @@ again() {
 }
 again "$1"
 # One of a chain of 3 jobs in this folder. The queue starts each when the previous one has ended, however it ended.
-# This job exits at once if the previous one decided that none should follow, or if a person asked for the end.
+# This job exits at once if the previous one decided that none should follow, or if a person asked the chain to stop.
 if [[ -e $job/started ]]; then
   read -r _ previous <"$job/started" || true
   code="" action="go on" # without a code and a decision, the previous job was killed with its script
@@ -389,7 +389,7 @@ run_step() {
     fi
   done
 
-  # Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
+  # Rank 0's exit code decides: a killed launcher may return 0, and a launcher that ended the other ranks returns another code.
   rank=none
   if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
   # A queue sends TERM both at the walltime and to a deleted job; the elapsed time tells which it was.

@@ -186,7 +186,7 @@ while [[ -z $code ]]; do
   fi
 done
 
-# Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
+# Rank 0's exit code decides: a killed launcher may return 0, and a launcher that ended the other ranks returns another code.
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
 if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # when asked to stop, these programs save and exit with 0

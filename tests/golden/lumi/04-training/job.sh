@@ -148,8 +148,8 @@ cp -- "$job"/04-training-zero1-b7061ba288c7.json deepspeed/04-training-zero1-b70
 mv -f -- deepspeed/04-training-zero1-b7061ba288c7.json.part deepspeed/04-training-zero1-b7061ba288c7.json
 
 # If the tracker of its checkpoints is missing, this program silently starts from random weights (dlrover issue 1065,
-# metaseq issue 602). A first save that was interrupted leaves no tracker either. It is moved away if the training began here
-# without checkpoints and no log reports a successful save.
+# metaseq issue 602). An interrupted first save leaves no tracker either: its folder is moved away
+# if the training began here without checkpoints and no log reports a successful save.
 checkpoints=/GIVE_JOBS_STAGE/checkpoints/lumi-13b/checkpoints
 has_saved() { grep -qsF "successfully saved checkpoint" jobs/04-training*/out jobs/04-training*/err; }
 for kept in "$checkpoints"/iter_* "$checkpoints"/global_step*; do
@@ -229,7 +229,7 @@ while [[ -z $code ]]; do
   fi
 done
 
-# Rank 0's own code counts: a launcher that was killed may return 0, and one that ended other ranks returns another code.
+# Rank 0's exit code decides: a killed launcher may return 0, and a launcher that ended the other ranks returns another code.
 rank=none
 if [[ -e $job/rank-0 ]]; then rank=$(<"$job/rank-0"); fi
 if [[ $rank == 0 && -n $asked ]]; then rank=75; fi # when asked to stop, these programs save and exit with 0
