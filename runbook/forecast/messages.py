@@ -25,7 +25,7 @@ class ForecastMessage(Message):
     NO_VALIDATION_LOSS = "{path} has no validation loss: its column val_loss is missing or empty."
     NUMBER_NEEDED = (
         "{path}, line {line}: {column} is {text!r}, but must be a number above 0. The columns are "
-        "series, params, params_no_embed, tokens, flops and loss for trainings, and step, "
+        "series, params, params_no_embed, tokens, flops and loss for training runs, and step, "
         "val_loss, total_steps and decay_from for a curve."
     )
     OUTSIDE_OF_LAW = "{parameters:,.0f} parameters are outside the range of the fit, {fitted}"

@@ -149,8 +149,8 @@ class JobMessage(Message):
         "queue in jobs.<phase>.partition."
     )
     QUEUE_WITHOUT_SRUN = (
-        "site {site}: launcher {launcher} needs srun on every node, which {queue} does not have. Set "
-        "the site's launcher to mpiexec."
+        "site {site}: launcher {launcher} needs srun on every node, which {queue} does not have. "
+        "Set the site's launcher to mpiexec."
     )
     RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Look there"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
@@ -260,13 +260,13 @@ class SetupLine(Message):
         "{folder} is not at {commit}: check that commit out, or move the folder away"
     )
     CHECKOUT_CHANGED = (
-        "{folder} has changes that are not of {commit}: commit them elsewhere, or undo them with "
+        "{folder} has changes that are not in {commit}: commit them elsewhere, or undo them with "
         "git checkout -- ."
     )
-    CHECKOUT_THERE = "the checkout is there: {folder}"
+    CHECKOUT_THERE = "the checkout exists: {folder}"
     CLUSTER_SAYS = "fleet.sh: {cluster} says {status}"
     CLUSTER_TIMED_OUT = (
         "fleet.sh: {cluster} did not say {status} within {minutes} minutes, but: {answer}"
     )
-    NO_FLEET_COMMAND = "{command} is none of {commands}"
+    NO_FLEET_COMMAND = "{command} is not one of {commands}"
     STEP_THERE = "{title}: there, {creates}"

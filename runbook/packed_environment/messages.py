@@ -12,21 +12,21 @@ class CopyMessage(Message):
     COPY_IN_USE = "{copy} stays: another job uses it"
     COPY_NOT_FINISHED = "another process has not finished {copy} in {seconds:g} s"
     COPY_NOT_READY = (
-        "other processes use {copy}, which is not ready (it was removed, or is another one), and "
-        "did not end in {seconds:g} s"
+        "other processes use {copy}, which is not ready (it was removed or replaced), and did "
+        "not end within {seconds:g} s"
     )
     DAMAGED_ARCHIVE = (
-        "{path} has the sha256 {actual}..., and {packed}... was packed. Pack again: runbook pack "
+        "{path} has the sha256 {actual}..., but {packed}... was packed. Pack again: runbook pack "
         "RUN --again"
     )
     DISK_IS_FULL = "the disk of {part} is full: {errors}"
     DOES_NOT_RUN = "{program} does not run from its copy (exit code {exit_code}): {errors}"
     FOLDER_IS_A_LINK = "{root} is a link: remove it"
-    FOLDER_NOT_MADE = "{root} cannot be made: {reason}"
+    FOLDER_NOT_MADE = "{root} cannot be created: {reason}"
     FOLDER_OF_SOMEBODY_ELSE = "{root} belongs to somebody else"
     FOLDER_WITHOUT_PROGRAMS = "{point} is mounted noexec: no program starts from {root}"
     INTERPRETER_OF_THE_SYSTEM = (
-        "{executable} belongs to the system, which each node has itself. Let the site's `python` "
+        "{executable} belongs to the system, which every node has already. Let the site's `python` "
         "name an interpreter of a virtual or conda environment."
     )
     NOT_PACKED_YET = (

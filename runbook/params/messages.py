@@ -42,9 +42,7 @@ class ParamsMessage(Message):
     )
     GIVEN_INSTEAD = "{where}, where {key} is given instead"
     GPUS_OF_THIS_MACHINE = "{program} on this machine: {number} x {name}, {memory} each"
-    HEAD_OF_RUN_YAML = (
-        "# What was asked of run {name}: every value, those taken by default too.{variant}"
-    )
+    HEAD_OF_RUN_YAML = "# The values of run {name}: every value, including the defaults.{variant}"
     HIDDEN_CHARACTER = (
         "contains {character}, which is invisible and makes the line look different from its real "
         "content. Remove it."

@@ -151,12 +151,12 @@ class PhaseMessage(Message):
         "--rungs out to continue it, or start another ladder with --as NAME."
     )
     LADDER_WOULD_COST = (
-        "A ladder of small trainings forecasts the loss on this text; runbook ladder {run} --plan "
-        "shows its cost."
+        "A ladder of small training runs forecasts the loss on this text; runbook ladder {run} "
+        "--plan shows its cost."
     )
     LAW_FAR_FROM_RUN = (
-        "the run has {decades:.1f} decades more compute than the largest trainings that the law "
-        "was fitted to, so its interval is {widening:.1f} times as wide"
+        "the run has {decades:.1f} decades more compute than the largest training runs that the "
+        "law was fitted to, so its interval is {widening:.1f} times as wide"
     )
     LIBRARIES_NOT_COMPARED = "they were not compared on {nodes}, because the import took too long"
     LIBRARY_REPLACED = (
@@ -268,7 +268,7 @@ class PhaseMessage(Message):
     RATE_FOLLOWS_NEW_LENGTH = (
         "From there the learning rate follows the new length: {new:.3g} in the next step, instead "
         "of {old:.3g} in the old plan. Earlier steps used the old rate, so the losses differ from "
-        "those of a training planned for {iterations:,} steps from the start; "
+        "those of a run planned for {iterations:,} steps from the start; "
         "training.decay_samples={decay_samples} would keep the old rate."
     )
     RATE_INDEPENDENT_OF_LENGTH = (

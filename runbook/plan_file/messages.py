@@ -35,7 +35,7 @@ class AlarmMessage(Message):
     JUMPED_WITH_GRADIENT = (
         "it jumped, and its gradient norm {grad_norm:.4g} is {factor:.3g} times the usual"
     )
-    NOT_BACK = "{num_records} records after a spike it has not recovered"
+    NOT_BACK = "{num_records} records after a spike, it has not recovered"
     MEDIAN_ROSE = "the median of {num_records} rose by {share:.1%}"
     FELL_LITTLE = (
         "it fell by {last_fall:.3g} over {last_records} records, and by {first_fall:.3g} over the "

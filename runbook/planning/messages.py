@@ -28,7 +28,7 @@ class PlanningMessage(Message):
     CHANGE_KEYS = "Change {keys}."
 
     TOKENS_OF_MOCK = "mock data: random tokens, as many as needed"
-    TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} ends of documents"
+    TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} end-of-document tokens"
     TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes a token"
     TOKENS_NOT_KNOWN = "unknown before the text is read"
     HELD_OUT_NOT_COUNTED = "02-data counts them and applies the rule."

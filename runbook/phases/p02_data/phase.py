@@ -527,7 +527,7 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
                 size=show_bytes(text_bytes), documents=total("documents"), empty=total("empty")
             ),
         ),
-        ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them ends of documents"),
+        ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them end-of-document tokens"),
         ("bytes of text to a token", f"{bytes_per_token:.2f}"),
         ("mean document", f"{tokens_per_document:,.0f} tokens"),
         (

@@ -10,8 +10,9 @@ class AdoptMessage(Message):
 
     CONFIGURATION_READABLE = " Its configuration can be read: runbook adopt {files}"
     EVALUATION_STARTED = (
-        "{file_name} starts {script} to evaluate or to convert, not to train ({place}: {word}). adopt makes run "
-        "files for trainings; 06-evaluation evaluates a finished run. No run file was written."
+        "{file_name} starts {script} to evaluate or to convert, not to train ({place}: {word}). "
+        "adopt makes run files for training runs; 06-evaluation evaluates a finished run. No run "
+        "file was written."
     )
     FILE_OF_FINE_TUNING = (
         "{name} configures fine-tuning ({value} in line {line}), which runs do not support. No run "
@@ -22,9 +23,9 @@ class AdoptMessage(Message):
         "--launch N selects another configuration. No run file was written."
     )
     KERNEL_THREAD = "--pid {number} is a kernel thread, which has no command line."
-    KEY_TOO_LONG = "{file_name}: the key {shown_name}... has over {most_letters} letters."
+    KEY_TOO_LONG = "{file_name}: the key {shown_name}... has more than {most_letters} characters."
     LAUNCH_OUT_OF_RANGE = (
-        "--launch {number}: {file_name} starts {number_of_launches} trainings. Give a number "
+        "--launch {number}: {file_name} starts {number_of_launches} training runs. Give a number "
         "from 1 to {number_of_launches}."
     )
     LAYERS_WITHOUT_ATTENTION = (
@@ -43,9 +44,9 @@ class AdoptMessage(Message):
         "Megatron Bridge)."
     )
     NOT_ITS_CONFIGURATION = (
-        "{files} configures {program}, whose files adopt does not read. It reads those of nanotron, "
-        "GPT-NeoX, NeMo 2, Megatron Bridge and Megatron-LM. Give the job script that starts the "
-        "training, or a log that it wrote."
+        "{files} configures {program}, whose files adopt does not read. It reads those of "
+        "nanotron, GPT-NeoX, NeMo 2, Megatron Bridge and Megatron-LM. Give the job script that "
+        "starts the training, or a log that it wrote."
     )
     NOT_A_DENSE_GPT = (
         "{name} trains with the recipe {recipe} (line {line}), which is not a dense GPT. No run "
@@ -64,8 +65,8 @@ class AdoptMessage(Message):
     NO_KEYS = "{file_name} is not a configuration: it has no `key: value` lines."
     NO_RECIPE = (
         "{name} calls no recipe of NeMo 2 or Megatron Bridge (`llama3_8b.pretrain_recipe(...)`), "
-        "returns no `Trainer.Config` of torchtitan, and builds no `Config` of nanotron. Give the job "
-        "script that starts it, or a log that it wrote."
+        "returns no `Trainer.Config` of torchtitan, and builds no `Config` of nanotron. Give the "
+        "job script that starts it, or a log that it wrote."
     )
     NO_SANDBOX = "No sandbox can be created here: {reason}. {install}"
     NO_SUCH_PROCESS = "--pid {number}: there is no such process on this machine."
@@ -83,8 +84,8 @@ class AdoptMessage(Message):
         "--pid {number} belongs to another user: run adopt as that user, on the process's own node."
     )
     OPTIONS_ALONE = (
-        "{file_name} sets options of a training (line {line}) but starts none. Give the script that "
-        "starts it and, after it, this file.{notes}"
+        "{file_name} sets training options (line {line}) but starts no training. Give the script "
+        "that starts it and, after it, this file.{notes}"
     )
     OTHER_MODE = (
         "{name} is a test case of the mode {mode} (line {line}), not of pre-training. No run file "
@@ -117,7 +118,9 @@ class AdoptMessage(Message):
     ATTENTION_DROPOUT = "the attention dropout is {dropout}, the program's default"
     FILE_MAY_SAY_IT = "; {files} may set it, but adopt does not read it here"
     FILE_NOT_READABLE = "it cannot be read ({reason})"
-    FURTHER_TRAININGS = "{name} has options for further trainings, which are not read: {sections}"
+    FURTHER_TRAININGS = (
+        "{name} has options for further training runs, which are not read: {sections}"
+    )
     FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
     GAVE_UP = (
         "{job} ended with exit code {exit_code} before it started a training run; its `exit` was "
@@ -134,7 +137,7 @@ class AdoptMessage(Message):
         "makes its recipe with fewer."
     )
     MANY_CALLS_OF_RECIPES = "over {most} calls of recipes: give a file with one."
-    MANY_LETTERS_OF_A_KEY = "line {line}: a key of over {most} letters."
+    MANY_LETTERS_OF_A_KEY = "line {line}: a key of more than {most} characters."
     MANY_RECIPES_IN_A_STATEMENT = (
         "line {line}: one statement with over {most} recipes and their parts. Give a file with one "
         "recipe."

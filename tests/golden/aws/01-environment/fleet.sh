@@ -37,7 +37,7 @@ case $asked in
     ;;
   status) say_status ;;
   *)
-    echo "$asked is none of start, stop, status" >&2
+    echo "$asked is not one of start, stop, status" >&2
     exit 2
     ;;
 esac

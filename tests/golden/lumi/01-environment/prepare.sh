@@ -8,7 +8,7 @@ here=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
 (
 folder=/GIVE_JOBS_STAGE/Megatron-DeepSpeed commit=635a468fadafaa8b87975716b08b1c414ec40f4f
 if [[ -e $folder/.git ]]; then
-  say "the checkout is there: $folder"
+  say "the checkout exists: $folder"
 else
   mkdir -p -- "$(dirname -- "$folder")"
   rm -rf -- "$folder.part"
@@ -22,7 +22,7 @@ if [[ $(git -C "$folder" rev-parse HEAD) != "$commit" ]]; then
 fi
 changed=$(git --no-optional-locks -C "$folder" status --porcelain --untracked-files=no)
 if [[ -n $changed ]]; then
-  say "$folder has changes that are not of $commit: commit them elsewhere, or undo them with git checkout -- ." >&2
+  say "$folder has changes that are not in $commit: commit them elsewhere, or undo them with git checkout -- ." >&2
   say "$changed" >&2
   exit 1
 fi
