@@ -226,7 +226,11 @@ _EVALUATION = re.compile(
     r"(?:.*?(?:PPL|ppl)(?: value)?[:=]\s*(?P<perplexity>[-+.\dEe]+))?"
 )
 _BRIDGE = re.compile(r"Step Time ?: ([\d.]+)s.*?GPU utilization: ([\d.]+)\s*(?:MODEL_)?TFLOP/s/GPU")
-_ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) \.{3,}(?: |(?!/))(\S.*?)\s*$")
+_ARGUMENT = re.compile(r"(?:^|[\s:])([a-z][a-z0-9_]+) (\.{3,})(?: |(?!/))(\S.*?)\s*$")
+MIN_ARGUMENT_WIDTH = 25
+"""Programs pad an argument's name with dots to 29 columns or more. A sentence with an ellipsis,
+such as `invalid usage ... Last NCCL warning`, is shorter.
+"""
 _STARTS = (
     "done with setup",
     "[before the start of training step]",
@@ -624,8 +628,8 @@ class Megatron(LineReader):
     def _other(self, line: str, out: Assembly) -> bool:
         """Read a line between records: argument, start, overflow, Bridge's step time, or end."""
         argument = _ARGUMENT.search(line) if " ..." in line else None
-        if argument is not None:
-            self.arguments[argument[1]] = argument[2]
+        if argument is not None and len(argument[1] + argument[2]) >= MIN_ARGUMENT_WIDTH:
+            self.arguments[argument[1]] = argument[3]
             return True
 
         if "OVERFLOW!" in line:
