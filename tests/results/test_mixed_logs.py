@@ -110,3 +110,138 @@ def test_a_line_that_reports_no_failure_is_not_named(line):
 )
 def test_a_failure_in_such_a_line_is_named(line, kind):
     assert names_of([line]) == [kind.name]
+
+
+IGNORED = (
+    "Exception ignored in: <function _MultiProcessingDataLoaderIter.__del__ at 0x7f7162a08af0>",
+    "Traceback (most recent call last):",
+    '  File "torch/utils/data/dataloader.py", line 1324, in __del__',
+    "    self._shutdown_workers()",
+    "AssertionError: can only test a child process",
+)
+
+
+def test_an_exception_that_python_ignores_names_no_failure():
+    assert not names_of(IGNORED)
+    assert not names_of([f"[rank1]: {line}" for line in IGNORED])
+
+
+@pytest.mark.parametrize(
+    ("ended", "name"),
+    [
+        ("OSError: [Errno 28] No space left on device", kinds.DISK.name),
+        (
+            "RuntimeError: DataLoader worker (pid 9) is killed by signal: Killed.",
+            "host out of memory",
+        ),
+    ],
+)
+def test_what_an_ignored_exception_says_of_the_machine_still_counts(ended, name):
+    assert names_of([*IGNORED[:-1], ended]) == [name]
+
+
+def test_a_workers_end_at_the_end_of_the_program_names_no_failure():
+    ended = "RuntimeError: DataLoader worker (pid 9) is killed by signal: Terminated."
+    callback = "Exception ignored in atexit callback: <function _exit_function at 0x7f3a12345670>"
+    assert not names_of([callback, *IGNORED[1:-1], ended])
+
+
+def test_an_ignored_exception_hides_no_error_after_it():
+    shape = "RuntimeError: CUDA error: device-side assert triggered"
+    assert names_of([*IGNORED, "Traceback (most recent call last):", IGNORED[2], shape]) == [
+        kinds.KERNEL.name
+    ]
+
+
+def test_an_ignored_exception_of_a_rank_hides_no_error_of_another_rank():
+    heading = f"[rank1]: {IGNORED[0]}"
+    assert names_of([heading, "[rank0]: ModuleNotFoundError: No module named 'apex'"]) == [
+        kinds.MODULE.name
+    ]
+
+
+def test_an_ignored_exception_may_have_a_chain():
+    during = "During handling of the above exception, another exception occurred:"
+    assert not names_of([*IGNORED, "", during, "", *IGNORED[1:]])
+
+
+def test_a_sentence_with_an_ellipsis_is_no_argument_of_megatron():
+    line = "invalid usage ... Last NCCL warning(error): 'Bootstrap : no socket interface found'"
+    assert parse_lines([line]).cause.name == kinds.INTERFACE.name
+    argument = "  error_timeout .................................. 1800 seconds exceeded"
+    log = parse_lines([argument])
+    assert log.arguments == {"error_timeout": "1800 seconds exceeded"}
+
+
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        (
+            "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 1.1392e-305",
+            True,
+        ),
+        ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 0.0", True),
+        ("Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0", False),
+        ("[Rank 0] Overflow detected. Skipping step. Attempted loss scale: 1, reducing to 1", True),
+        (
+            "[Rank 0] Overflow detected. Skipping step. Attempted loss scale: 2, reducing to 1",
+            False,
+        ),
+        ("[INFO] [fused_optimizer.py:316] Reducing dynamic loss scale from 1 to 1", True),
+        ("[INFO] [fused_optimizer.py:316] Reducing dynamic loss scale from 16 to 1", False),
+    ],
+)
+def test_a_loss_scale_is_at_its_floor_if_it_shrinks_no_more(line, is_named):
+    assert names_of([line]) == ([kinds.LOSS_SCALE.name] if is_named else [])
+
+
+def test_training_goes_on_after_a_loss_scale_at_its_floor():
+    line = "[INFO] [fused_optimizer.py:316] Reducing dynamic loss scale from 1 to 1"
+    assert parse_lines([timer(10), line, timer(20)]).cause is None
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("Failed to modify QP to RTR: Connection timed out", kinds.FABRIC.name),
+        ("[PE_0]:_pmi_init:_pmi_alps_sync failed -1", kinds.LAUNCHER.name),
+        ("-- Configuring incomplete, errors occurred!", kinds.BUILD.name),
+        (
+            "Evicted: Pod ephemeral local storage usage exceeds the total limit 5Gi.",
+            kinds.DISK.name,
+        ),
+        (
+            "CudaAPIError: [700] Call to cuLaunchKernel results in UNKNOWN_CUDA_ERROR",
+            kinds.KERNEL.name,
+        ),
+        (
+            "RuntimeError: params[182] in this process with sizes [256] appears not to match strides "
+            "of the same param in process 0.",
+            kinds.COLLECTIVES_DIFFER.name,
+        ),
+    ],
+)
+def test_a_line_is_read_by_what_failed_and_not_by_its_common_words(line, name):
+    assert names_of([line]) == [name]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "df: /home/user/.triton/autotune: No such file or directory",
+        "IOPub data rate exceeded.",
+        "2026-03-26 10:00:00 [E:onnxruntime:Default, provider_bridge_ort.cc:1480] Failed to load "
+        "library libonnxruntime_providers_cuda.so with error: libcublasLt.so.11: cannot open shared "
+        "object file: No such file or directory",
+    ],
+)
+def test_what_a_program_does_without_names_no_failure(line):
+    assert not names_of([line])
+
+
+def test_a_word_of_failure_shortly_before_a_timeout_does_not_replace_its_remedy():
+    log = parse_lines(["the tracker could not find its folder", TIMED_OUT])
+    assert log.cause.name == kinds.TIMEOUT.name
+    log = parse_lines(["ERROR: the sampler lost its shard list", TIMED_OUT])
+    assert log.cause is None
+    assert log.first_error.line == 1

@@ -33,7 +33,9 @@ _RAISED = re.compile(
 _CONTINUES = re.compile(
     # How a program continues without something that it lacks
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
-    r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b|\bskipping\b"
+    r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b"
+    # A step that is skipped because of an overflow reports the loss scale, which may be at its floor.
+    r"|\bskipping\b(?! step[,.] (?:loss scaler|attempted loss scale))"
     r"|\b(?:will|going to) (?:retry|try again|be retried)\b|\bretrying\b"
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"

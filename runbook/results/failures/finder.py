@@ -18,6 +18,7 @@ from runbook.results.failures.first_error import (
     FirstErrorFinder,
 )
 from runbook.results.failures.harmless import is_beside_the_point, is_harmless, is_information
+from runbook.results.failures.ignored_errors import IgnoredErrors
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
     CANCELLED,
@@ -147,6 +148,7 @@ class FailureFinder:
         self._num_records = 0
         self._own_errors = OwnErrorFinder()
         self._first_error = FirstErrorFinder()
+        self._ignored_errors = IgnoredErrors()
         self._in_root_cause = False
         self._root_rank: int | None = None
         self._ended_ranks: set[int] = set()
@@ -158,7 +160,8 @@ class FailureFinder:
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
         self._drop_survived_warnings(line)
-        is_source = self._is_source(line)
+        is_ignored = self._ignored_errors.contains(line[:MAX_TEXT])
+        is_source = self._is_source(line) or is_ignored
         lowered = line[:MAX_TEXT].lower()
         rule = None
         if not is_source and any(word in lowered for word in SIGNAL_WORDS):
@@ -432,8 +435,15 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
-    """Return whether only lost or waiting ranks failed, the first of them soon after the error."""
+    """Return whether only lost or waiting ranks failed, the first of them soon after the error.
+
+    A rank waits for minutes before it reports a timeout. A few lines before that report, a line
+    that only contains words like "failed" is rarely the reason.
+    """
     if not all(failure.name in LOST_PEERS for failure in failures):
+        return False
+    has_waited = any(failure.name in WAITING for failure in failures)
+    if has_waited and not error.is_marked and not error.is_exception:
         return False
     return any(failure.line - error.line <= LINES_TO_EFFECT for failure in failures)
 

@@ -67,6 +67,8 @@ class FirstError:
     host: str = ""
     is_exception: bool = False
     """Whether the line is an exception, not just a line with words that occur in errors."""
+    is_marked: bool = False
+    """Whether its program marks the line as an error."""
     followed_by: tuple[str, ...] = ()
     """Names of the failures that are usually effects of an error."""
     precedes_all: bool = True
@@ -119,7 +121,7 @@ class FirstErrorFinder:
         if EXCEPTION.search(text):
             self._exceptions[process] = replace(seen, is_exception=True)
         elif process not in self._errors and MARKED.search(text):
-            self._errors[process] = seen
+            self._errors[process] = replace(seen, is_marked=True)
         elif process not in self._hints and _HINT.search(text):
             self._hints[process] = seen
 

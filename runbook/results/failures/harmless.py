@@ -24,7 +24,10 @@ _HARMLESS = re.compile(
             r"leaked (?:semaphore|shared_memory) ",
             r"Unable to find hostfile",
             r"step creation (?:temporarily|still) disabled, retrying",
-            r"OVERFLOW! Rank \d+ Skipping step|Skipping step\. Attempted loss scale",
+            (
+                r"Skipping step\. Attempted loss scale: "
+                r"(?P<scale>[\d.]+), (?!reducing to (?P=scale)(?![\d.]))"
+            ),
             (
                 r"could not find the metadata file|will not load any checkpoints and will start "
                 r"from random"
@@ -102,6 +105,12 @@ _HARMLESS = re.compile(
                 r"No such file"
             ),
             r"line \d+: : No such file",
+            # A question about a file system, which ends nothing
+            r"^(?:df|du|stat): .*No such file",
+            # onnxruntime loads a provider if it can, and uses the processor otherwise.
+            r"onnxruntime.{0,200}(?:libonnxruntime_providers_|CUDAExecutionProvider)",
+            # Jupyter leaves out output that is printed too fast. The cell continues.
+            r"IOPub (?:data|message) rate exceeded",
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",

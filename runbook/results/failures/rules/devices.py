@@ -361,6 +361,8 @@ DEVICE_RULES = (
             r"Triton Error \[(?:CUDA|HIP)\]: (?:an illegal|device|misaligned|invalid)",
             r"CUDA_EXCEPTION_\d+",
             r"CUDA Exception: \w",
+            # CUDA's own numbers of errors that a kernel raised
+            r"(?:CUDA|[Cc]uda|CU|cu)\w*(?:Error|ERROR|failure)\b.{0,12}?[\[( ]7(?:00|1[0-9])\b",
         ),
         unless=r"launcher|AssertionError|^\s*Compile with",
         example="RuntimeError: CUDA error: device-side assert triggered",

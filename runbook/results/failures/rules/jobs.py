@@ -59,6 +59,9 @@ JOB_RULES = (
             r"file (?:size|count) limit exceeded",
             r"[Ff]ile too large",
             r"over (?:disk )?quota",
+            # A pod's limit in Kubernetes
+            r"local storage usage exceeds the total limit",
+            r"low on resource: ephemeral-storage",
             r"[Ii]nsufficient (?:disk )?space",
             r"There is not enough space",
             r"unexpected pos \d+ vs \d+",
@@ -409,6 +412,9 @@ JOB_RULES = (
             r"No slot '\d+' specified on host",
             r"specified plugin name for mpi",
             r"PM[Ix2]+_Init",
+            # Cray's library of process management
+            r"\b_pmi(?:_\w+)?_(?:init|sync)\b.{0,80}fail",
+            r"alps response not OKAY",
             r"PMI\d?_?Init\w* .{0,20}(?:fail|intialize)",
             r"\b(?:pmix|orte)_\w+ failed",
             r"requested component was not found, or was unable to be opened",
@@ -520,7 +526,7 @@ JOB_RULES = (
             r"kernel will be automatically restarted",
             r"Kernel (?:is )?dead",
             r"ZMQ.{0,40}(?:fail|error)",
-            r"IOPub (?:data rate|message rate|timeout)",
+            r"IOPub timeout",
             r"A cell timed out",
             r"Timeout waiting for IOPub output",
             r"kernel .{0,40}(?:died|has died|restarting|failed to start|not found)",

@@ -80,6 +80,17 @@ NETWORK_RULES = (
         level=Level.SYMPTOM,
         in_warnings=True,
     ),
+    # A connection between two network cards, which the words "Connection timed out" are about
+    Rule(
+        kind=FABRIC,
+        patterns=(
+            r"ibv_modify_qp\b.{0,60}(?:fail|error)",
+            r"(?:[Ff]ailed|[Uu]nable|[Cc]ould not|[Cc]annot) to (?:modify|transition|move|bring) (?:the )?QP\b",
+        ),
+        example="NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out",
+        counterexample="n1:4711:4712 [0] NCCL INFO NET/IB : ibv_modify_qp is loaded",
+        source="NVIDIA/nccl#2013",
+    ),
     # NCCL names the address that it cannot reach. Older releases print only WARN.
     Rule(
         kind=INTERFACE,
@@ -295,6 +306,9 @@ NETWORK_RULES = (
             r"[Mm]ismatch between collectives",
             r"[Mm]ismatched collective",
             r"[Cc]ollectives? (?:calls? )?(?:differ|do(?:es)? not match)",
+            r"due to shape mismatches\. All shapes across devices",
+            r"DDP expects same model across all ranks",
+            r"appears not to match (?:sizes|strides) of the same param in process",
         ),
         # A checker that reports zero mismatches
         unless=(

@@ -22,6 +22,20 @@ PROGRAM_RULES = (
         ),
         source="deepspeedai/DeepSpeedExamples#418",
     ),
+    # The scale cannot become smaller, or it is so small that the gradients underflow.
+    Rule(
+        kind=LOSS_SCALE,
+        patterns=(
+            r"[Rr]educing (?:dynamic )?loss scale from (?P<floor>[\d.]+) to (?P=floor)(?![\d.])",
+            r"[Aa]ttempted loss scale: (?P<least>[\d.]+), reducing to (?P=least)(?![\d.])",
+            r"[Rr]educing loss scale to (?:\d(?:\.\d+)?e-\d+|0(?:\.0+)?)(?![\d.])",
+        ),
+        example="Skipping step, loss scaler 0 reducing loss scale to 1.1392e-305",
+        counterexample="Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 16384.0",
+        source="NVIDIA/apex#715",
+        level=Level.SYMPTOM,
+        in_warnings=True,
+    ),
     Rule(
         kind=NAN,
         patterns=(

@@ -166,6 +166,8 @@ SOFTWARE_RULES = (
             r"(?:PTX|Triton|LLVM) (?:codegen|compilation) (?:error|failed)",
             r"hipcc.{0,60}error",
             r"Compilation failed",
+            r"-- Configuring incomplete, errors occurred",
+            r"\bCMake Error\b",
             r"error: expected .{0,30} before",
             r"No such file or directory: '?\S*(?:nvcc|ninja|gcc|g\+\+)'?$",
             r"OpBuilderException",
