@@ -41,7 +41,7 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Number of steps in one turn, and how many of the first ones are not counted."""
+"""Number of steps in one turn, and number of first steps that are not counted."""
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def is_right(self) -> bool:
-        """Whether the first defect is the right cause, on the right node."""
+        """Whether the first reported check names the right cause and the right node."""
         if not self.defect.checks:
             return not self.check
         says_cause = all(word in self.value for word in self.defect.words)

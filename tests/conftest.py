@@ -1,4 +1,4 @@
-"""What holds for all tests: see the modules of suite/."""
+"""Fixtures and hooks for all tests: see the modules in suite/."""
 
 from suite.signals import answer_inherited_signals
 

@@ -22,7 +22,7 @@ Row = Mapping[str, Any]
 UNKNOWN = "not known"
 # Columns whose unit is stated in the row, not in the column name
 VALUES = ("value", "planned", "actual", "before", "after")
-# In seconds. The rounding error when two equal times are subtracted
+# Rounding error, in seconds, when two equal times are subtracted
 _NO_TIME = 1e-9
 # Maximum number of characters in a line of a text table's cell; a longer text continues on the next
 # line

@@ -152,17 +152,17 @@ def tokenizer_file(name: str) -> Writer:
 
 
 def ramp(run: PhaseRun) -> tuple[int, ...]:
-    """Write the start size, the increment and the samples of the batch ramp."""
+    """Return the start size, the increment and the samples of the batch ramp."""
     return run.ramp
 
 
 def evaluation_interval(run: PhaseRun) -> int:
-    """Write the steps between two evaluations."""
+    """Return the number of steps between two evaluations."""
     return run.evaluation_interval
 
 
 def evaluation_batches(run: PhaseRun) -> int:
-    """Write the number of batches in an evaluation."""
+    """Return the number of batches in an evaluation."""
     return run.evaluation_batches
 
 

@@ -90,7 +90,7 @@ class RankRequest:
 
 
 class ForkServer:
-    """Forks ranks, and keeps the connection of each rank's client by process id."""
+    """Forks ranks, and keeps the connection to each rank's client, by process id."""
 
     def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener

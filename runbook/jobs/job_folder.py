@@ -55,15 +55,15 @@ class JobFolder:
     heartbeat = _File("heartbeat")
     # Exists only in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
-    # Written by the submitter: the ids of the queue's jobs that share this folder, one per line
+    # The ids of the queue's jobs that share this folder, one per line; the submitter writes them
     chain = _File("chain")
-    # Written by a job that is in a chain or has spare nodes: the decision after its newest attempt;
-    # see next_job
+    # The decision after the newest attempt of a job that is in a chain or has spare nodes; see
+    # next_job
     decision = _File("decision")
-    # Written in a queue by rank 0 when its program has ended: the exit code
+    # The exit code of rank 0's program, which rank 0 writes in a queue's job
     rank_0 = _File("rank-0")
-    # Written in a queue by the first rank whose program was ended by a signal: the rank and the
-    # signal
+    # The first rank whose program a signal ended, and the signal; that rank writes it in a queue's
+    # job
     rank_signal = _File("rank-signal")
     timed_out = _File("timed_out")  # Exists once the job's walltime has run out
     reason = _File("reason")  # One sentence about its end

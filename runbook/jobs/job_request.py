@@ -82,7 +82,7 @@ class QueueLimits:
 
 
 def parse_job_request(script: str) -> JobRequest:
-    r"""Return the requests in the directives of a script.
+    r"""Return the resources that a script's directives request.
 
     >>> parse_job_request("#!/bin/bash\n#SBATCH --time=01:00:00\n").seconds
     3600

@@ -248,8 +248,8 @@ def _resources(queue: str, value: str, line: int) -> list[Directive]:
 def _resources_of_oar(value: str, line: int) -> list[Directive]:
     """Return the resources in a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
 
-    The nodes are counted over all clusters, and the devices per node. For a sum of hierarchies, the
-    number of nodes is left as text.
+    Nodes are counted over all clusters, and devices per node. For a sum of hierarchies, the number
+    of nodes is left as text.
 
     >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
     >>> [(directive.name, directive.value) for directive in wanted]

@@ -449,7 +449,10 @@ class Megatron(LineReader):
         return values
 
     def _meaning_of(self, key: str) -> str:
-        """Return our field for a key. An unseen key may also identify the program."""
+        """Return our field for a key.
+
+        A key that occurs for the first time may also show which program wrote the log.
+        """
         name = self._keys.get(key)
         if name is None:
             name = meaning(key) if len(key) < 80 else ""

@@ -72,7 +72,7 @@ class MlPerf(LineReader):
         metadata: dict[str, object],
         out: Assembly,
     ) -> None:
-        """Read an entry, whose `metadata` contains its step."""
+        """Read an entry. Its `metadata` contains its step."""
         key = str(entry.get("key")).strip()
         value = entry.get("value")
         time_ms = whole(entry.get("time_ms"))
@@ -221,7 +221,7 @@ class MlPerf(LineReader):
     ) -> None:
         """Add a record, or fill in fields that the last record lacks.
 
-        A repeated step was printed by another rank.
+        If a step occurs again, another rank has printed it.
         """
         last = out.previous()
         if last is None or iteration > last.iteration:

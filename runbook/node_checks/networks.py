@@ -1,4 +1,4 @@
-"""Reports a node's network interfaces, and to which addresses it resolves other nodes' names."""
+"""Reports a node's network interfaces, and the addresses to which it resolves other nodes' names."""
 
 import contextlib
 import fcntl

@@ -265,9 +265,9 @@ def begin_again(settings: Settings, phase: str) -> str:
 def refuse_changed_results(run: PlannedRun, phase: str) -> None:
     """Raise `ChangedOutputError` if a finished training run's results have changed.
 
-    Only the results that this phase reads are checked. Call this before the phase's record is
-    moved, so that the record stays in place. Weights are not checked here: they may be deleted
-    after an export, and `job_step.launch` compares them.
+    Only the results that this phase reads are checked. Call this before moving the phase's record:
+    if it raises an error, the record is still in place. Weights are not checked here: they may be
+    deleted after an export, and `job_step.launch` compares them.
     """
     for training in (SMOKE, FULL):
         if PHASES.index(training) <= PHASES.index(phase):

@@ -63,7 +63,7 @@ def plan_text(settings: Settings, plan: Plan) -> str:
 
 
 def _changed_keys_tables(settings: Settings) -> list[Table]:
-    """Return a table of the values that differ because the site is not the run file's."""
+    """Return a table of the values that differ because the run file was written for another site."""
     rows = []
     for key, reason in sorted(settings.scaled_down().items()):
         rows.append({"key": key, "here": settings.value(key), "because": reason})

@@ -229,7 +229,7 @@ def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _link(link: Path, file: Path) -> None:
-    """Make `link` point to the file. Leave it alone if it is a file of the run itself."""
+    """Make `link` point to the file. A regular file of that name is the run's own and stays."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.exists() or link.is_symlink():
         link.unlink(missing_ok=True)

@@ -61,7 +61,7 @@ def _parse(row: dict[str, object]) -> RecentStep:
 
 
 def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> list[RecentStep]:
-    """Return the last `count` of these steps up to an iteration, in their newest records.
+    """Return the last `count` steps up to and including an iteration, each from its newest record.
 
     Steps that a rollback, or a resume from an older checkpoint, has discarded are no longer part of
     the training. A step that is skipped in their place says nothing about the loss.

@@ -1,4 +1,7 @@
-"""A browser, a JupyterLab with a toy project, and one campaign stepped through in it; skipped where no Chromium is."""
+"""A browser, a JupyterLab with a toy project, and one run stepped through in it.
+
+Skipped without Chromium.
+"""
 
 from __future__ import annotations
 
@@ -15,24 +18,25 @@ import pytest
 
 sys.path.append(
     str(Path(__file__).parents[1] / "notebooks")
-)  # the toy project is shared with the notebooks' tests
+)  # the notebook tests share the toy project
 
 from toy_project import PHASES, RUN_FILE, Toy
 
 REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
-"""Set to 1 where these tests must run: a missing Chromium then fails instead of being passed over."""
+"""Set this to 1 where these tests must run: a missing Chromium then fails instead of being skipped.
+"""
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
-"""Long enough that a page can be closed and opened again before a fast machine has done them."""
+"""Long enough for a page to be closed and reopened before a fast machine is done."""
 LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
 )
-"""The toy, not stopped on purpose: somebody watches it from a page that is closed meanwhile."""
+"""The toy run without a planned stop. Somebody watches it from a page that is closed in between."""
 assert f"iterations: {STEPS}" in LONG
 
 
 def chromium() -> str:
-    """The installed browser; skips or fails without one."""
+    """Return the installed browser. Skip or fail without one."""
     import shutil
 
     found = (
@@ -50,7 +54,8 @@ def chromium() -> str:
 
 @pytest.fixture(scope="package")
 def browser():
-    """Chromium; ended with this folder's tests, because its event loop must not outlive them."""
+    """Chromium, closed at the end of this folder's tests, because its event loop must not outlive
+    them."""
     from playwright.sync_api import sync_playwright
 
     path = chromium()
@@ -62,7 +67,7 @@ def browser():
 
 @pytest.fixture(scope="package")
 def toy(tmp_path_factory):
-    """A project whose training takes long enough to be looked at twice."""
+    """A project whose training takes long enough to be viewed twice."""
     chromium()
     toy = Toy(tmp_path_factory.mktemp("browser") / "project", LONG)
     yield toy
@@ -71,7 +76,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def lab(toy, tmp_path_factory):
-    """JupyterLab over the project."""
+    """JupyterLab with the project as its root."""
     from lab import Lab
 
     home = tmp_path_factory.mktemp("lab-home")
@@ -82,21 +87,21 @@ def lab(toy, tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    """A page of its own."""
+    """A separate page."""
     context = browser.new_context(viewport={"width": 1200, "height": 1000})
     yield context.new_page()
     context.close()
 
 
 def cells_of(toy, phase: str) -> dict[str, str]:
-    """The code cells of a notebook by id, each with the words by which it is found on the page."""
+    """Return a notebook's code cells by id, each with the words that identify it on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     return {cell["id"]: _telling_line("".join(cell["source"]).splitlines()) for cell in code}
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
-    """Run one cell after the other; what each said."""
+    """Run the cells one after the other. Return the output of each."""
     said = {}
     for name, words in cells.items():
         if name == until:
@@ -107,7 +112,10 @@ def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> di
 
 @pytest.fixture(scope="package")
 def by_hand(browser, toy, lab) -> SimpleNamespace:
-    """Everything one sees from the first cell of 00 to the last of 06, the page closed once in the middle of 04."""
+    """Everything a user sees from the first cell of 00 to the last cell of 06.
+
+    The page is closed once in the middle of 04.
+    """
     from lab import Notebook, wait_until
 
     context = browser.new_context(viewport={"width": 1200, "height": 1000})
@@ -133,7 +141,7 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
     def look() -> bool:
         seen.append(notebook.output(cell))
         steps = set(re.findall(rf"(\d+) of {STEPS} iterations", " ".join(seen)))
-        # What is in use is measured a moment after the first steps are there.
+        # Utilization is measured a moment after the first steps appear.
         return len(steps) >= 3 and "in use" in seen[-1]
 
     wait_until(look, 240, "the picture moves")
@@ -162,5 +170,6 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
 
 
 def _telling_line(lines: list[str]) -> str:
-    """The line that only this cell has: its last, or its first where the last is a bare name such as `gap`."""
+    """Return the line that only this cell has: its last, or its first if the last is a bare name
+    such as `gap`."""
     return lines[0] if lines[-1].isidentifier() else lines[-1]

@@ -1,4 +1,4 @@
-"""A real JupyterLab on a free port, and a person at one of its notebooks."""
+"""A real JupyterLab on a free port, and a person who uses one of its notebooks."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
 SECONDS = 240
-"""The longest a cell of the toy project may take on a machine that does other things as well."""
+"""The longest that a cell of the toy project may take on a busy machine."""
 expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
-"""No question about news in the corner, no request to anybody."""
+"""No prompt about news, and no requests to other hosts."""
 
 
 class Lab:
-    """A JupyterLab server that keeps everything it writes in a folder of its own."""
+    """A JupyterLab server that writes all its files to a folder of its own."""
 
     def __init__(
         self, root: Path, home: Path, environment: Mapping[str, str], run: str = ""
     ) -> None:
-        """`jupyter lab` over the root, or `runbook lab RUN` in it."""
+        """Start `jupyter lab` with this root, or `runbook lab RUN` in it."""
         self.token = secrets.token_hex(16)
         settings = home / "settings" / "@jupyterlab" / "apputils-extension"
         settings.mkdir(parents=True)
@@ -66,7 +66,7 @@ class Lab:
         self.url = json.loads(told.read_text())["url"]
 
     def close(self) -> None:
-        """End the server with its kernels."""
+        """Stop the server and its kernels."""
         self.process.terminate()
         try:
             self.process.wait(30)
@@ -76,12 +76,13 @@ class Lab:
 
 
 class Notebook:
-    """One notebook opened in a page, worked by keyboard and mouse."""
+    """A notebook that is open in a page, operated by keyboard and mouse."""
 
     def __init__(self, page: Page, lab: Lab, path: str) -> None:
         self.page = page
         page.set_default_timeout(1000 * SECONDS)
-        # A cell that is run before the page has found its kernel would be run by JupyterLab in a second, new one.
+        # If a cell runs before the page has found its kernel, JupyterLab runs it in a new, second
+        # kernel.
         with page.expect_event(
             "websocket", lambda socket: "/api/kernels/" in socket.url, timeout=1000 * SECONDS
         ):
@@ -90,13 +91,16 @@ class Notebook:
         expect(self.cells.first).to_be_visible(timeout=1000 * SECONDS)
 
     def cell(self, source: str) -> Any:
-        """The code cell whose input holds these words."""
+        """Return the code cell whose input contains these words."""
         return self.page.locator(
             ".jp-CodeCell", has=self.page.locator(".jp-InputArea", has_text=source)
         ).first
 
     def start(self, source: str) -> Any:
-        """Run a cell by Shift+Enter, and return it at once; pressed again where the page was not ready to hear it."""
+        """Run a cell with Shift+Enter, and return at once.
+
+        Press again if the page was not ready.
+        """
         cell = self.cell(source)
         prompt = cell.locator(".jp-InputPrompt")
         before = prompt.inner_text()
@@ -114,24 +118,24 @@ class Notebook:
         return cell
 
     def run(self, source: str, seconds: float = SECONDS) -> str:
-        """Run a cell to its end; its output as a person reads it."""
+        """Run a cell to its end. Return its output as a person reads it."""
         cell = self.start(source)
         self.wait_for_end(cell, seconds)
         return self.output(cell)
 
     def wait_for_end(self, cell: Any, seconds: float = SECONDS) -> None:
-        """Wait until a number stands in the brackets before the cell."""
+        """Wait until a number appears in the brackets in front of the cell."""
         prompt = cell.locator(".jp-InputPrompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=1000 * seconds)
 
     def save(self, file: Path) -> None:
-        """Save as a person does, and wait until the last cell's output is on the disk."""
+        """Save as a user does, and wait until the last cell's output is on disk."""
         self.page.keyboard.press("Control+s")
 
         def saved() -> bool:
             try:
                 content = json.loads(file.read_text())
-            except ValueError:  # it is being written
+            except ValueError:  # the file is still being written
                 return False
             return bool(
                 [cell for cell in content["cells"] if cell["cell_type"] == "code"][-1]["outputs"]
@@ -140,12 +144,12 @@ class Notebook:
         wait_until(saved, SECONDS, f"{file.name} is saved")
 
     def output(self, cell: Any) -> str:
-        """What stands below a cell."""
+        """Return the output of a cell."""
         return str(cell.locator(".jp-OutputArea").first.inner_text())
 
 
 def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
-    """Wait for something to become true."""
+    """Wait for a condition to become true."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
@@ -153,7 +157,7 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 def chromium() -> str:
-    """The installed browser, or an empty string."""
+    """Return the path of the installed browser, or an empty string."""
     import shutil
 
     return (

@@ -1,4 +1,5 @@
-"""Notes are typed and a job is stopped by the widgets beside its picture while the cell that shows it still runs."""
+"""Notes are typed and a job is stopped with the widgets next to a picture whose cell is still
+running."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 
 
 def opened_again(context, lab, *, without_our_script: bool = False) -> Notebook:
-    """The notebook in a new page, after every other one was closed."""
+    """Open the notebook in a new page, after all other pages were closed."""
     for page in context.pages:
         page.close()
     page = context.new_page()
-    if without_our_script:  # as in a JupyterLab of another environment
+    if without_our_script:  # as in a JupyterLab from another environment
         page.route("**/extensions/gpt3-runbook/**", lambda route: route.abort())
     return Notebook(page, lab, "notebooks/by-hand.ipynb")
 
@@ -43,7 +44,7 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
     wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the job makes steps")
     expect(cell.get_by_role("button", name="Save and stop")).to_be_visible()
     notes = ("node n7 was replaced", "its fan is <loud>")
-    for note in notes:  # one after the other, while the cell runs
+    for note in notes:  # one after the other, while the cell is running
         cell.get_by_placeholder("runbook note").fill(note)
         cell.get_by_role("button", name="Note", exact=True).click()
     logbook = folder / "logbook.md"

@@ -1,4 +1,7 @@
-"""`runbook lab RUN`: a person steps through copies; nothing else notices, and the records are those of the masters."""
+"""`runbook lab RUN`: a person steps through copies.
+
+Nothing else changes, and the records are those of the masters.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ NOT_COMPARED = ("started", "ended")
 
 @pytest.fixture(scope="module")
 def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
-    """00 with a value changed in its parameters cell, 01 as it is, and 04 up to its launch, in copies."""
+    """Step through copies: 00 with a changed value in its parameters cell, 01 unchanged, and 04 up
+    to its launch."""
     from lab import Lab, Notebook
 
     toy.write_run_file(RUN_FILE.replace("run: local", f"run: {RUN}"), RUN)

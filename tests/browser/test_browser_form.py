@@ -1,4 +1,5 @@
-"""The form of 00-plan: a wrong value is told beside its field, a right one is written to a run file."""
+"""The form in 00-plan: a wrong value is reported next to its field, and a valid one is written to a
+run file."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 
 @pytest.fixture
 def form(page, lab):
-    """The cell with the form, opened for the toy."""
+    """The cell with the form, opened for the toy run."""
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.choose"):
         notebook.run(words)
@@ -23,7 +24,7 @@ def form(page, lab):
 
 
 def row_of(form, key: str):
-    """A field with what stands below it."""
+    """Return a field and the text below it."""
     return form.locator(".widget-vbox", has=form.page.get_by_label(key, exact=True)).last
 
 
@@ -69,7 +70,7 @@ def test_the_plan_moves_with_a_value_and_the_file_is_one_that_check_accepts(form
     iterations.fill("50")
     name = form.get_by_label("file name", exact=True)
     name.fill("by-hand")
-    name.press("Tab")  # by keyboard: the button is the next stop
+    name.press("Tab")  # by keyboard: the button is next in tab order
     page.keyboard.press("Space")
     expect(output).to_contain_text(
         "params/by-hand.yaml is written and passes runbook check", timeout=240_000

@@ -1,4 +1,5 @@
-"""All seven notebooks by hand in a real JupyterLab, with a page closed in the middle of the training."""
+"""All seven notebooks by hand in a real JupyterLab, with a page closed in the middle of the
+training."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_the_picture_moves_while_the_job_runs(by_hand):
 
 def test_a_page_opened_again_shows_the_running_job_and_then_its_end(by_hand):
     assert by_hand.running, "the job had ended before the page was opened again: nothing was tested"
-    # 5 s is what an idle machine is held to; here it is only told, because a loaded one may take longer.
+    # The limit for an idle machine is 5 s. Here the time is only reported, because a busy machine
+    # may take longer.
     print(
         f"opened again, nothing clicked: {by_hand.again.seconds:.1f} s until the running state was seen"
     )
@@ -73,7 +75,7 @@ def test_next_opens_the_next_notebook_in_the_same_page(page, lab):
 
     page.set_default_timeout(1000 * SECONDS)
     page.goto(f"{lab.url}lab/tree/notebooks/00-plan.ipynb?token={lab.token}")
-    # JupyterLab draws cells far below late, and gives a link its full address once a click opens a
+    # JupyterLab draws distant cells late, and completes a link's address only once a click opens a
     # notebook. Before that, a click leaves JupyterLab.
     link = page.locator(".jp-MarkdownCell a[href*='/files/notebooks/01-environment.ipynb']").last
     link.scroll_into_view_if_needed()

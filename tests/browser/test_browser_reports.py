@@ -1,4 +1,5 @@
-"""Every page that a run leaves, opened offline: nothing is asked for, all is drawn, the numbers are the record's."""
+"""Every page that a run leaves, opened offline: no request is made, everything is drawn, and the
+numbers match the record."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 SMALLEST_TEXT = 50
 SERIOUS = ("serious", "critical")
 WHOLE = "report-with-records.html"
-"""Its parts are the pages of the phases, which are looked at one by one."""
+"""It consists of the pages of the phases, which are checked one by one."""
 
 
 @pytest.fixture(scope="module")
 def run(by_hand, toy, tmp_path_factory) -> Path:
-    """The run that was stepped through by hand, its notebooks filed as a person files them, with all its pages."""
+    """The run that was stepped through by hand, with its notebooks filed and all its pages."""
     words = [
         word for phase in PHASES for word in ("--file", toy.root / "notebooks" / f"{phase}.ipynb")
     ]
@@ -40,7 +41,7 @@ def run(by_hand, toy, tmp_path_factory) -> Path:
 
 @pytest.fixture
 def offline(browser):
-    """A page that cannot reach any network, and all that went wrong on it."""
+    """Open a page without network access, and collect everything that goes wrong on it."""
     context = browser.new_context(
         offline=True, bypass_csp=True, viewport={"width": 1100, "height": 900}
     )
@@ -62,7 +63,7 @@ def offline(browser):
 
 
 def pages_of(run: Path) -> list[Path]:
-    """Every page, the index of all runs first."""
+    """Return every page, starting with the index of all runs."""
     records = [run / "records" / f"{phase}.html" for phase in PHASES]
     return [
         run.parent / "index.html",
@@ -75,7 +76,10 @@ def pages_of(run: Path) -> list[Path]:
 
 
 def undrawn(page) -> list[str]:
-    """Figures that take no room or whose picture did not load; folded ones are opened first."""
+    """Return the figures that have no size or whose picture did not load.
+
+    Folded ones are opened first.
+    """
     return page.evaluate(
         """() => { document.querySelectorAll('details').forEach(one => one.open = true);
         const small = one => one.getBoundingClientRect().width < 5;

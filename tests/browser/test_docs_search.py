@@ -1,4 +1,4 @@
-"""The docs site's search, on a page that is opened as a file: no server, no Worker."""
+"""The search of the docs site, on a page that is opened as a file: without a server or a Worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ not_in_nav: ""
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    """Two pages, built as the whole site is."""
+    """Two pages, built in the same way as the whole site."""
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     pages = tmp_path / "pages"
     shutil.copytree(ROOT / "docs" / "javascripts", pages / "javascripts")
@@ -41,7 +41,7 @@ def test_a_word_is_searched_and_leads_to_its_page_without_a_server(site, page):
     page.goto((site / "index.html").as_uri())
     box = page.get_by_role("textbox", name="Search")
     link = page.locator(".md-search-result__link", has_text="Limits")
-    # The search reads the box at a key, and misses keys that come before its script listens.
+    # The search reacts to a key press, and misses keys pressed before its script listens.
     for _ in range(20):
         box.fill("")
         box.press_sequentially("walltime", delay=50)

@@ -1,4 +1,4 @@
-"""The page of all runs, opened as a file: two losses over each other, one of them still growing."""
+"""The page of all runs, opened as a file, with two losses in one chart, one of them still growing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser]
 
 
 def begin_training(runs: Path) -> Path:
-    """A run whose job gives a sign of life, with three steps done."""
+    """A run whose job shows a sign of life, after three steps."""
     run_folder = write_run(runs, "training", state="interrupted", ended="", verdict="unknown")
     job = run_folder / "jobs" / "04-training"
     job.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A copy of the project's parameters, and the command line called in this process."""
+"""A copy of the project's parameters, and the command line called within this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 @dataclass(frozen=True)
 class Said:
-    """Exit code and both outputs of a command."""
+    """A command's exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def runbook(project: Path, monkeypatch, capsys):
-    """`runbook WORD...` in the project's folder; an error that is not ours is raised here."""
+    """Call `runbook WORD...` in the project's folder. Errors that are not ours are raised."""
 
     def call(*words: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["runbook", *map(str, words)])
@@ -56,7 +56,7 @@ def runbook(project: Path, monkeypatch, capsys):
 
 @pytest.fixture
 def everything(project: Path):
-    """All files of the project, to see that a command left them as they were."""
+    """Return all files of the project, to check that a command left them unchanged."""
 
     def read() -> dict[str, bytes]:
         return {

@@ -1,4 +1,4 @@
-"""doctor: one row a question, with rule and remedy, and the exit code of the worst."""
+"""doctor: one row per question with rule and remedy, and an exit code that reflects the worst."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "nu
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the trainer's Python answers."""
+    """The answer of the trainer's Python."""
     answer = {
         "python": "3.11.2",
         "packages": dict(SOFTWARE),
@@ -69,7 +69,8 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
-    """One process that imports torch and waits for no other rank: versions are those that load, not those of a list."""
+    """A single process imports torch without waiting for other ranks, and reports the versions that
+    load, not listed ones."""
     for name, value in {
         "RANK": "1",
         "LOCAL_RANK": "1",
@@ -93,7 +94,7 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
 
 
 def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
-    """On a machine that is not the site's login node nothing is guessed."""
+    """Nothing is guessed on a machine that is not the site's login node."""
     said = runbook("doctor", "lumi-13b", "--json", "--set", "jobs.environment.partition=dev-g")
     rows = rows_of(said)
     assert said.code == 1

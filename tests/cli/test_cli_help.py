@@ -1,4 +1,4 @@
-"""Help is quick, complete, and imports next to nothing."""
+"""Help is fast and complete, and imports almost nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HEAVY = (
 
 
 def test_help_is_up_in_three_tenths_of_a_second():
-    """The best of five, in processor time: what the program needs, not what the machine's other users leave it."""
+    """Best of five, in processor time, which other users of the machine do not affect."""
     seconds = []
     for _ in range(5):
         before = os.times()

@@ -1,4 +1,5 @@
-"""`init --site`: from nothing to a right script, with a scheduler that answers, one that does not, and none."""
+"""`init --site`: writes a correct script with a scheduler that answers, one that does not, and
+none."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ FLAGS = (
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch):
-    """A PATH of these stub programs alone: name, the words it must be called with, and what it prints."""
+    """Return a PATH with only these stub programs: name, the arguments it must get, and its output."""
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -57,25 +58,25 @@ def programs(tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def slurm(programs):
-    """A login node of a Slurm cluster, most of whose nodes have four A100s of 40 GB."""
+    """A login node of a Slurm cluster in which most nodes have four A100s with 40 GB."""
     programs("sbatch")
     programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
 
 
 @dataclass(frozen=True)
 class Sourced:
-    """A value of a site or run file, and where it came from, which stands behind it."""
+    """A value in a site or run file, and the source written after it."""
 
     value: object
     source: str = ""
 
 
 def sourced_values(path: Path, *starts: str) -> dict[str, Sourced]:
-    """Return the values of the lines that begin so, by their keys."""
+    """Return the values of the lines that begin with these keys."""
     values = {}
     for line in path.read_text().splitlines():
         if line.strip().startswith(starts):
-            # YAML 1.1 reads 24:00:00 without quotes as a number of seconds.
+            # YAML 1.1 reads an unquoted 24:00:00 as a number of seconds.
             ((key, value),) = yaml.safe_load(line).items()
             assert key not in values, f"{key} stands twice in {path}"
             values[key] = Sourced(value, line.partition("  # ")[2])

@@ -1,4 +1,4 @@
-"""`--json`: the fields of docs/json.md, on every command that prints a table."""
+"""`--json`: the fields of docs/json.md, for every command that prints a table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECK = {"name", "verdict", "value", "rule", "remedy"}
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
-    """A run with one finished phase; nothing was executed."""
+    """A run with one finished phase, without any execution."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     settings = params.load("local", set_words=["model=tiny"])
     open_phase = phases.open_run_phase(settings, "01-environment")
@@ -33,13 +33,13 @@ def made(project: Path, monkeypatch) -> Path:
 
 
 def documented(command: str) -> set[str]:
-    """The words in code of a command's row."""
+    """Return the words in code in a command's row."""
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{command}`"))
     return set(re.findall(r"`([^`]+)`", row))
 
 
 def usage_of(command: str) -> str:
-    """Return a command with its arguments, as the page names it."""
+    """Return a command with its arguments, as the page spells it."""
     arguments = [
         parameter.make_metavar(click.Context(load_command(command)))
         for parameter in load_command(command).params

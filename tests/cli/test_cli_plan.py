@@ -1,4 +1,4 @@
-"""check, plan, why, render: what a run is, told before anything is written."""
+"""check, plan, why, render: describe a run before anything is written."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
 
 @pytest.fixture
 def own_site(project: Path):
-    """Writes params/sites/mine.yaml and params/mine.yaml of a cluster of 40 GB A100s."""
+    """Write params/sites/mine.yaml and params/mine.yaml for a cluster of 40 GB A100s."""
 
     def write(run: str = "") -> None:
         (project / "params/sites/mine.yaml").write_text(
@@ -230,7 +230,7 @@ def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
 
 
 def values_of(text: str) -> list[list[str]]:
-    """Return the keys with their values that an answer of `why` states."""
+    """Return the keys and values in an answer of `why`."""
     return [line.split(" = ") for line in text.splitlines()]
 
 

@@ -1,4 +1,4 @@
-"""`init --model`: the values of a published training, each with its source, in a run file that is whole."""
+"""`init --model`: the values of a published training, each with its source, in a complete run file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A rendered folder can be submitted from where it was written: the script's own folder, under a stub srun."""
+"""A rendered folder can be submitted from where it was written, that is, from the script's own
+folder, with a stub srun."""
 
 from __future__ import annotations
 
@@ -45,7 +46,7 @@ fi
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with stand-ins for srun, scontrol and the site's interpreter; it holds no torchrun."""
+    """A folder with stand-ins for srun, scontrol and the site's interpreter, but without torchrun."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL, "trainer python": INTERPRETER}.items():
@@ -56,7 +57,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rendered(runbook, project: Path, programs: Path) -> Path:
-    """A project's run, rendered into an empty folder outside of the project."""
+    """A project's run, rendered into an empty folder outside the project."""
     assert runbook("init", ".", "--site", "oak", *INIT).code == 0
     site = project / "params" / "sites" / "oak.yaml"
     python = f"python: '{programs / 'trainer python'}'"
@@ -69,7 +70,8 @@ def rendered(runbook, project: Path, programs: Path) -> Path:
 
 
 def submit(script: Path, programs: Path) -> shell.Finished:
-    """Run a job as Slurm does: a copy of its script, started in the folder it was submitted from."""
+    """Run a job as Slurm does: copy its script, and start it in the folder from which it was
+    submitted."""
     copy = programs.parent / "slurm_script"
     shutil.copy(script, copy)
     environment = {

@@ -1,4 +1,4 @@
-"""run, status, cancel, logs, report, verify, compare: what they say of folders in every state."""
+"""run, status, cancel, logs, report, verify, compare: their output for folders in every state."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
-    """A run with one finished phase and one ended job; nothing was executed."""
+    """A run with one finished phase and one ended job, without any execution."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     open_phase = phases.open_run_phase(
         params.load("local", set_words=["model=tiny"]), "01-environment"

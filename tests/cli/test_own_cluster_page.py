@@ -1,4 +1,5 @@
-"""docs/your-own-cluster.md: every command on the page is executed, or marked as one that needs the cluster."""
+"""docs/your-own-cluster.md: every command on the page is executed, or marked as needing the
+cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ LINES = [line for block in BLOCKS for line in block.splitlines()]
 
 @pytest.fixture
 def login_node(tmp_path: Path, monkeypatch) -> None:
-    """sbatch and sinfo of a cluster of A100 nodes, alone on the PATH."""
+    """sbatch and sinfo of a cluster of A100 nodes, as the only programs on the PATH."""
     folder = tmp_path / "bin"
     folder.mkdir()
     sample = TESTS / "samples" / "queues" / "slurm-sinfo.txt"

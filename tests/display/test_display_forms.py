@@ -1,4 +1,4 @@
-"""Tables, checks, cards and sparklines in each of their forms."""
+"""Tables, checks, cards and sparklines in each of their output formats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHECKS = [
 
 
 class Cells(HTMLParser):
-    """The text of each cell of a table."""
+    """Return the text of each cell of a table."""
 
     def __init__(self, text):
         super().__init__()
@@ -53,7 +53,7 @@ class Cells(HTMLParser):
 
 
 def markdown_cells(line):
-    r"""The cells of a row in Markdown; `\|` is a bar inside a cell."""
+    r"""Return the cells of a row in Markdown; `\|` is a bar inside a cell."""
     assert line.startswith("| ") and line.endswith(" |"), line
     return re.split(r" \| ", line[2:-2])
 
@@ -74,7 +74,7 @@ def test_table_as_html_and_markdown_says_the_same_as_the_text():
     cells = Cells(table.as_html()).rows
     assert cells[0] == list(ROWS[1])
     assert cells[2] == [ROWS[1]["phase"], "3.618", "102,400", "ends"]
-    assert 'title="3.61803' in table.as_html()  # with every digit where the pointer rests
+    assert 'title="3.61803' in table.as_html()  # a tooltip shows every digit
     assert "<training>" not in table.as_html()
     assert table.as_html().count("text-align:right") == 6
     lines = table.as_markdown().splitlines()

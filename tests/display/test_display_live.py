@@ -1,4 +1,5 @@
-"""What stands beside a running picture: the curve, the buttons, and what a page may ask while a cell runs."""
+"""The parts around a live picture: the curve, the buttons, and the requests of a page while a cell
+runs."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from runbook.display.progress import MOST_POINTS, curve_html
 
 
 def svg_of(html: str) -> ElementTree.Element:
-    """The drawing inside an image."""
+    """Return the drawing inside an image."""
     return ElementTree.fromstring(base64.b64decode(re.search(r"base64,([^\"]+)", html)[1]))
 
 
@@ -83,7 +84,7 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 
 
 def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
-    """What a page sends of a field is answered: before that it sends nothing more of it."""
+    """Each change of a field is acknowledged. Until then, the page sends no further change."""
     answers = []
     noted = []
     idle = SimpleNamespace(
@@ -139,7 +140,7 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
 
 
 def frames(kind: str, content: object) -> list[bytes]:
-    """A message of a page, as its parts come over the wire."""
+    """Return a page's message in the parts in which it arrives."""
     parts = [{"msg_type": kind}, {}, {}, content]
     return [
         b"address",
@@ -183,7 +184,7 @@ WRITTEN = "{name} is written"
 
 @pytest.fixture
 def form():
-    """A form over two numbers whose sum must be even."""
+    """A form with two numbers whose sum must be even."""
     asked = []
     kept = []
 

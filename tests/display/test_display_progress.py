@@ -1,4 +1,4 @@
-"""Progress as each kind of reader sees it, with a clock of our own and with real kernels."""
+"""Progress as each kind of reader sees it, with a simulated clock and with real kernels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ progress.finish(done=40, loss=3.5)"""
 
 
 def amount(done: int, total: int, unit: str = "") -> str:
-    """Return how a picture shows what is done."""
+    """Return how far a picture says the work is."""
     percent = 100 * done / total
     return DisplayMessage.AMOUNT_DONE.fill(done=done, total=total, unit=unit, percent=percent)
 
@@ -96,7 +96,7 @@ def test_an_error_inside_is_part_of_the_last_picture(capsys):
 
 
 def test_a_real_terminal_is_recognised(tmp_path):
-    """Run under a pseudo-terminal, as a person does."""
+    """Run under a pseudo-terminal, as for a person at a terminal."""
     script = tmp_path / "script.py"
     script.write_text(
         "from runbook.display import where_we_are, show_checks\n"
@@ -123,7 +123,7 @@ def test_a_real_terminal_is_recognised(tmp_path):
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
-    """Outputs and log lines of one cell, executed by an engine of papermill."""
+    """Return the outputs and log lines of one cell, executed by a papermill engine."""
 
     def execute(engine, **environment):
         source = tmp_path / "in.ipynb"
@@ -188,7 +188,7 @@ def test_stock_papermill_logs_printed_lines_because_it_does_not_log_updates(exec
 
 @pytest.mark.notebooks
 def test_a_browser_gets_the_final_picture_anew_and_the_old_one_emptied(executed):
-    """Server-side execution in JupyterLab loses updates, so the last picture must not be one."""
+    """Server-side execution in JupyterLab loses updates, so the last picture must not be an update."""
     outputs, _ = executed("nbclient", JPY_SESSION_NAME="04-training.ipynb")
     assert [output.data["text/html"] == "" for output in outputs] == [True, False]
     assert _is_final(outputs[1])

@@ -1,4 +1,5 @@
-"""The edge to ipykernel and JupyterLab: every name we use of them is there, and a page is answered as it expects."""
+"""The interface to ipykernel and JupyterLab: every name that we use exists, and a page gets the
+answers it expects."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ USED_OF_IPYKERNEL = {
     for name in pair
     if name
 }
-"""Attributes of its kernel that the edge uses; and io_thread of the iopub_socket."""
+"""Attributes of the kernel that we use, and io_thread of its iopub_socket."""
 USED_OF_IPYTHON = ("display_pub", "events", "history_manager", "kernel")
-"""Attributes of its shell, in `records.session`, `display.output_place` and `display.jupyter.kernel`."""
+"""Attributes of the shell used in `records.session`, `display.output_place` and
+`display.jupyter.kernel`."""
 USED_OF_JUPYTERLAB = (
     *(
         "addWidgetExtension",
@@ -61,7 +63,7 @@ def test_ipykernel_7_has_every_attribute_we_use():
 
 
 def test_ipython_has_every_attribute_we_use():
-    code = (  # in a process of its own: a shell changes the one that makes it
+    code = (  # in a separate process, because a shell changes the process that creates it
         "from ipykernel.zmqshell import ZMQInteractiveShell; shell = ZMQInteractiveShell()\n"
         f"assert [name for name in {USED_OF_IPYTHON} if not hasattr(shell, name)] == []\n"
         "shell.history_manager.input_hist_parsed, shell.history_manager.input_hist_raw\n"
@@ -81,7 +83,7 @@ def test_jupyterlab_4_has_every_member_that_our_script_uses():
 
 
 def test_nothing_else_names_the_inside_of_ipykernel():
-    # The other names stand for other things too: a client of a kernel asks for its kernel_info.
+    # The other names also mean other things: a client of a kernel asks for its kernel_info.
     inside = USED_OF_IPYKERNEL - {"session", "kernel_info", "get_parent"}
     for path in PACKAGE.rglob("*.py"):
         names = {
@@ -93,7 +95,7 @@ def test_nothing_else_names_the_inside_of_ipykernel():
 
 
 class Stream:
-    """What ipykernel's socket for requests does of a ZMQStream."""
+    """The calls that ipykernel's request socket makes to a ZMQStream."""
 
     def __init__(self) -> None:
         self.io_loop = SimpleNamespace(
@@ -108,7 +110,7 @@ class Stream:
 
 @pytest.fixture
 def around(monkeypatch):
-    """A kernel with the attributes that we use, and no other; what it sends is kept."""
+    """A kernel with only the attributes that we use. It keeps what it sends."""
     sent = []
     request = {
         "header": {

@@ -1,4 +1,4 @@
-"""A note is typed while its cell runs: in a real kernel, by the messages that JupyterLab sends."""
+"""A note is typed while its cell runs, in a real kernel, with the messages that JupyterLab sends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
         return message["header"]["msg_id"]
 
     def press_after_typing(text):
-        """What JupyterLab sends where a person leaves the field for the button."""
+        """The messages that JupyterLab sends when a user leaves the field for the button."""
         typed = send("comm_msg", {"comm_id": by_model["TextModel"], "data": typing(text)})
         send(
             "comm_msg",
@@ -68,7 +68,7 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
             is_drawn = kind == "display_data" and WIDGET in content["data"]
             if is_drawn or (
                 len(typed) == 1 and typed[0] in idle
-            ):  # JupyterLab holds the next text back until then
+            ):  # until then, JupyterLab holds back the next text
                 typed.append(press_after_typing(f"note {len(typed) + 1}"))
         assert ast.literal_eval("".join(said)) == ["note 1", "note 2"]
         assert cell in idle and len(typed) == 2 and set(typed) <= idle

@@ -1,4 +1,4 @@
-"""The forecast of the last loss from the first part of a curve."""
+"""Forecasts of the last loss from the first part of a curve."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def part_of(curve, share: float, shift: float = 0.0) -> PartialCurve:
 
 
 def test_the_shipped_coefficients_follow_from_the_curves():
-    """Otherwise the script, the data and the package do not belong together."""
+    """Otherwise the script, the data and the package do not match."""
     for shipped, family in zip(load_coefficients(), FAMILIES, strict=True):
         curves = few_repetitions(read_curves(family.path))
         fitted = fit(cuts_of(curves, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
@@ -47,7 +47,7 @@ def test_the_shipped_coefficients_follow_from_the_curves():
 
 
 def test_recipes_left_out_are_forecast_from_half_their_curve():
-    """A tenth of the recipes; docs/forecast.md has all of them."""
+    """A tenth of the recipes; docs/forecast.md covers all of them."""
     folders = sorted({curve.folder for curve in CURVES})
     left_out = set(folders[::10])
     coefficients = fit(
@@ -64,7 +64,10 @@ def test_recipes_left_out_are_forecast_from_half_their_curve():
 
 
 def test_pretrainings_of_a_size_left_out_are_forecast_from_half_their_curve():
-    """Cosine and WSD schedules of OLMo; trainings of the other family would miss them by 0.1 nats."""
+    """OLMo's cosine and WSD schedules.
+
+    With trainings of the other family the error would be 0.1 nats.
+    """
     nanogpt, shipped = load_coefficients()
     curves = read_curves(FAMILIES[1].path)
     seen = [curve for curve in curves if curve.size != "1B"]

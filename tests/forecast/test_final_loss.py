@@ -1,4 +1,5 @@
-"""The forecast of final losses: on a law that is known, and on published trainings it was not fitted to."""
+"""Forecasts of final losses: with a known law, and for published trainings that were not part of
+the fit."""
 
 import csv
 import hashlib
@@ -30,7 +31,7 @@ TABLES = ("forecast_openlm_c4", "forecast_openlm_redpajama", "forecast_steplaw")
 
 
 def chinchilla(sizes, tokens_per_parameter) -> Runs:
-    """Trainings that follow E + A/N^a + B/D^b exactly, with the numbers of Hoffmann et al."""
+    """Trainings that follow E + A/N^a + B/D^b exactly, with the coefficients of Hoffmann et al."""
     params = np.repeat(np.array(sizes, dtype=float), len(tokens_per_parameter))
     tokens = params * np.tile(tokens_per_parameter, len(sizes))
     loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
@@ -64,7 +65,8 @@ def test_the_forecast_of_a_ladder_holds_the_loss_fifty_times_further():
 
 
 def test_published_targets_are_forecast_as_the_page_says():
-    """What docs/forecast.md says of the marked parts; a change of a constant in final_loss.py moves it."""
+    """The statement of docs/forecast.md about the marked parts, which a changed constant in
+    final_loss.py would change."""
     errors, inside = [], []
     for name in TABLES:
         fitted, targets = by_part(name)

@@ -1,4 +1,4 @@
-"""A ladder's forecast of its run, on ladders that were trained together with their run."""
+"""A ladder's forecast for its run, with ladders that were trained together with their runs."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -17,18 +17,18 @@ TABLES = Path(__file__).parents[2] / "benchmarks" / "forecast"
 
 @pytest.fixture(scope="module")
 def ladders() -> dict[str, tuple[Runs, Runs]]:
-    """The ladders in view of which the line was chosen."""
+    """The ladders on which the line was chosen."""
     return read_ladders("ladders_corpus.csv")
 
 
 @pytest.fixture(scope="module")
 def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
-    """Ladders that were trained afterwards."""
+    """Ladders that were trained later."""
     return read_ladders("ladders_blind.csv")
 
 
 def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
-    """Rungs and run of each ladder; the run is the largest training."""
+    """Return the rungs and the run of each ladder; the run is the largest training."""
     series = defaultdict(list)
     for row in read_finished_trainings(TABLES / table):
         series[row.series].append(row)
@@ -41,20 +41,20 @@ def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
 
 
 def rungs(losses: list[float]) -> Runs:
-    """Rungs of twice the compute each, at 20 tokens per parameter."""
+    """Rungs at 20 tokens per parameter, each with twice the compute of the previous one."""
     params = 1e6 * np.sqrt(2.0) ** np.arange(len(losses))
     tokens = 20 * params
     return Runs(params, params, tokens, 6 * params * tokens, np.array(losses))
 
 
 def power_law(floor: float, exponent: float) -> Runs:
-    """Five rungs of a law whose exponent and floor are known."""
+    """Five rungs of a law with known exponent and floor."""
     runs = rungs([0.0] * 5)
     return replace(runs, loss=floor + 3.0 * (runs.tokens / 2e7) ** -exponent)
 
 
 def run_of(line: Runs, factor: float) -> Runs:
-    """The training of the line that has `factor` times the compute of the largest rung."""
+    """Return the training on the line with `factor` times the compute of the largest rung."""
     largest = line.take(np.array([len(line) - 1]))
     grown = np.sqrt(factor)
     return Runs(
@@ -123,7 +123,7 @@ def test_a_law_with_a_floor_among_the_votes_is_met():
 
 
 def test_rungs_in_the_transient_hardly_count():
-    """The smallest rung far above the line moves the forecast by less than a thousandth."""
+    """If the smallest rung is far above the line, the forecast changes by less than a thousandth."""
     line = power_law(1.7, 0.15)
     run = run_of(line, 4.0)
     (straight,) = forecast_from_ladder(line, run)
@@ -134,7 +134,7 @@ def test_rungs_in_the_transient_hardly_count():
 
 
 def test_a_family_below_the_usual_floors_is_forecast():
-    """Text of a few words, say: losses below one nat."""
+    """Text of only a few words, for example, has losses below one nat."""
     line = power_law(0.0, 0.1)
     low = replace(line, loss=line.loss / 4)
     run = run_of(low, 4.0)

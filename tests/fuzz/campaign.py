@@ -1,4 +1,5 @@
-"""`campaign.py KIND FOLDER -runs=N`: atheris (libFuzzer) on one kind of file, guided by the branches it reaches."""
+"""`campaign.py KIND FOLDER -runs=N`: atheris (libFuzzer) on one kind of file, guided by the
+branches that it reaches."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ def main() -> None:
         (corpus / str(number)).write_bytes(seed)
 
     def change(data: bytes, max_size: int, seed: int) -> bytes:
-        """Half of libFuzzer's own changes, half of ours, which know lines and values."""
+        """Half of the mutations are libFuzzer's, and half are ours, which know lines and values."""
         if seed % 2:
             return mutate(data, target.words, random.Random(seed))[:max_size]
         return bytes(atheris.Mutate(data, max_size))

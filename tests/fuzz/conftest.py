@@ -1,4 +1,4 @@
-"""The files that are fuzzed lie in one folder for a whole session."""
+"""The fuzzed files are in one folder for the whole session."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SMOKE = "03-smoke-test"
 
 
 def settings_of(kind: str, number: int) -> Settings:
-    """A layout; about one in three is wrong somewhere."""
+    """A layout. About one in three is wrong somewhere."""
     draw = random.Random(f"{kind} {number}")
     wrong = draw.choice(["", "", "", "any"])
 
@@ -111,7 +111,7 @@ def settings_of(kind: str, number: int) -> Settings:
 
 
 def planned(settings: Settings) -> list[str]:
-    """What speaks against the training, as the plan has it."""
+    """Return why the plan rejects the training."""
     try:
         make_plan(settings)
     except PlanError as error:
@@ -121,7 +121,7 @@ def planned(settings: Settings) -> list[str]:
 
 
 def rehearsed(spec: PhasePlan, rank: int) -> tuple[Any, str]:
-    """The rehearsal of a rank, or what speaks against it."""
+    """Rehearse a rank, or return why that fails."""
     from runbook.training.rehearsal.rank import rehearse
 
     try:
@@ -131,7 +131,7 @@ def rehearsed(spec: PhasePlan, rank: int) -> tuple[Any, str]:
 
 
 def compare(kind: str, number: int) -> dict[str, Any]:
-    """Both sides of one layout."""
+    """Return both results for one layout."""
     settings = settings_of(kind, number)
     start = time.process_time()
     problems = planned(settings)

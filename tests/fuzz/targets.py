@@ -1,4 +1,7 @@
-"""What is fuzzed: each target takes any bytes in the place of one kind of file; a clear error or an answer may come."""
+"""The fuzz targets: each reads any bytes in place of one kind of file.
+
+A clear error or an answer is acceptable.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ ERRORS = (RunbookError, TrainingError)
 
 @dataclass
 class Target:
-    """One kind of file: where it lies, what reads it, whole ones to begin with."""
+    """One kind of file: its place, its reader, and valid files to start from."""
 
     name: str
     path: Path
@@ -44,7 +47,10 @@ class Target:
     folder: Path = Path()
 
     def look(self, content: bytes) -> str:
-        """Read such a file; what was said of it. Anything but a clear error comes out as it is."""
+        """Read such a file, and return the messages.
+
+        Anything but a clear error is raised unchanged.
+        """
         self.path.write_bytes(content)
         before = tree(self.folder)
         said = "read"
@@ -58,7 +64,7 @@ class Target:
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file below a folder with its size and time of change."""
+    """Return every file below a folder with its size and modification time."""
     found = {}
     for place, _, names in os.walk(folder):
         for path in (Path(place, name) for name in names):
@@ -68,7 +74,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def make_targets(folder: Path) -> dict[str, Target]:
-    """All targets, in a folder of their own."""
+    """Return all targets, in a folder of their own."""
     targets = [make(folder / name) for name, make in MAKERS.items()]
     return {target.name: target for target in targets}
 
@@ -105,7 +111,7 @@ def site_files(folder: Path) -> Target:
 
 
 def renamed(content: bytes, key: bytes) -> bytes:
-    """A shipped file under the fuzzed one's name, as the file demands of itself."""
+    """Return a shipped file under the fuzzed name, as the file itself requires."""
     return re.sub(rb"(?m)^%s: .*$" % key, key + b": fuzzed", content, count=1)
 
 
@@ -150,7 +156,7 @@ def indexes(folder: Path) -> Target:
 
 
 def manifests(folder: Path) -> Target:
-    """Of token files, of a run, of a checkpoint, the plan that the trainer reads, and a job's own files: all JSON."""
+    """Return the JSON files of token files, a run, a checkpoint, the trainer's plan, and a job."""
     folder.mkdir(parents=True)
     prefix = folder / "corpus_text_document"
     path = folder / "one.json"
@@ -190,7 +196,7 @@ def manifests(folder: Path) -> Target:
 
 
 def manifest_seeds() -> list[bytes]:
-    """Whole files of each kind."""
+    """Return valid files of each kind."""
     plan = ROOT / "tests" / "plan" / "local_plan.json"
     records: list[object] = [
         {"schema": 1, "files": {"plan.json": {"sha256": "0" * 64, "bytes": 1, "mtime_ns": 1}}},
@@ -280,7 +286,7 @@ MAKERS: dict[str, Callable[[Path], Target]] = {
 
 
 def mutate(content: bytes, words: list[bytes], draw: random.Random) -> bytes:
-    """A whole file with some bytes, lines or values changed."""
+    """Return a valid file with some bytes, lines or values changed."""
     data = bytearray(content)
     for _ in range(draw.choice((1, 1, 2, 3, 6))):
         at = draw.randrange(len(data) + 1)

@@ -1,8 +1,6 @@
-"""Files with anything in them: a clear error or an answer, never a traceback, a hang or a write.
-
-`make drills` sets FUZZ_INPUTS=10000: so many of each kind by atheris, which follows the branches it meets, and half as
-many again by hypothesis.
-"""
+"""Files with arbitrary content give a clear error or an answer, never a traceback, a hang or a
+write. `make drills` sets FUZZ_INPUTS=10000: that many inputs of each kind from atheris, which
+follows the branches it reaches, and half as many from hypothesis."""
 
 from __future__ import annotations
 
@@ -21,16 +19,17 @@ from targets import MAKERS, mutate
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "400"))
 LONG = INPUTS > 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-"""The same inputs each time, so that what is found is a change's own doing; 0: new ones, to look for more."""
+"""Use the same inputs each time, so that a failure is caused by a change; 0: new inputs, to search
+for more."""
 SECONDS_FOR_ONE = 60
-"""Nothing takes as long but a hang; a busy machine is given its time."""
+"""Only a hang takes this long; a busy machine gets enough time."""
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_whole_files_can_be_read(kind, fuzz_targets):
-    """Seeds that no longer say anything would make a campaign that finds nothing."""
+    """Seeds that are no longer readable would make a campaign that finds nothing."""
     target = fuzz_targets[kind]
     assert target.look(target.seeds[0]) == "read"
 

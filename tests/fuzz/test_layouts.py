@@ -1,6 +1,7 @@
-"""A layout that the plan allows can be rehearsed, and one that it refuses cannot: random ones, the same each time.
+"""A layout that the plan accepts can be rehearsed, and one that it rejects cannot.
 
-`make drills` sets FUZZ_LAYOUTS=100: so many of each kind.
+Layouts are random, but the same each time. `make drills` sets FUZZ_LAYOUTS=100, the number of each
+kind.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Stands in for PBS on the PATH: qsub, qstat, qselect and qdel of a queue with one host, written for these tests.
-
-No package has PBS. This is not PBS: it says what OpenPBS 23.06.06 was seen to say (captured on 2026-11-22; see the
-samples' README) to the questions our adapter asks, and runs jobs as plain processes, so that scripts and mpiexec run
-for real. Everything is in the folder PBS_STAND_IN; the file `down` in it makes the server unreachable, `lost` loses
-qsub's answer once, `history` makes it remember finished jobs, which PBS does not by default.
-"""
+"""Stands in for PBS on the PATH: qsub, qstat, qselect and qdel for a queue with one host, written
+for these tests. PBS is available in no package. This is not PBS: it gives the answers that OpenPBS
+23.06.06 was seen to give (captured on 2026-11-22; see the README of the samples) to the questions
+of our adapter, and runs jobs as plain processes, so that scripts and mpiexec really run. Everything
+is in the folder PBS_STAND_IN. In it, the file `down` makes the server unreachable, `lost` loses one
+answer of qsub, and `history` makes the server remember finished jobs, which PBS does not do by
+default."""
 
 from __future__ import annotations
 
@@ -120,9 +120,9 @@ def run(number: str) -> None:
     while any(load(other)["state"] != "F" for other in job["after"]):
         time.sleep(0.05)
     if load(number)["state"] == "F":
-        return  # deleted while it waited
+        return  # deleted while it was waiting
     if not job["after_any_end"] and any(load(other)["status"] for other in job["after"]):
-        save(load(number) | {"state": "F", "substate": FINISHED})  # no exit status, no comment
+        save(load(number) | {"state": "F", "substate": FINISHED})  # no exit status and no comment
         return
     nodes = int(job["asked"].get("select", "1").partition(":")[0])
     nodefile = HOME / f"{number}.nodes"
@@ -164,12 +164,16 @@ def run(number: str) -> None:
             (final / name).write_bytes((place / name).read_bytes())
     job = load(number)
     substate = job["substate"] or (FAILED if is_late or any(codes) else FINISHED)
-    # An array's exit status is its last element's, and what waits for afterok is started by that.
+    # An array's exit status is that of its last element, and jobs that wait for afterok start
+    # because of it.
     save(job | {"state": "F", "status": -29 if is_late else codes[-1], "substate": substate})
 
 
 def wait(running: list[subprocess.Popen], walltime: str) -> bool:
-    """Wait for the processes; whether they were ended at the walltime, by TERM and soon by KILL."""
+    """Wait for the processes.
+
+    Return whether they were ended at the walltime, by TERM and then by KILL.
+    """
     hours, minutes, seconds = (int(part) for part in (walltime or "99:00:00").split(":"))
     end = time.monotonic() + 3600 * hours + 60 * minutes + seconds
     while any(one.poll() is None for one in running) and time.monotonic() < end:

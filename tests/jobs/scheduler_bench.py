@@ -1,4 +1,4 @@
-"""A run's folder in which jobs run a few lines of python instead of the trainer."""
+"""A run's folder in which jobs run a few lines of Python instead of the trainer."""
 
 import time
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ IGNORE_TERM = (
 
 
 class Bench:
-    """A run's folder in which jobs run a few lines of python instead of the trainer."""
+    """A run's folder in which jobs run a few lines of Python instead of the trainer."""
 
     def __init__(self, run_folder: Path, program: Path) -> None:
         self.run_folder = run_folder
@@ -39,7 +39,7 @@ class Bench:
         self.folders: list[JobFolder] = []
 
     def watch(self, folder: JobFolder) -> Iterator[JobStatus]:
-        """The job's status again and again until it has ended; the last one is final."""
+        """Yield the job's status repeatedly until it has ended. The last one is final."""
         while True:
             status = self.scheduler.state(folder)
             yield status
@@ -60,7 +60,7 @@ class Bench:
     def write(
         self, lines: str, *, ranks: int = 2, name: str = "04-training", walltime: int = 0, setup=()
     ) -> JobFolder:
-        """Write a job whose ranks run `lines` (with os, signal, sys, time and rank at hand)."""
+        """Write a job whose ranks run `lines`, which can use os, signal, sys, time and rank."""
         job = Job(walltime=walltime)
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
         settings = Settings(
@@ -73,7 +73,7 @@ class Bench:
             origins={},
             project=Path("/project"),
         )
-        spec = SimpleNamespace(  # what such a job reads of a plan
+        spec = SimpleNamespace(  # what such a job reads from a plan
             phase="04-training",
             parallel=SimpleNamespace(world_size=ranks),
             limits=SimpleNamespace(process_group_timeout_seconds=600),
@@ -86,7 +86,7 @@ class Bench:
         return folder
 
     def submit(self, lines: str, **others) -> JobFolder:
-        """Write and submit a job, and wait until its ranks have said that they are ready, if they are to say so."""
+        """Write and submit a job. If its ranks report that they are ready, wait for that."""
         folder = self.write(lines, **others)
         self.scheduler.submit(folder)
         if "ready" in lines:
@@ -95,24 +95,24 @@ class Bench:
         return folder
 
     def wait(self, folder: JobFolder, seconds: float = 60):
-        """The final status of a job."""
+        """Return the final status of a job."""
         assert processes.wait_until(lambda: self.scheduler.state(folder).final, seconds), (
             folder.err.read_text()
         )
         return self.scheduler.state(folder)
 
     def pids(self, folder: JobFolder) -> list[int]:
-        """The processes of a job that run now."""
+        """Return the running processes of a job."""
         return [
             process.pid for process in processes.process_tree(self.scheduler.state(folder).job_id)
         ]
 
     def script_pid(self, folder: JobFolder) -> int:
-        """The process of job.sh."""
+        """Return the process of job.sh."""
         return job_folder.read_started(folder).identity.pid
 
     def close(self) -> list[int]:
-        """End everything, and tell what was left."""
+        """End everything, and return what was left."""
         left = []
         for folder in self.folders:
             for path in (folder.started, folder.record):

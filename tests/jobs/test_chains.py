@@ -1,4 +1,5 @@
-"""Jobs that share a folder and follow each other: queued at once, seen as one job, cancelled together."""
+"""Jobs that share a folder and follow each other: queued together, shown as one job, and cancelled
+together."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from runbook.runs.status import _request_stop
 
 
 class FakeQueue:
-    """A queue that numbers what is submitted, and says of each job what a test sets."""
+    """A queue that numbers submitted jobs, and reports the states that a test sets."""
 
     kind = "slurm"
 
@@ -122,7 +123,8 @@ def test_a_folder_is_pending_while_the_next_job_of_its_chain_will_train(
 
 
 def test_a_job_that_takes_over_is_no_end_of_the_chain(queue, scheduler, folder):
-    """It moves the decision aside before the start of the job before it (chain.sh.j2)."""
+    """The job moves the decision aside before moving the start record of the previous job
+    (chain.sh.j2)."""
     began(folder, 12)
     ended(folder, 137, "go on")
     folder.decision.rename(folder.path / "decision.slurm-12")
@@ -150,7 +152,7 @@ def test_a_job_that_has_taken_over_while_it_was_asked_for_counts(queue, schedule
 
 
 def test_a_queue_that_does_not_answer_is_no_end_of_the_chain(queue, scheduler, folder, monkeypatch):
-    """A watcher that took it for one would begin a second chain in the same folders."""
+    """A watcher that mistook it for an ended job would start a second chain in the same folders."""
     began(folder, 12)
     ended(folder, 75, "go on")
 
@@ -179,7 +181,7 @@ def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, fol
 
 @pytest.mark.parametrize("code", [137, 0])
 def test_the_queues_own_exit_code_of_a_killed_job_ends_no_chain(queue, scheduler, folder, code):
-    """The job left no exit_code file, and chain.sh reads that file alone."""
+    """The job left no exit_code file, and chain.sh reads only that file."""
     began(folder, 12)
     queue.states = {"12": JobState.LOST, "13": JobState.PENDING}
     queue.exit_codes = {"12": code}

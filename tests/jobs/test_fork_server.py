@@ -1,4 +1,5 @@
-"""The fork server's end: who asks for a rank while its owner ends, or afterwards, gets one."""
+"""The end of a fork server: a client that requests a rank while the owner ends, or later, still
+gets one."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ ENDED_WELL = '{"code": 0}\n'
 
 
 class Server:
-    """A fork server without torch, and the connection of its owner."""
+    """A fork server without torch, and its owner's connection."""
 
     def __init__(self, trainer: WarmTrainer) -> None:
         self.path = trainer.socket_path
@@ -36,7 +37,7 @@ class Server:
         self.owner = trainer
 
     def request(self) -> socket.socket:
-        """Ask for a rank that ends with 0 at once."""
+        """Request a rank that exits with 0 immediately."""
         request = RankRequest("builtins:int", (), dict(os.environ), "/")
         connection = request.send(str(self.path), (1, 2))
         connection.settimeout(60)
@@ -49,7 +50,7 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """The server in a folder whose name is longer than the address of a socket."""
+    """The server is in a folder whose name is longer than a socket address may be."""
     folder = tmp_path / ("a" * 60) / ("b" * 60)
     folder.mkdir(parents=True)
     trainer = WarmTrainer(folder, keeps_ranks=True)

@@ -1,4 +1,5 @@
-"""A rank that a signal ended: the job says so in a file, alike on this machine and in a queue, for every rank."""
+"""A signal ends a rank: the job records that in a file, both on this machine and in a queue, for
+every rank."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ for _ in 0 1; do
 done
 exit "$worst"
 """
-# The other rank loses its connection a moment later, and fails with its own words.
+# The other rank loses its connection a moment later, and fails with its own message.
 KILLED = """
 if rank == {killed}:
     os.kill(os.getpid(), {signal})
@@ -58,7 +59,7 @@ sys.exit('RuntimeError: Connection closed by peer')
 
 @pytest.fixture
 def queue_job(tmp_path, monkeypatch):
-    """Run the job that Slurm would run, with a stand-in for srun; return its folder."""
+    """Run the job as Slurm would, with a stand-in for srun. Return its folder."""
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_ins = {
@@ -123,7 +124,8 @@ def test_a_rank_killed_before_its_first_step_is_started_again_under_a_queue(kill
 def test_a_rank_that_fails_by_itself_before_its_first_step_is_not(queue_job):
     attempt = attempt_of(queue_job("sys.exit('RuntimeError: no such thing')"))
     assert attempt.end.cause is EndCause.OTHER
-    # srun ends the other rank, if it is still there, with SIGTERM: that is no kill from outside.
+    # srun ends the other rank with SIGTERM if it is still running, which is not a kill from
+    # outside.
     assert attempt.end.signal in (None, signal.SIGTERM)
     assert decide_restart([attempt], budget=3).action is Action.STOP
 
@@ -149,7 +151,7 @@ def test_the_same_kill_on_this_machine_ends_alike(bench):
     [
         ({"exit_code": "1", "signal": "9"}, 9),
         ({"exit_code": "1", "signal": "9", "rank-0": "1"}, 9),
-        # Jobs of older versions wrote no file `signal`.
+        # Jobs of older versions did not write a file `signal`.
         ({"exit_code": "1", "rank-0": "137"}, 9),
         ({"exit_code": "137"}, 9),
         ({"exit_code": "1", "rank-0": "1"}, None),

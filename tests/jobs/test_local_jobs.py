@@ -1,4 +1,4 @@
-"""Jobs on this machine, started for real: a few lines of python stand in for the trainer."""
+"""Jobs on this machine, really started. A few lines of Python stand in for the trainer."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ print(LocalScheduler().submit(JobFolder(Path(sys.argv[1]))))
 
 
 def submit_elsewhere(folder):
-    """Submit from a process of its own that has ended when this returns."""
+    """Submit from a separate process, which has ended when this returns."""
     return shell.run([sys.executable, "-c", SUBMIT, str(folder.path)]).out.strip()
 
 
@@ -66,7 +66,7 @@ def test_a_running_job_is_found_and_not_doubled(bench):
         )
     assert len(set(ids)) == 1
     assert processes.wait_until(lambda: "one" in folder.out.read_text(), 10)
-    assert len(bench.pids(folder)) == 2  # job.sh and its one rank
+    assert len(bench.pids(folder)) == 2  # job.sh and its only rank
     assert folder.out.read_text() == "one\n"
     assert not list(folder.path.glob("submit.lock*"))
 
@@ -242,7 +242,7 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
     assert len(bench.pids(folder)) >= 2
     bench.wait(bench.submit("", ranks=1, name="04-training-2"))
     assert bench.pids(folder) == []
-    # Its state is still known, without another search through the machine's processes
+    # Its state is still known, without searching the machine's processes again.
     assert folder.nothing_left.exists()
     with monkeypatch.context() as patched:
         patched.delattr(processes, "process_tree")

@@ -1,4 +1,5 @@
-"""A chain of jobs under a stand-in for PBS: the same script four times, each start after the end of the one before."""
+"""A chain of jobs with a stand-in for PBS: the same script four times, each started after the
+previous one has ended."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ WORDS = (
 
 @pytest.fixture
 def pbs(tmp_path, monkeypatch) -> QueueScheduler:
-    """The adapter with the stand-in's programs on our PATH."""
+    """The adapter, with the stand-in's programs on our PATH."""
     home = tmp_path / "stand-in"
     home.mkdir()
     for name in ("qsub", "qstat", "qselect", "qdel"):
@@ -86,7 +87,7 @@ def pbs(tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def folder(tmp_path) -> JobFolder:
-    """A training's job, with a program that needs no accelerator and no time."""
+    """A training job with a program that needs neither an accelerator nor time."""
     trainer = tmp_path / "trainer"
     trainer.write_text(TRAINER)
     trainer.chmod(0o755)

@@ -1,4 +1,5 @@
-"""The PBS adapter with a stand-in on the PATH (pbs_stand_in.py, which is not PBS), and mpiexec for real."""
+"""The PBS adapter with a stand-in on the PATH (pbs_stand_in.py, which is not PBS), and a real
+mpiexec."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def settings() -> Settings:
-    """Polaris' run on a site with this machine's programs only."""
+    """Polaris's run on a site with only this machine's programs."""
     words = ["jobs.account=project", "jobs.stage=/stage", "jobs.data.partition=debug"]
     own = load("polaris-25b", set_words=words, project=PROJECT)
     directives = {"place": "scatter"}
@@ -96,7 +97,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     assert json.loads(folder.record.read_text())["queue_id"] == f"{FIRST_JOB}.stand-in"
     assert end_of(pbs, folder) is JobState.FAILED
     assert pbs.state(folder).reason == JobReason.ENDED.fill(code=1, by="")
-    folder.exit_code.unlink()  # as where the disk was full at the end
+    folder.exit_code.unlink()  # as if the disk was full at the end
     folder.heartbeat.unlink()
     assert processes.wait_until(lambda: pbs.state(folder).final, 60)
     words = {
@@ -156,7 +157,7 @@ def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
         lambda: pbs.state(folder).state is JobState.RUNNING and folder.heartbeat.exists(), 60
     )
     (tmp_path / "stand-in" / "down").touch()
-    assert pbs.state(folder).state is JobState.RUNNING  # it gives a sign of life
+    assert pbs.state(folder).state is JobState.RUNNING  # it shows a sign of life
     folder.heartbeat.write_text("1 1 another-boot\n")
     status = pbs.state(folder)
     assert status.state is JobState.UNKNOWN
@@ -203,13 +204,14 @@ def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path,
     assert not never.started.exists()
     assert pbs.submit(task(tmp_path / "d run", settings, "true")).startswith(
         "pbs-"
-    )  # nothing blocks the next
+    )  # nothing blocks the next job
 
 
 def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
     pbs, tmp_path, settings
 ):
-    """PBS gives the array the last element's exit status, 0, and starts what depends on afterok."""
+    """PBS gives the array the exit status of its last element, 0, and starts jobs that depend on
+    afterok."""
     bad = task(
         tmp_path / "c run",
         settings,
@@ -232,7 +234,7 @@ def test_an_array_whose_element_left_no_exit_code_is_not_done(pbs, tmp_path, set
     folder = task(tmp_path / "a run", settings, "true", array=2, is_array=True)
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.DONE
-    for name in ("exit_code", "heartbeat"):  # as where its node was lost
+    for name in ("exit_code", "heartbeat"):  # as if its node was lost
         (folder.path / "element-0" / name).unlink()
     (folder.path / "element-1" / "heartbeat").unlink()
     assert pbs.state(folder).state is JobState.LOST
@@ -285,7 +287,8 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
         walltime=60,
     )
     pbs.submit(folder)
-    # The job's first heartbeat comes before its program runs, and TERM ends a program without a trap with 143: stopped.
+    # The job's first heartbeat comes before its program runs, and TERM ends a program without a
+    # trap with 143: stopped.
     assert processes.wait_until(
         lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
     )

@@ -22,7 +22,7 @@ time.sleep(300)
 
 @pytest.fixture
 def sleeper():
-    """A process of a job called `token-1` that has a grandchild in another session, whose parent has ended."""
+    """A process of the job `token-1` with a grandchild in another session, whose parent has ended."""
     with subprocess.Popen(
         [sys.executable, "-IS", "-c", CHILD_IN_A_NEW_SESSION],
         env={**os.environ, "RUNBOOK_JOB": "token-1", "RANK": "3"},
@@ -53,7 +53,7 @@ def test_a_number_no_process_has_is_nobody():
 
 
 def test_a_zombie_has_ended():
-    with subprocess.Popen(["true"]) as child:  # not waited for yet
+    with subprocess.Popen(["true"]) as child:  # not reaped yet
         assert processes.wait_until(
             lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 5
         )

@@ -1,4 +1,4 @@
-"""What is said of a queue's job from its files and from what the queue answers, or does not."""
+"""The state of a queued job, from its files and from the queue's answer, if there is one."""
 
 import json
 import os
@@ -16,7 +16,10 @@ from runbook.jobs.queue import LostAnswerError, QueueJob, QueueScheduler, QueueS
 
 
 class FakeQueue:
-    """Answers what a test says; None: it knows no such job, an error: it does not answer."""
+    """A queue with the answers that a test sets.
+
+    None: it does not know the job. An error: it does not answer.
+    """
 
     kind = "slurm"
 
@@ -107,7 +110,7 @@ def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(schedule
             None,
             60,
             JobState.UNKNOWN,
-        ),  # forgotten, and seen a minute ago: a network's files come late
+        ),  # forgotten, but seen a minute ago: files on a network arrive late
         (None, 600, JobState.LOST),
         (None, None, JobState.LOST),
         (said(JobState.RUNNING), 600, JobState.RUNNING),
@@ -161,7 +164,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
     assert (
         scheduler.state(folder).state is JobState.STOPPED
-    )  # it hangs there: the job has ended all the same
+    )  # it hangs in the queue, but the job has ended
     os.utime(folder.exit_code)
     queue.answer = said(JobState.PENDING)
     status = scheduler.state(folder)
@@ -176,9 +179,9 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
 @pytest.mark.parametrize(
     ("beat", "answer", "state"),
     [
-        (10, SILENT, JobState.RUNNING),  # a sign of life of the last 20 s is enough
+        (10, SILENT, JobState.RUNNING),  # a sign of life within the last 20 s is enough
         (30, SILENT, JobState.UNKNOWN),
-        (100, None, JobState.UNKNOWN),  # files of the last 120 s may still be on their way
+        (100, None, JobState.UNKNOWN),  # files of the last 120 s may not have arrived yet
         (140, None, JobState.LOST),
     ],
 )
@@ -261,7 +264,7 @@ def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
     with refuses(JobError, unknown):
         scheduler.submit(folder)
     assert scheduler.state(folder).state is JobState.UNKNOWN
-    with pytest.raises(QueueSilentError):  # nor another time while the queue does not answer
+    with pytest.raises(QueueSilentError):  # nor a second time while the queue does not answer
         scheduler.submit(folder)
     assert len(queue.submits) == 1
     queue.found, queue.answer = "12", said(JobState.PENDING)

@@ -1,4 +1,5 @@
-"""What queues say, read: captured texts of Slurm, texts in PBS's form; see tests/samples/queues/README.md."""
+"""Parsers for the output of queues: captured texts of Slurm, and texts in PBS's format; see
+tests/samples/queues/README.md."""
 
 from pathlib import Path
 
@@ -116,12 +117,12 @@ def test_qstat_of_openpbs_23_06():
         "77[]": (
             "failed",
             None,
-        ),  # element 0 ended with 1, the last one with 0, which PBS gives the array
+        ),  # element 0 ended with 1, and the last one with 0, which PBS gives the array
         "78": ("failed", 3),
-        "79": ("cancelled", None),  # deleted because 78 failed: no exit status, no comment
+        "79": ("cancelled", None),  # deleted because 78 failed: no exit status and no comment
         "80": ("timeout", None),
         "81": ("cancelled", None),  # deleted while it ran, with an exit status of 0
-        "82": ("cancelled", None),  # deleted while it waited
+        "82": ("cancelled", None),  # deleted while it was waiting
         "83": ("pending", None),
         "84": ("running", None),
         "85[]": ("running", None),
@@ -218,7 +219,7 @@ def test_one_of_several_partitions_that_takes_the_job_is_enough():
     ]
     assert (
         request_problems(JobRequest("", nodes=8), [small, large]) == []
-    )  # which one is the default is not known
+    )  # the default is not known
 
 
 def test_a_queues_word_for_a_partition_changes_no_name():

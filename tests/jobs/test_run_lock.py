@@ -16,7 +16,7 @@ from runbook.core.messages import CoreMessage
 
 
 def holder_of(run_folder):
-    """Who holds a run now; None if nobody that lives does."""
+    """Return the current holder of a run, or None if no live process holds it."""
     holder = locks._read(run_folder.absolute() / LOCK_NAME)
     return holder if isinstance(holder, Holder) and not locks._dead(holder) else None
 
@@ -43,7 +43,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def write_lock(path, **changes):
-    """A lock as a process that has ended would have left it."""
+    """A lock that an ended process might have left behind."""
     process = replace(processes.identify(os.getpid()), pid=2**22 + 1, **changes)
     holder = Holder(
         "0123456789abcdef", "training 04", "runbook run local", "ada", time.time() - 3600, process

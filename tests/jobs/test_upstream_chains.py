@@ -1,4 +1,5 @@
-"""The documents' programs in a chain: one that does not resume is ended, and what it saved counts as progress."""
+"""The documents' programs in a chain: one that does not resume is ended, and saved steps count as
+progress."""
 
 from __future__ import annotations
 
@@ -47,11 +48,12 @@ if os.environ["LOST"]:
     sys.exit(f"srun: error: Task launch for 12.0 failed on node {os.environ['LOST']}: Socket timed out")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-"""Behaves as Megatron-LM e958b2ca was seen to: the lines that it prints, and the files that it writes."""
+"""Behaves as Megatron-LM e958b2ca was seen to behave: prints the same lines, and writes the same
+files."""
 
 
 class UpstreamChain:
-    """A run whose chain of jobs is started by hand, one after another, as the queue does."""
+    """A run whose chain of jobs is started by hand, one after another, as a queue does."""
 
     def __init__(self, root: Path) -> None:
         programs = root / "programs"
@@ -79,7 +81,7 @@ class UpstreamChain:
         self.folder.chain.write_text("slurm-12\nslurm-13\nslurm-14\nslurm-15\n")
 
     def run_job(self, number: int, loads: bool = True, lost: str = "") -> str:
-        """Run one job of the chain to its end; return what it said to its log of errors."""
+        """Run one job of the chain to completion. Return its log of errors."""
         environment = {
             **self.environment,
             "SLURM_JOB_ID": str(number),
@@ -91,7 +93,7 @@ class UpstreamChain:
         return self.folder.err.read_text()
 
     def decision(self) -> list[str]:
-        """The lines of the newest decision."""
+        """Return the lines of the newest decision."""
         return self.folder.decision.read_text().splitlines()
 
 
@@ -181,6 +183,6 @@ def test_a_job_whose_node_was_lost_waits_before_the_next_one_begins(chain):
     )
     assert (chain.decision()[0], chain.decision()[4]) == ("go on", "120")
     assert not chain.folder.exit_code.exists(), "the job still holds its nodes"
-    chain.folder.cancelled.touch()  # a person ends the waiting
+    chain.folder.cancelled.touch()  # a user ends the wait
     assert log.result(timeout=60)
     assert chain.folder.exit_code.read_text().strip() == "1"

@@ -1,4 +1,5 @@
-"""What a job decides about itself: from its own logs and the run's files, by the standard library alone."""
+"""The decision that a job makes about itself, from its logs and the run's files, with only the
+standard library."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ class Run:
         self.event("attempt_began", job="04-training", id=place, saved=saved)
 
     def make_steps(self, first: int, last: int) -> None:
-        """Make the steps of the attempt, as the trainer reports them."""
+        """Record the steps of the attempt, as the trainer reports them."""
         self.event("started", from_iteration=first - 1, segment=self.attempts)
         with (self.folder / "metrics.jsonl").open("a") as stream:
             for iteration in range(first, last + 1):
@@ -60,7 +61,7 @@ class Run:
             stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
 
     def end(self, code: str = FAILED, signal: str = "", *options: str) -> list[str]:
-        """End the attempt; return the lines of the decision."""
+        """End the attempt. Return the lines of the decision."""
         fixed = ("--run=r", "--phase=04-training", "--restarts=3", "--reason=rank 0 failed")
         places = [
             f"--job={self.job}",
@@ -138,14 +139,14 @@ def test_a_script_without_its_program_ends_for_a_missing_file(run):
 
 
 def read_decision(run):
-    """Return the newest event of the run that names a failure."""
+    """Return the run's newest event that names a failure."""
     events = [json.loads(line) for line in (run.folder / "events.jsonl").read_text().splitlines()]
     return next(event for event in reversed(events) if "failure" in event)
 
 
 def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     for place in ("slurm-1", "slurm-2", "slurm-3"):
-        run.begin(place)  # and leaves no event of its end
+        run.begin(place)  # and leaves no event about its end
     run.begin("slurm-4")
     action, _, _, why, _ = run.end(signal="9")
     assert action == "stop"
@@ -326,7 +327,8 @@ def suspects_of(run, *options):
 
 
 def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
-    """Four nodes of two ranks in two stages: which of the stage's nodes is to blame, nobody can tell."""
+    """With four nodes of two ranks in two stages, it is unknown which node of the stage is to
+    blame."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     two_stages = ("--stages=2", "--spares=2")
     run.begin()
@@ -358,7 +360,7 @@ def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_other
 
 
 def test_nodes_that_all_end_slowly_are_no_evidence_against_each_other(run):
-    """Freeing much memory takes minutes on every node; the one that failed had ended before."""
+    """Freeing much memory takes minutes on every node; the node that failed had ended before."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()
     (run.job / "unended").touch()

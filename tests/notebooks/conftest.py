@@ -1,4 +1,4 @@
-"""One toy project and one undisturbed campaign for all tests of the notebooks."""
+"""One toy project and one undisturbed run for all tests of the notebooks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toy_project import SECRET, Listener, Toy, wait_until
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """The project; what a failed test left running is ended with it."""
+    """The project. Processes that a failed test left running are ended at the end."""
     toy = Toy(tmp_path_factory.mktemp("toy") / "project")
     toy.ask_for_a_secret()
     yield toy
@@ -20,7 +20,8 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
-    """`runbook run local` from plan to analysis, and a second one that is started while the first works."""
+    """`runbook run local` from the plan to the analysis, and a second call started while the first
+    is running."""
     runs = tmp_path_factory.mktemp("campaign")
     folder = runs / "local"
     with Listener(SECRET) as listener:

@@ -1,4 +1,4 @@
-"""Text that cannot be read and a disk that is full: a clear error, a record of it, and nothing lost."""
+"""Unreadable text and a full disk: a clear error, a record of the error, and no loss of data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_UTF8 = b'{"text": "caf\xe9"}\n'
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """A folder of text with a good record, an empty one, and one that is not UTF-8."""
+    """A folder of text with a good record, an empty record, and one that is not UTF-8."""
     folder = tmp_path / "text"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(GOOD + EMPTY + NOT_UTF8 + GOOD)
@@ -71,7 +71,7 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
 def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(
     toy: Toy, campaign, tmp_path
 ):
-    """As on a full disk, files of more than 3 MB fail here; the tokens of the corpus are 6.7 MB."""
+    """As on a full disk, files larger than 3 MB cannot be written; the corpus's tokens take 6.7 MB."""
     runs = tmp_path / "runs"
     command = f"ulimit -f 3000; exec {BIN}/runbook run local --from data --to data --runs {runs}"
     full = toy.call("bash", "-c", command)

@@ -1,4 +1,4 @@
-"""The notebooks are what the Markdown in masters/ says, and a cell of all of them is written once."""
+"""The notebooks match the Markdown in masters/, and a cell that all of them share is written once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One whole campaign at toy size: what its records say, and what a second `runbook run` does with it."""
+"""One complete run at toy size: its records, and what a second `runbook run` does with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ RESULTS = (
     "tokens_per_second",
 )
 IDLE_KERNEL_INTERRUPTED = "[IPKernelApp] ERROR | KeyboardInterrupt caught in kernel."
-"""What ipykernel says now and then when jupyter_client interrupts it before it ends it, just after its last reply."""
+"""ipykernel occasionally prints this when jupyter_client interrupts it before ending it, right
+after its last reply."""
 TWIN_KEYS = {
     *(
         "schema",
@@ -156,7 +157,7 @@ def test_each_record_has_its_notebook_and_a_report_that_needs_no_network(campaig
         page = (campaign.folder / "records" / f"{phase}.html").read_text()
         page = re.sub(
             r'<a href="https://arxiv\.org/abs/[\d.]+">', "<a>", page
-        )  # a source: opened by a click alone
+        )  # a source, which only a click opens
         for fetched in ('src="http', "src='http", 'href="http', "@import", "url(http"):
             assert fetched not in page, f"{phase}.html asks the network: {fetched}"
     for page in (campaign.folder / "index.html", campaign.runs / "index.html"):
@@ -259,7 +260,7 @@ def test_verify_finds_nothing_and_then_one_flipped_byte(campaign, toy: Toy):
 
 
 def findings_of(toy: Toy, campaign) -> list[Finding]:
-    """What `runbook verify` finds, which must fail."""
+    """Return the findings of `runbook verify`, which must fail."""
     ended = toy.call("runbook", "verify", "local", "--runs", campaign.runs, "--json")
     assert ended.code == 1, ended
     return [Finding(**finding) for finding in json.loads(ended.text)["findings"]]
@@ -295,7 +296,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
 
 @pytest.mark.rotate(3, turn=0)
 def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
-    """The run's folder is a copy at another place: it holds nothing that names the old one."""
+    """The run's folder is a copy elsewhere: nothing in it names the old path."""
     folder = tmp_path / "local"
     shutil.copytree(campaign.folder, folder)
     before = tree(folder, without=("manifest.json", "index.html"))
@@ -370,7 +371,8 @@ def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
 
 
 class _ReaderText(HTMLParser):
-    """What a page says to people: no code, no picture, no script; a mark between the cells of tables."""
+    """Return a page's text as people read it, without code, pictures and scripts, and with a mark
+    between table cells."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -401,7 +403,8 @@ class _ReaderText(HTMLParser):
 
 
 def test_a_report_shows_no_long_numbers_no_bare_bytes_and_no_names_of_variables(campaign):
-    """Exact values are in titles and attributes; what counts things is a whole number; quotations stay as they are."""
+    """Exact values are in titles and attributes; counts are whole numbers; quotations are
+    unchanged."""
     quoted = (REPOSITORY / "runbook/results/published/published_results.csv").read_text()
     records = [*(campaign.folder / "records").glob("*.html")]
     for page in (*records, campaign.folder / "index.html", campaign.runs / "index.html"):

@@ -1,4 +1,5 @@
-"""Killed at any moment, cancelled, given a foreign checkpoint: run again, a campaign comes to the same end."""
+"""A run that is killed at any moment, cancelled, or given a foreign checkpoint reaches the same end
+when run again."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=1)]
 
 
 class Campaign:
-    """One run that is disturbed again and again."""
+    """One run that is disturbed repeatedly."""
 
     def __init__(self, toy: Toy, runs: Path) -> None:
         self.toy = toy
@@ -46,7 +47,8 @@ class Campaign:
         return self.toy.start("runbook", "run", "local", "--runs", self.runs)
 
     def killed_at_a_random_moment(self, longest: float) -> None:
-        """The command alone: its kernel has to notice by itself, its job has to go on."""
+        """Only the command is killed: its kernel must notice that by itself, and its job must
+        continue."""
         process = self.start()
         seconds = self.random.uniform(0.3, longest)
         time.sleep(seconds)
@@ -55,7 +57,7 @@ class Campaign:
         self.said.append(f"killed after {seconds:.2f} s (seed {self.seed})")
 
     def opened_anew(self, phase: str, before: str) -> bool:
-        """Whether a notebook's record was opened since; `before` is when the last one was."""
+        """Return whether a notebook's record was opened since; `before` is when the last one was."""
         path = self.folder / "records" / f"{phase}.json"
         return path.exists() and json_of(path)["started"] != before
 
@@ -64,7 +66,7 @@ class Campaign:
         return json_of(path)["started"] if path.exists() else ""
 
     def without_its_kernel(self, phase: str) -> Ended:
-        """The kernel of one phase is killed; the command has to say so."""
+        """The kernel of one phase is killed. The command must report it."""
         before = self.started(phase)
         process = self.start()
         wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")
@@ -83,7 +85,10 @@ class Campaign:
         return read_lines(self.folder / "metrics.jsonl")
 
     def all_at_once(self) -> str:
-        """Command, kernel and job are killed together, as when a machine goes down; returns the lock they leave."""
+        """Command, kernel and job are killed together, as when a machine goes down.
+
+        Return the lock that they leave.
+        """
         process = self.start()
         wait_until(lambda: len(self.rows()) >= 2, 400, "two steps are done")
         kernels = kernels_below(process)
@@ -94,7 +99,7 @@ class Campaign:
         return lock
 
     def cancelled(self) -> tuple[Ended, Ended]:
-        """Resumed, stopped by its own rehearsal, resumed again, and then cancelled by somebody."""
+        """Resumed, stopped by its planned stop, resumed again, and then cancelled."""
         process = self.start()
         wait_until(
             (self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over"
@@ -104,7 +109,10 @@ class Campaign:
         return cancel, Ended(process.returncode, text, 0)
 
     def with_a_foreign_checkpoint(self) -> tuple[Ended, bool]:
-        """The smoke test's checkpoint where the training's belongs; whether it was left as it is."""
+        """Put the smoke test's checkpoint where the training's belongs.
+
+        Return whether it was left unchanged.
+        """
         own = self.folder / "checkpoints"
         foreign = self.folder / "smoke" / "checkpoints"
         own.rename(self.runs / "own")
@@ -118,7 +126,7 @@ class Campaign:
 
 @pytest.fixture(scope="module")
 def killed(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
-    """Every disturbance one after the other over one run; then it is left alone to finish."""
+    """Apply all disturbances to one run, one after the other, and then let it finish."""
     run = Campaign(toy, tmp_path_factory.mktemp("killed"))
     for _ in range(2):
         run.killed_at_a_random_moment(5)
@@ -177,7 +185,7 @@ def test_nothing_runs_on_that_nobody_watches(killed):
 
 
 def test_no_job_was_started_twice(killed):
-    """One smoke test, and one training job for each time the one before was ended."""
+    """There is one smoke test, and one training job for each time that the previous one was ended."""
     assert sorted(killed.jobs) == [
         "03-smoke-test",
         "04-training",
@@ -247,6 +255,6 @@ def test_a_checkpoint_of_another_model_is_refused_and_left_as_it_is(killed):
 
 
 def job_failed(state: str) -> Statement:
-    """The message about a job of the training that ended in this state, with its last words."""
+    """Return the message about a training job that ended in this state, with its last output."""
     ended = PhaseMessage.JOB_ENDED.of(name="04-training", state=state)
     return PhaseMessage.JOB_FAILED.of(ended=containing(ended))

@@ -1,4 +1,5 @@
-"""Stepping through 03 by hand: the kernel dies, the job does not, and a new kernel finds it."""
+"""Stepping through 03 by hand: the kernel dies but the job does not, and a new kernel finds the
+job."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=0)]
 
 
 class Hand:
-    """A person at a notebook: runs one cell after the other and reads what comes."""
+    """A person at a notebook who runs one cell after the other and reads the output."""
 
     def __init__(self, toy: Toy, runs: Path, phase: str) -> None:
         notebook = nbformat.read(toy.root / "notebooks" / f"{phase}.ipynb", as_version=4)
@@ -34,7 +35,7 @@ class Hand:
         self.failed: dict[str, str] = {}
 
     def run(self, *names: str) -> str:
-        """Run these cells; returns what the last one said."""
+        """Run these cells. Return the output of the last one."""
         for name in names:
             told: list[str] = []
 
@@ -64,7 +65,10 @@ class Hand:
 
 @pytest.fixture(scope="module")
 def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
-    """A run with tokens but no smoke test; its third notebook is begun in one kernel and ended in another."""
+    """A run with tokens but no smoke test.
+
+    Its third notebook is started in one kernel and finished in another.
+    """
     runs = tmp_path_factory.mktemp("lab")
     folder = runs / "local"
     shutil.copytree(
@@ -156,7 +160,7 @@ def test_a_cell_that_is_run_again_does_nothing_twice(by_hand):
 
 
 def all_done(text: str) -> bool:
-    """Whether a cell shows that all iterations of the smoke test are done."""
+    """Return whether a cell shows that all iterations of the smoke test are done."""
     return says(text, DisplayMessage.AMOUNT_DONE, done=8, total=8, unit=" iterations", percent=100)
 
 

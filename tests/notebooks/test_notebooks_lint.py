@@ -1,4 +1,4 @@
-"""The masters as they are in the repository: clean, alike, and readable without the package."""
+"""The masters in the repository: clean, consistent, and readable without the package."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from runbook.plan_file.phase_names import PHASES
 FOLDER = Path(__file__).parents[2] / "notebooks"
 MASTERS = sorted(FOLDER.glob("*.ipynb"))
 HEAD = ("title", "operation")
-"""Cells before the parameters, which are no sections."""
+"""Cells before the parameters, which are not sections."""
 OPERATION_TABLE = "| time | cost | what it changes | safe to repeat? |"
 FORBIDDEN = (
     ast.FunctionDef,
@@ -113,7 +113,7 @@ def test_every_parameters_line_is_one_that_papermill_can_read(notebook):
 
 
 def phase_of(notebook: nbformat.NotebookNode) -> ModuleType:
-    """The module that a notebook calls `phase`."""
+    """Return the module that a notebook calls `phase`."""
     bind = code_of(notebook)[1].source
     (package,) = re.findall(r"^from (runbook\.phases\.\w+) import phase$", bind, re.MULTILINE)
     return importlib.import_module(f"{package}.phase")
@@ -148,7 +148,10 @@ def test_cells_hold_calls_and_no_programs(notebook):
 
 
 def test_each_cell_after_the_first_two_is_one_call_and_what_it_gives_has_a_name(notebook):
-    """A cell shows what it gives by naming it once more; what was shown meanwhile is not shown twice."""
+    """A cell displays its result by naming it at its end.
+
+    What was displayed during the cell is not displayed again.
+    """
     names = set(re.findall(r"^(\w+) = ", code_of(notebook)[1].source, re.MULTILINE))
     for cell in code_of(notebook)[2:]:
         call, *shown = ast.parse(cell.source).body
@@ -237,7 +240,7 @@ def test_no_place_of_a_machine_is_named(notebook):
 
 
 def test_links_lead_where_records_and_copies_have_a_page(notebook):
-    """What stands outside of the web and of that page is written as the name of a file."""
+    """A target outside the web and outside that page is written as a file name."""
     texts = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", texts)}
     assert {link for link in links if not link.startswith("https:")} <= {

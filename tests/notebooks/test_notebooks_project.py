@@ -1,4 +1,4 @@
-"""`runbook init` from an installed wheel, and the rules that masters are held to before a commit."""
+"""`runbook init` from an installed wheel, and the rules that masters must satisfy before a commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINT = [sys.executable, str(MASTERS / "tools" / "lint_notebooks.py")]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The wheel, unpacked where nothing of the repository is near; other packages are those of this environment."""
+    """The wheel, unpacked away from the repository; other packages are those of this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     names = ("runbook", "notebooks", "params", "docs", "pyproject.toml", "README.md", "LICENSE")
@@ -56,7 +56,7 @@ def installed(tmp_path_factory) -> Path:
 
 
 def call(installed: Path, cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """`runbook` of the wheel."""
+    """Call `runbook` from the wheel."""
     code = "import sys; from runbook.cli import main; main()"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")
@@ -165,7 +165,10 @@ def test_output_metadata_parameters_ids_and_prose_are_looked_at(tmp_path):
 
 
 def lint(folder: Path, change) -> list[Fault]:
-    """Lint 00-plan with one thing changed, as the command does, which must print each fault and fail."""
+    """Lint 00-plan with one thing changed, as the command does.
+
+    It must print each fault and fail.
+    """
     notebook = json.loads((MASTERS / "notebooks" / "00-plan.ipynb").read_text())
     change({cell["id"]: cell for cell in notebook["cells"]})
     path = folder / "bad.ipynb"

@@ -1,4 +1,4 @@
-"""However a run is named and whatever executes the notebooks, the same is written."""
+"""The same files are written however a run is named and whichever tool executes the notebooks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,16 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
 
 PHASES = ("00-plan", "01-environment", "02-data")
 TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "answers", "mtime_ns"}
-"""Keys whose values are moments, durations or speeds; `answers` are what each node measured of itself."""
+"""Keys whose values are times, durations or speeds; `answers` are each node's own measurements."""
 MEASURED = ("disk", "memory")
-"""Checks whose value is what the machine had left at that moment."""
+"""Checks whose value depends on what the machine had free at that moment."""
 
 
 def without_times(content: Any) -> Any:
-    """The same without what differs between two executions of the same: the one place that says what counts as time."""
+    """Return the content without what differs between two equal executions.
+
+    Only this function decides what counts as time.
+    """
     if isinstance(content, list):
         return [without_times(item) for item in content]
     if not isinstance(content, dict):
@@ -42,7 +45,7 @@ def without_times(content: Any) -> Any:
         del kept["value"]
     if str(kept.get("path", "")).endswith(
         ".manifest.json"
-    ):  # a checksum over its times; it is compared by itself
+    ):  # a checksum that covers its times; it is compared separately
         return {"path": kept["path"]}
     return kept
 
@@ -60,7 +63,7 @@ def twins(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
-    """Run folder and endings of each way; two at a time, for two cores."""
+    """Return the run folder and the exit codes of each way. Two run at a time, for two cores."""
     root = tmp_path_factory.mktemp("ways")
 
     def papermill(way: str, *words: object) -> tuple[str, list[Ended]]:
@@ -129,7 +132,7 @@ def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(wa
 
 
 def test_what_counts_as_time_leaves_the_rest(ways):
-    """The comparison above would be worth nothing if it dropped too much."""
+    """The comparison above would be worthless if it dropped too much."""
     folder = ways["command"][0]
     twin = twins(folder)["02-data"]
     assert set(json_of(folder / "records" / "02-data.json")) - set(twin) == {"started", "ended"}
@@ -167,7 +170,7 @@ def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
 
 
 def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
-    """What papermill finished needs no second tokenizing; only its notebooks are filed by `runbook run`."""
+    """What papermill has finished is not tokenized again; `runbook run` only files its notebooks."""
     folder = ways["parameter"][0]
     before = marks(folder)["02-data--tokenize"]
     ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")

@@ -1,4 +1,5 @@
-"""A copy of the project with a toy run file, the programs that work on it, and what they leave running."""
+"""A copy of the project with a toy run file, the programs that work on it, and the processes that
+they leave running."""
 
 from __future__ import annotations
 
@@ -81,7 +82,8 @@ pair:  # another shape than the training's
   source: the tests
 """
 SECRET = "pass-Ab3dAb3dAb3dAb3d"
-"""The text's source and a step of the set-up ask for it; only its variable's name stands in the project's files."""
+"""The text's source and a step of the set-up need it; the project's files contain only its
+variable's name."""
 LOG_IN = """
 preparation:
   - title: log in
@@ -92,7 +94,10 @@ preparation:
 
 
 class Toy:
-    """A project folder of its own; every process started for it carries a mark by which it is found again."""
+    """A separate project folder.
+
+    Every process started for it has a mark by which it is found again.
+    """
 
     def __init__(self, root: Path, text: str = RUN_FILE) -> None:
         self.root = root
@@ -106,7 +111,7 @@ class Toy:
         self.write_run_file(text)
 
     def ask_for_a_secret(self) -> None:
-        """Let site and text name one."""
+        """Let the site and the text require a secret."""
         with (self.root / "params" / "sites" / "local.yaml").open("a") as stream:
             stream.write(LOG_IN)
         catalogue = self.root / "params" / "datasets.yaml"
@@ -121,14 +126,14 @@ class Toy:
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Ours, without what another run may have set, and with the mark."""
+        """Return our environment, without what another run may have set, and with the mark."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
         return own | {MARK: self.mark, "TOY_SECRET": SECRET} | more
 
     def start(
         self, *words: object, cwd: Path | None = None, **environment: str
     ) -> subprocess.Popen[str]:
-        """Start a program of the virtual environment, or bash; its output is read as one text."""
+        """Start a program of the virtual environment, or bash. Its output is read as one text."""
         program, *rest = map(str, words)
         path = BIN / program
         return subprocess.Popen(
@@ -143,7 +148,7 @@ class Toy:
     def call(
         self, *words: object, cwd: Path | None = None, timeout: float = 900, **environment: str
     ) -> Ended:
-        """Run a program to its end."""
+        """Run a program to completion."""
         began = time.monotonic()
         process = self.start(*words, cwd=cwd, **environment)
         text, _ = process.communicate(timeout=timeout)
@@ -154,7 +159,8 @@ class Toy:
         return self.call("runbook", "run", run, *words, "--runs", runs, **options)
 
     def processes(self) -> list[psutil.Process]:
-        """Everything that was started for this project and still runs, wherever it moved to."""
+        """Return everything that was started for this project and is still running, wherever it has
+        moved."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -168,13 +174,13 @@ class Toy:
         return found
 
     def end_all(self) -> None:
-        """Leave nothing running behind."""
+        """Leave nothing running."""
         for process in self.processes():
             process.kill()
 
 
 class Ended:
-    """How a program ended: exit code, all it said, how long it took."""
+    """How a program ended: exit code, all output, duration."""
 
     def __init__(self, code: int, text: str, seconds: float) -> None:
         self.code = code
@@ -182,11 +188,11 @@ class Ended:
         self.seconds = seconds
 
     def executed(self) -> list[str]:
-        """The phases that `runbook run` executed, by its own lines."""
+        """Return the phases that `runbook run` executed, according to its output."""
         return self._phases(PhaseMessage.PHASE_RUNS)
 
     def verified(self) -> list[str]:
-        """The phases that `runbook run` called done."""
+        """Return the phases that `runbook run` called done."""
         return self._phases(PhaseMessage.PHASE_VERIFIED)
 
     def _phases(self, message: PhaseMessage) -> list[str]:
@@ -203,17 +209,20 @@ def json_of(path: Path) -> Any:
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """A JSON-lines file; none where there is no file yet."""
+    """Return the rows of a JSON-lines file, or none if there is no file yet."""
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def losses(folder: Path, metrics: str = "metrics.jsonl") -> dict[int, str]:
-    """Iteration to loss, to five digits; of an iteration done twice the last counts."""
+    """Return the loss by iteration, to five digits.
+
+    If an iteration was repeated, the last result counts.
+    """
     return {row["iteration"]: f"{row['loss']:.5g}" for row in lines_of(folder / metrics)}
 
 
 def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
-    """Wait for something to become true."""
+    """Wait for a condition to become true."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
@@ -221,13 +230,13 @@ def wait_until(true: Callable[[], Any], seconds: float, what: str) -> None:
 
 
 def kill(process: subprocess.Popen[str]) -> None:
-    """SIGKILL, to this process alone; what it has already said is dropped."""
+    """Send SIGKILL to this process only. Its previous output is dropped."""
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
 
 class Listener:
-    """Reads every process's command line, again and again, as anybody on the machine can."""
+    """Read every process's command line repeatedly, as any user of the machine can."""
 
     def __init__(self, word: str) -> None:
         self.word, self.heard, self.looks = word.encode(), set[bytes](), 0
@@ -245,7 +254,8 @@ class Listener:
     def _listen(self) -> None:
         while not self._over.wait(0.1):
             self.looks += 1
-            # Not "[0-9]*/cmdline": glob looks at each such file, and raises where the process has just ended.
+            # Not "[0-9]*/cmdline": glob looks at each such file, and raises if the process has just
+            # ended.
             for folder in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     line = (folder / "cmdline").read_bytes()
@@ -254,7 +264,7 @@ class Listener:
 
 
 def kernels_below(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The Jupyter kernels that a process started."""
+    """Return the Jupyter kernels that a process started."""
     try:
         below = psutil.Process(process.pid).children()
         return [child for child in below if any("ipykernel" in word for word in child.cmdline())]
@@ -263,7 +273,7 @@ def kernels_below(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def tree(folder: Path, *, without: tuple[str, ...] = ()) -> dict[str, bytes]:
-    """Every file below a folder, by relative name."""
+    """Return every file below a folder, by relative name."""
     return {
         name: path.read_bytes()
         for path in sorted(folder.rglob("*"))

@@ -71,7 +71,7 @@ def mpiexec_words(
     tasks: int,
     count: NodeCount | None = None,
 ) -> list[str]:
-    """Return mpiexec with this many tasks on each node in the job's own list."""
+    """Return the mpiexec command that starts this many tasks on each node in the job's own list."""
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
@@ -91,7 +91,7 @@ class QueueScripts(ABC):
     has_container_option: bool
     """Whether the process starter can open a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job that requests no number of cores uses those that the queue grants."""
+    """Whether a data job that requests no cores itself uses the cores that the queue grants."""
     submit: str
     """The program that submits a script."""
     cancel: str

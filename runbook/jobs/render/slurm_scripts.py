@@ -82,11 +82,14 @@ class SlurmScripts(QueueScripts):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return srun with this many tasks on each node."""
+        """Return the srun command that starts this many tasks on each node."""
         return _srun(settings, job, tasks, count)
 
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return srun with one task per node, where a failed task does not end the others."""
+        """Return the srun command that starts one task per node.
+
+        A failed task does not end the others.
+        """
         return [
             word.replace("--kill-on-bad-exit=1", "--kill-on-bad-exit=0")
             for word in _srun(settings, job, 1)
@@ -98,7 +101,7 @@ class SlurmScripts(QueueScripts):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return srun for a check on each node.
+        """Return the srun command that runs a check on each node.
 
         A node that cannot start the program must not end the others before they answer.
         """
@@ -110,7 +113,7 @@ class SlurmScripts(QueueScripts):
         return [*arguments, "--kill-on-bad-exit=0", *container]
 
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return srun for only the nodes in `trusted`."""
+        """Return the srun command that uses only the nodes in `trusted`."""
         command = self.on_each_node(settings, job)
         command[1:4] = [
             f"--nodes={TRUSTED_COUNT}",
@@ -120,7 +123,7 @@ class SlurmScripts(QueueScripts):
         return [*command, f"--nodelist={TRUSTED_NAMES}", program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return srun for a process within the job's own steps."""
+        """Return the srun command that starts a process on `$node`, next to the job's own steps."""
         where = '--nodes=1 --ntasks=1 --nodelist="$node"'
         return f"timeout {seconds} srun --overlap {where}"
 
@@ -132,14 +135,14 @@ class SlurmScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return srun for the launcher of each node, or for each rank."""
+        """Return the srun command that starts a launcher on each node, or each rank."""
         step = _srun(settings, job, job.tasks_per_node, count)
         if chooses_nodes:
             step.append('--nodelist="$step_nodes"')
         return step
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return srun, where a failed task does not end the others."""
+        """Return the srun command that starts the tasks. A failed task does not end the others."""
         num_tasks = job.nodes * job.tasks_per_node
         parts = [
             "srun",

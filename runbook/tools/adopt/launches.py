@@ -102,7 +102,7 @@ class ForeignTraining:
 
 
 def launches_of(commands: Sequence[StartedProgram]) -> list[Launch]:
-    """Return every launch of a GPT training with Megatron or NeMo, in order."""
+    """Return every launch of a GPT training run with Megatron or NeMo, in order."""
     launches = (_launch(command, commands) for command in commands)
     return [launch for launch in launches if launch and is_ours(launch)]
 

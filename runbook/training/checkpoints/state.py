@@ -104,7 +104,7 @@ def restore_random(random: SavedRandomStates) -> None:
 
 
 def tracker_states() -> dict[str, torch.Tensor]:
-    """Return the states of megatron-core's tracker as tensors.
+    """Return the states of megatron-core's tracker of random generators as tensors.
 
     With CUDA graphs the tracker contains generators, which cannot be saved as data.
     """
@@ -119,7 +119,7 @@ def tracker_states() -> dict[str, torch.Tensor]:
 
 
 def restore_tracker_states(stored: Mapping[str, torch.Tensor]) -> None:
-    """Set the states of megatron-core's tracker.
+    """Restore the states of megatron-core's tracker of random generators.
 
     Generators stay the same objects, because CUDA graphs refer to them.
     """

@@ -600,10 +600,10 @@ def _copy(
 ) -> None:
     """Copy a box out of a stored chunk. The chunk's elements begin at byte `data_start`.
 
-    The copy goes through blocks of many rows on the host. If the layouts differ, a row is only a
-    part of a stored row, and the overhead of one GPU copy per row would exceed the time to move its
-    bytes. The GPU copies from a pinned block while the next block is read, and torch reuses the
-    memory after the copy.
+    Rows are staged in blocks in host memory. If the layouts differ, a row is only a part of a
+    stored row, and the overhead of one GPU copy per row would exceed the time to move its bytes.
+    The GPU copies from a pinned block while the next block is read, and torch reuses the memory
+    after the copy.
     """
     row_bytes = overlap.width * dtype.itemsize
     rows_per_piece = max(1, PIECE_BYTES // row_bytes)

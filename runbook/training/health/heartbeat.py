@@ -216,7 +216,10 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Record an activity for the block. The activity takes about as long as `steps` steps."""
+        """Record this rank's activity while the block runs.
+
+        It takes about as long as `steps` steps.
+        """
         self._work = steps
         self._begin(activity)
         try:

@@ -27,7 +27,7 @@ SIGNALS = {
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Check torch's import and devices, the compiler, and the speed of matrix products and copies."""
+    """Check that torch works and sees the devices, that nvcc fits it, and how fast the devices are."""
     presence = presence_check(answers, TORCH)
     if presence.verdict == "fail":
         return [presence]

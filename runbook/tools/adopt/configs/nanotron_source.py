@@ -238,7 +238,7 @@ class _ConfigReader:
             yield from rows
         if len(self.paths) == num_parts:
             return
-        # This change may make a variable part of the configuration that was changed earlier
+        # This change may attach a variable that an earlier statement has changed
         for statement in statements:
             if statement not in named and list(self._changes_of(statement, built)):
                 yield _unknown(statement)

@@ -249,12 +249,12 @@ def chunks_or_one(value: Any) -> int:
 
 
 def at_least_zero(value: Any) -> int:
-    """Read an interval, in which -1 means never, as 0 or more."""
+    """Read an interval; -1, which means never, becomes 0."""
     return max(0, integer(value))
 
 
 def at_least_one(value: Any) -> int:
-    """Read a number of stages, in which 0 means no pipeline, as 1 or more."""
+    """Read a number of stages; 0, which means no pipeline, becomes 1."""
     return max(1, integer(value))
 
 

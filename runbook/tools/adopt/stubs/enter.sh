@@ -35,7 +35,7 @@ bind "$stage/adopt" adopt
 mkdir -p ".$folder"
 cp -r "$stage/above/." ".${folder%/*}/"
 cp -r "$stage/job/." ".$folder/"
-# If a file of the job is already in the place of a stub, only that stub is not copied.
+# If one of the job's files already has the path of a stub, that stub is skipped.
 cp -r "$stage/root/." . 2> /dev/null || true
 # Launchers that are called by their full paths are replaced by stubs too.
 for path in adopt/launchers/*; do
