@@ -341,12 +341,10 @@ def test_sizes_are_not_asked_for_where_the_model_is_named(told):
 @pytest.mark.parametrize(
     ("text", "cause"),
     [
-        ("2 nodes with 8 GPUs each are 8 times slower than a single node", "network"),
         ("the GPU is waiting for data; num_workers=0", "data wait"),
         ('"offload_optimizer": {"device": "nvme"}', "offload"),
         ("export NCCL_P2P_DISABLE=1", "communication"),
         ("train.py --compile=False", "kernels"),
-        ("every step is slower and slower", "growing steps"),
         ("one rank is slow: its clock throttles", "stragglers"),
     ],
 )
@@ -355,6 +353,21 @@ def test_a_cause_that_the_text_names_comes_first_even_without_a_price(told, text
     assert described["first_causes"][0] == cause
     unknown_device = told(text, "layers=24", "hidden=1024")
     assert unknown_device["first_causes"] == [cause]
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        (
+            "2 nodes with 8 GPUs each are 8 times slower than a single node",
+            ["network", "communication", "unequal work"],
+        ),
+        ("every step is slower and slower", ["growing steps", "data wait", "memory"]),
+    ],
+)
+def test_a_symptom_is_followed_by_the_other_causes_of_its_effect(told, text, causes):
+    assert told(text, *SHAPE, *BATCH)["first_causes"] == causes
+    assert told(text, "layers=24", "hidden=1024")["first_causes"] == causes
 
 
 def test_a_healthy_story_names_no_cause_in_words(told):

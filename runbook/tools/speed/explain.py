@@ -4,6 +4,7 @@ All times are for a step with the run's own operations, so that they can be comp
 for a different batch size or model.
 """
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +28,7 @@ from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
 from runbook.tools.speed.signs import signs, stated_causes
-from runbook.tools.speed.suspects import LISTED_CAUSES, suspects
-from runbook.tools.speed.usual_causes import usual_causes
+from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 
 _OTHER_FLOPS = 0.07
 """If two figures for the same speed differ by more than this, they count different operations."""
@@ -47,6 +47,9 @@ _UNIT_NAMES = {
 }
 _FAR_FROM_PLAN = 2.0
 """If a step takes this many times the planned time, the network between nodes is suspected."""
+_SMALL_OF_STEP = 0.1
+_SMALL_OF_GAP = 0.25
+"""Parts below these shares of a step and of the gap do not explain why a training is slow."""
 _BALANCED_AFTER = 400
 """Number of steps after which the router of a mixture of experts counts as balanced."""
 
@@ -181,10 +184,8 @@ def explain(
     if is_suspect and not (measured or unpriced):
         unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
-    is_named = any(part.is_printed for part in parts)
-    parts += suspects(text, facts, _causes(parts))
-    if not is_named:
-        parts += usual_causes(text, facts, _causes(parts))
+    slowdown = reached / planned if is_comparable and reached_by_unit else math.inf
+    parts = _with_suspects(parts, text, facts, reached, slowdown)
     return Explanation(
         expected,
         reached,
@@ -222,9 +223,7 @@ def _without_model(
     causes = {part.name for part in named}
     named += [part for part in stated_causes(facts) if part.name not in causes]
     parts = fill(reached - (stated or steady), measured, named)
-    parts += suspects(text, facts, _causes(parts))
-    if not causes:
-        parts += usual_causes(text, facts, _causes(parts))
+    parts = _with_suspects(parts, text, facts, reached, math.inf)
     return Explanation(
         expected=stated or None,
         reached=reached or None,
@@ -233,6 +232,40 @@ def _without_model(
         assumed=[reason],
         source="as given" if stated else SpeedMessage.NOTHING_SAYS.fill(),
     )
+
+
+def _with_suspects(
+    parts: Sequence[GapPart],
+    text: str,
+    facts: Facts,
+    reached: float,
+    slowdown: float,
+) -> list[GapPart]:
+    """Return parts with suspects until there are enough causes, the likeliest suspect first.
+
+    A symptom is ranked with the suspects. Where the text names a cause, suspects need a sign.
+    Parts that are too small to explain a complaint come last.
+    """
+    symptoms = [part for part in parts if part.same_effect]
+    suspects = ranked_suspects(text, facts, symptoms, slowdown)
+    small = [part for part in parts if suspects and _is_small(part, parts, reached)]
+    ranked = [part for part in parts if part not in (*symptoms, *small)]
+    is_named = any(part.is_printed for part in ranked)
+    for part, has_sign in suspects:
+        causes = _causes(ranked)
+        is_wanted = len(causes) < LISTED_CAUSES and (has_sign or not is_named)
+        if part.name not in causes and (part.same_effect or is_wanted):
+            ranked.append(part)
+    known = _causes(ranked)
+    return [*ranked, *(part for part in small if part.name not in known)]
+
+
+def _is_small(part: GapPart, parts: Sequence[GapPart], reached: float) -> bool:
+    """Return whether a priced part is too small to be what makes a training slow."""
+    if part.is_printed or part.name == "unexplained":
+        return False
+    gap = sum(other.seconds for other in parts)
+    return part.seconds < _SMALL_OF_STEP * reached and part.seconds < _SMALL_OF_GAP * gap
 
 
 def _with_signs(

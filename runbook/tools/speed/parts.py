@@ -23,6 +23,11 @@ class GapPart:
     """
     is_suspected: bool = False
     """Whether only the set-up makes the cause likely. Suspects come last, without seconds."""
+    same_effect: tuple[str, ...] = ()
+    """Other causes of the effect that the words describe. A part with some is only a symptom.
+
+    A symptom is ranked with the suspects, because any of these causes may be behind it.
+    """
 
     def as_row(self) -> dict[str, str | float]:
         """Return the values of a part that are shown to people and in --json."""

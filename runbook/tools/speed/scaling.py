@@ -7,6 +7,7 @@ from enum import StrEnum
 from itertools import combinations
 
 from runbook.tools.speed.parts import GapPart
+from runbook.tools.speed.sign_rows import NO_GAIN_FROM_DEVICES, NO_GAIN_FROM_NODES
 
 _NUMBERS = {
     "one": 1,
@@ -103,12 +104,12 @@ def poor_scaling(text: str, reached: float) -> Iterator[GapPart]:
     pair = _first_loss(_measurements(plain, _NODES))
     if pair:
         remedy = "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network"
-        yield _part("network", pair, remedy, reached)
+        yield _part("network", pair, remedy, reached, NO_GAIN_FROM_NODES)
         return
     pair = _first_loss(_measurements(plain, _DEVICES))
     if pair:
         remedy = "see nvidia-smi topo -m for the links between devices; send less, or less often"
-        yield _part("communication", pair, remedy, reached)
+        yield _part("communication", pair, remedy, reached, NO_GAIN_FROM_DEVICES)
 
 
 def _part(
@@ -116,14 +117,22 @@ def _part(
     pair: tuple[_Measurement, _Measurement],
     remedy: str,
     reached: float,
+    same_effect: tuple[str, ...],
 ) -> GapPart:
-    """Return the cause that two measurements show."""
+    """Return the usual cause of what two measurements show, and others with the `same_effect`."""
     smaller, larger = pair
     evidence = (
         f'it says "{smaller.quoted}" and "{larger.quoted}" '
         f"(no estimate: at most {_MOST:.0%} of a step)"
     )
-    return GapPart(cause, _MOST * reached, evidence, remedy, is_printed=True)
+    return GapPart(
+        cause,
+        _MOST * reached,
+        evidence,
+        remedy,
+        is_printed=True,
+        same_effect=same_effect,
+    )
 
 
 def _first_loss(

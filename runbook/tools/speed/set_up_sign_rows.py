@@ -4,7 +4,12 @@ These causes are options and habits of measurement. `sign_rows` has the causes t
 programs describe.
 """
 
-from runbook.tools.speed.sign_rows import GROWING, CausePattern
+from runbook.tools.speed.sign_rows import (
+    GROWING,
+    NO_GAIN_FROM_DEVICES,
+    SLOWING_DOWN,
+    CausePattern,
+)
 
 _RATE = r"(?:throughput|speed|(?:samples|tokens|tok|images) ?/ ?s\w*|tflops?)"
 _OFF = r"(?![\"'()]*[ \t]*[=:,(]?[ \t]*[\"']?(?:0|false|no|off|none|warn\w*|version|info)\b)"
@@ -89,6 +94,7 @@ SET_UP_SIGNS = (
         0.5,
         "see nvidia-smi topo -m for the links between devices; send less, or less often",
         "4D-Humans issue 139",
+        same_effect=NO_GAIN_FROM_DEVICES,
     ),
     CausePattern(
         "communication",
@@ -119,6 +125,7 @@ SET_UP_SIGNS = (
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
         "verl issue 2504",
+        same_effect=SLOWING_DOWN,
     ),
     CausePattern(
         "FLOPs convention",
@@ -144,8 +151,10 @@ SET_UP_SIGNS = (
     ),
     CausePattern(
         "no device",
-        r"\bcpu is (?:being )?used\b|\b(?:uses?|using) (?:only )?(?:the )?cpu (?:instead of|rather than|and not)\b"
+        r"\bgpu available: false\b"
+        r"|\bcpu is (?:being )?used\b|\b(?:uses?|using) (?:only )?(?:the )?cpu (?:instead of|rather than|and not)\b"
         r"|\b(?:gpu|cuda)(?: is| are)? (?:not|never) (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b"
+        r"|\bignor(?:es?|ed|ing) (?:the |my |our )?(?:gpus?|cuda)\b"
         r"|\b(?:gpu|cuda) isn't (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b",
         0.9,
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",

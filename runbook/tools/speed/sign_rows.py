@@ -63,6 +63,16 @@ _COLLECTIVES = (
 )
 """Names of the messages between ranks."""
 GROWING = "growing steps"
+NO_GAIN_FROM_DEVICES = ("DataParallel", "unequal work", "data wait", "stragglers")
+"""Causes of devices that add no speed, besides the links between them."""
+NO_GAIN_FROM_NODES = ("communication", "unequal work", "data wait")
+"""Causes of nodes that add no speed, besides the network between them."""
+_WAITING_DEVICE = ("host", "micro-batch", "saves", "evaluation")
+"""Causes of a device whose load falls to zero, besides the loader."""
+_PERIODIC = ("saves", "evaluation", "data wait", "garbage collection")
+"""Causes of slow steps that come back."""
+SLOWING_DOWN = ("memory", "data wait", "stragglers", "slow steps")
+"""Causes of steps that become longer, besides something that fills up."""
 _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
 
@@ -129,7 +139,9 @@ _IS_SMALL = (
 )
 """Words of a sentence which say that a part of a step takes little time."""
 _MENDED = r"\b(?:fix|remov|resolv|solv)(?:es|ed)\b"
-OLD_DEVICES = r"\b(?:k[48]0|p40|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
+OLD_DEVICES = (
+    r"\b(?:k[48]0|p40|p[456]000|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
+)
 """NVIDIA's devices before Volta, which have no tensor cores.
 
 A bare 1080 may be a batch or a number of milliseconds.
@@ -163,6 +175,8 @@ class CausePattern:
     """Where these words were seen."""
     unless: str = ""
     """Pattern for sentences in which these words name no cause, because they say that all is well."""
+    same_effect: tuple[str, ...] = ()
+    """Other causes with the effect that these words describe, so that they name none of them."""
 
 
 SIGNS = (
@@ -172,6 +186,7 @@ SIGNS = (
         _SLOWER_ON_MANY_NODES,
         0.5,
         "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+        same_effect=NO_GAIN_FROM_NODES,
     ),
     CausePattern(
         "network",
@@ -219,19 +234,27 @@ SIGNS = (
         "a device that waits in a collective shows full utilization and little power: see which rank "
         "comes last, and NCCL_DEBUG=INFO",
         "Qwen issue 970, LLaMA-Factory issue 3520",
+        same_effect=("stragglers", "network", "micro-batch"),
     ),
     CausePattern(
         "communication",
         r"\bcommunication (?:delay|overhead|latency|time|cost)s?\b[^.]{0,30}"
         r"\b(high|large|long|dominat\w+)"
-        rf"|{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
-        r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
-        rf"|{_ANOTHER_DEVICE}[^.;]{{0,60}}\b(?:(slow(?:er|down|s)?)\b|(?:no|not|never) (?:any )?faster)"
         r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b"
         r"(?![^.;\n]{0,60}\b(?:with|have|has|plus|by|through) nvlink\b)",
         0.5,
         "see nvidia-smi topo -m for the links between devices; send less, or less often",
         "sd-scripts issue 1434, DeepSpeed issue 6889",
+    ),
+    CausePattern(
+        "communication",
+        rf"{_SEVERAL_DEVICES}[^.]{{0,60}}(?:\bsame speed|\bspeed is (?:the )?same"
+        r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
+        rf"|{_ANOTHER_DEVICE}[^.;]{{0,60}}\b(?:(slow(?:er|down|s)?)\b|(?:no|not|never) (?:any )?faster)",
+        0.5,
+        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "sd-scripts issue 1434",
+        same_effect=NO_GAIN_FROM_DEVICES,
     ),
     CausePattern(
         "data wait",
@@ -260,8 +283,6 @@ SIGNS = (
         r"|\b(?:workers?|loaders?)\b[^.;]{0,30}\b(?:reset|restart\w*|respawn\w*|re-?creat\w+)\b"
         r"[^.;]{0,30}\b(?:each|every|start of (?:the|an)) epoch\b"
         r"|\bafter (?:each|every) epoch\b[^.]{0,60}\b(?:idle|stuck|waits?|pauses?)\b"
-        r"|(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
-        rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)"
         r"|\b(?:frequent|many|millions of|repeated) (?:file[- ]?)?(?:open|seek|stat|metadata)\w*[^.;]{0,60}"
         r"\b(?:lustre|gpfs|nfs|file ?systems?)\b"
         r"|\b(?:lustre|gpfs|nfs|file ?systems?)\b[^.;]{0,60}\b(?:frequent|many|repeated) "
@@ -273,6 +294,15 @@ SIGNS = (
         0.5,
         "prepare samples before training, use more workers, put the data on a faster disk",
         "torchtitan issue 2073, streaming issue 686, open_clip issue 703",
+    ),
+    CausePattern(
+        "data wait",
+        r"(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
+        rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)",
+        0.5,
+        "time a run on random tokens, without the loader; as many workers as cores per rank",
+        "DeepSeek-MoE issue 5",
+        same_effect=_WAITING_DEVICE,
     ),
     CausePattern(
         "host",
@@ -423,12 +453,19 @@ SIGNS = (
     CausePattern(
         "slow steps",
         r"\b(?:some|certain|a few) (?:steps|iterations|epochs|batches)\b[^.;]{0,30}\b(?:very |much )?(slow\w*|longer)\b"
-        r"|\b(?:switch\w*|alternat\w*|jumps?|chang\w*) (?:from|between) (?:slow (?:to|and) fast|fast (?:to|and) slow)"
-        r"|\b(?:another|extra|other people's|other users'|foreign|unknown) (?:\w+ )?(?:process\w*|jobs?)\b"
-        r"[^.;]{0,60}\b(?:nvidia-smi|same (?:gpu|node|card)s?|on (?:the|our) (?:gpu|node|card)s?)\b",
+        r"|\b(?:switch\w*|alternat\w*|jumps?|chang\w*) (?:from|between) (?:slow (?:to|and) fast|fast (?:to|and) slow)",
         0.3,
         "look for what these steps had in common: a slow rank, other users, a cold cache",
-        "mmdetection issue 6338, returnn issue 1485",
+        "mmdetection issue 6338",
+        same_effect=_PERIODIC,
+    ),
+    CausePattern(
+        "slow steps",
+        r"\b(?:another|extra|other people's|other users'|foreign|unknown) (?:\w+ )?(?:process\w*|jobs?)\b"
+        r"[^.;]{0,60}\b(?:nvidia-smi|same (?:gpu|node|card)s?|on (?:the|our) (?:gpu|node|card)s?)\b",
+        0.3,
+        "look at nvidia-smi for processes of others; ask for devices of your own",
+        "returnn issue 1485",
     ),
     CausePattern(
         "pipeline bubble",
@@ -513,14 +550,21 @@ SIGNS = (
     CausePattern(
         "garbage collection",
         r"\bgarbage collect\w*[^.]{0,40}\b(?:pauses?|stalls?|spikes?|slow\w*|takes?|delays?)\b"
-        r"|\b(?:pauses?|stalls?|spikes?|slow\w*|delay\w*)\b[^.]{0,60}\bgarbage collect\w*"
-        r"|\bspikes? in (?:the |our )?(?:training )?"
-        r"(?:step|iteration) (?:duration|time)s?"
+        r"|\b(?:pauses?|stalls?|spikes?|slow\w*|delay\w*)\b[^.]{0,60}\bgarbage collect\w*",
+        0.2,
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
+        "see whether saves or evaluations fall on these steps",
+        "torchtitan's GarbageCollection, Imbue's 70B report",
+    ),
+    CausePattern(
+        "garbage collection",
+        r"\bspikes? in (?:the |our )?(?:training )?(?:step|iteration) (?:duration|time)s?"
         r"|\b(?:periodic(?:ally)?|regular)(?! loss)\b[^.]{0,30}\b(?<!loss )(?:dips|spikes|sags|pauses)",
         0.2,
         "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
         "see whether saves or evaluations fall on these steps",
-        "equinox issue 1145, torchtitan's GarbageCollection, Imbue's 70B report",
+        "equinox issue 1145",
+        same_effect=("saves", "evaluation", "data wait"),
     ),
     CausePattern(
         "kernels",
@@ -556,6 +600,7 @@ SIGNS = (
         r"|slows? down (?:gradually|over time|during training)",
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        same_effect=SLOWING_DOWN,
     ),
     CausePattern(
         GROWING,
@@ -570,6 +615,7 @@ SIGNS = (
         0.3,
         "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
         "pytorch-lightning issue 581, gpt-neox issue 1248",
+        same_effect=SLOWING_DOWN,
     ),
     CausePattern(
         "FLOPs convention",

@@ -14,7 +14,7 @@ from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import accumulation, first_stated, growing_times, step_seconds
 from runbook.tools.speed.scaling import poor_scaling
 from runbook.tools.speed.set_up_sign_rows import SET_UP_SIGNS
-from runbook.tools.speed.sign_rows import GROWING, SIGNS
+from runbook.tools.speed.sign_rows import GROWING, SIGNS, SLOWING_DOWN, CausePattern
 
 _WITHOUT_DIGITS = str.maketrans("", "", "0123456789")
 _DECIDING_NUMBER = re.compile(
@@ -95,21 +95,17 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
     """Yield each cause that a text names, with the largest share of a step that it can take."""
     plain = text.lower().replace("\N{RIGHT SINGLE QUOTATION MARK}", "'")
     sentences = distinct_lines(plain)
-    named = set[str]()
+    parts = dict[str, GapPart]()
     for sign in (*SIGNS, *SET_UP_SIGNS):
-        match = first_stated(sign.pattern, sentences, sign.unless)
-        if match is None or sign.cause in named:
+        known = parts.get(sign.cause)
+        if known and (sign.same_effect or not known.same_effect):
             continue
-        named.add(sign.cause)
-        quoted = " ".join(match[0].split())[:60]
-        yield GapPart(
-            sign.cause,
-            sign.most * reached,
-            f'it says "{quoted}" (no estimate: at most {sign.most:.0%} of a step)',
-            sign.remedy,
-            is_printed=True,
-        )
+        match = first_stated(sign.pattern, sentences, sign.unless)
+        if match:
+            parts[sign.cause] = _part_of_sign(sign, match, reached)
 
+    yield from parts.values()
+    named = set(parts)
     if not named & {"network", "communication"}:
         yield from poor_scaling(sentences, reached)
     yield from _other_counts(sentences, reached)
@@ -132,7 +128,21 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
             f'it says "{quoted}" (no estimate: at most 30% of a step)',
             "look for something that fills up: memory, the page cache, a log; or clocks that fall",
             is_printed=True,
+            same_effect=SLOWING_DOWN,
         )
+
+
+def _part_of_sign(sign: CausePattern, match: re.Match[str], reached: float) -> GapPart:
+    """Return the cause that the matched words name."""
+    quoted = " ".join(match[0].split())[:60]
+    return GapPart(
+        sign.cause,
+        sign.most * reached,
+        f'it says "{quoted}" (no estimate: at most {sign.most:.0%} of a step)',
+        sign.remedy,
+        is_printed=True,
+        same_effect=sign.same_effect,
+    )
 
 
 def distinct_lines(text: str) -> str:

@@ -1,27 +1,37 @@
 """Causes that a slow training run's set-up makes likely, although no word of its text names them.
 
-A suspect has no estimated time and comes last. It is listed only if the text says that the training
-is slow, and if fewer causes were found than an answer lists.
+Each suspect has a weight: the share of public threads with these devices that accepted the cause,
+times a factor for each sign in the text. A suspect has no estimated time. It is listed only if the
+text says that the training is slow, and if fewer causes were found than an answer lists.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from runbook.planning.cost.accelerators import find_accelerator
 from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import is_stated
 from runbook.tools.speed.sign_rows import OLD_DEVICES
 from runbook.tools.speed.signs import distinct_lines
-from runbook.tools.speed.topics import TopicOfComplaint, complains, topics_of_complaints
+from runbook.tools.speed.topics import (
+    REMEDIES,
+    TopicOfComplaint,
+    asks_about_speed,
+    complains,
+    topics_of_complaints,
+)
+from runbook.tools.speed.usual_causes import (
+    LOG_SHARE_OF_OTHERS,
+    USUAL_CAUSES,
+    TrainingKind,
+    log_shares,
+    setting_of,
+)
 
 LISTED_CAUSES = 3
 """Number of causes that an answer lists first."""
-_SEVERAL_NODES = (
-    r"\bmulti(?:ple)?[- ]?(?:nodes?|machines?|hosts?|servers?)\b|\bn?nodes[ =:]+(?:[2-9]|\d{2,})\b"
-    r"|\b(?:[2-9]|\d{2,}|two|three|four|several|many) (?:\w+ )?(?:nodes|machines|hosts|servers)\b"
-    r"|\b(?:across|between) (?:\w+ )?(?:nodes|machines|hosts)\b"
-)
 _WITHOUT_FAST_LINKS = r"\b(?:t4|l4|l40s?|a10g?|a16|a30|a40|a[456]000|rtx|quadro|titan|[1-5]0[6-9]0(?: ?ti)?|p100|pcie)\b"
 """Devices that are usually connected by PCIe alone."""
 _SEVERAL_DEVICES = (
@@ -40,13 +50,16 @@ _IDLE_DEVICE = (
     rf"|\b(?:gpus?|cards?|devices?)\b[^.;]{{0,30}}\b(?:idle|at (?:only |about )?[1-6]?\d ?%)"
     r"|\bgpus?\b[^.;]{0,40}\b[1-6]?\d ?% (?:usage|utili[sz]ation|load)"
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
+    r"|\b(?:gpus?|cards?|devices?)\b[^.;]{0,20}\bunder-?utili[sz]ed\b"
 )
 """Words about a device that waits. An MFU of one half is not a sign of waiting."""
 _LOW_LOAD = (
     rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
     r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"
+    r"|\b(?:gpus?|cards?|devices?)\b[^.;]{0,20}\bunder-?utili[sz]ed\b"
+    r"|(?<!\d)\d{1,4} ?(?:mi?b)? ?/ ?\d{5} ?mi?b\b"
 )
-"""Words about a device whose load stays low, as with small matrices."""
+"""Words about a device whose load stays low, as with small matrices, or with an empty memory."""
 _NO_GAIN = (
     r"\b(?:no|not|n't|without) (?:any )?(?:\w+ )?(?:faster|speed\w*|accelerat\w+|gain|scal\w+|improv\w+)"
     r"|\bsame (?:speed|time)\b|\b(?:slower|longer) (?:with|on) (?:more|two|\d+|multiple) (?:gpus|devices)\b"
@@ -61,139 +74,417 @@ _ANOTHER_DEVICE = (
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
+_OTHERS_FIGURES = (
+    r"\b(?:paper|readme|blog|leaderboard|reported|published|authors?|baseline|official|original)\b"
+    r"|\b(?:your|their|the) (?:table|results?|numbers?|figures?|repo\w*|speeds?|times?|side|end|logs?|\d+)\b"
+    r"|\bcompared (?:to|with)\b|\bcontrast to\b|\bwhereas\b|\bdiscrepan\w+"
+    r"|\b(?:took|takes?) (?:you|them|(?:me )?only)\b|\byours\b"
+    r"|\bsame (?:config\w*|settings?|parameters|dataset|data|model|code) (?:as|with)\b"
+    r"|\b(?:other|another) (?:code ?base|framework|library|repo\w*|implementation|trainer)s?\b"
+)
+"""Words that compare a training with one of other people."""
+_ONE_PROCESS_EACH = (
+    r"\b(?:ddp|fsdp|horovod|torchrun|deepspeed|megatron\S*|accelerate|mpirun|srun|zero-?[123]"
+    r"|distributed\w*|nproc\w*|world[_ ]size)\b"
+)
+"""Words for programs that start one process per device."""
+_DEVICE_AT_WORK = (
+    r"\b(?:utili[sz]ation|utils?|usage|nvidia-smi|vram|gpu memory|mfu|tflops?|power draw)\b"
+)
+"""Words about a device that can be seen at work."""
+_MEDIA = r"\b(?:images?|imgs?|imagenet|coco|videos?|frames|audio|speech|spectrograms?|webdataset)\b"
+"""Words for samples that are decoded while a training runs."""
+_QUANTIZED = r"\b(?:q-?lora|[48][- ]?bit|int[48]|nf4|bitsandbytes|bnb|load_in_[48]bit)\b"
+_CHECKPOINTING = r"\b(?:gradient|activation)[_ -]checkpointing\b|\brecompute\b"
+_CHANGED_SOFTWARE = (
+    r"\b(?:after|since)\b[^.;]{0,30}\b(?:updat|upgrad|install|switch)\w*"
+    r"|\b(?:new|newer|latest|old|older|previous) (?:version|release|container|image|driver|environment)\b"
+    r"|\bdifferent (?:version|environment|machine|server)s?\b"
+)
+_TWO_RELEASES = (
+    r"\b(torch|pytorch|cuda|tensorflow|jax|transformers|deepspeed|driver)[ =<>v]{1,4}(\d+\.\d+)"
+    r"(?s:.{0,400})\b\1[ =<>v]{1,4}(?!\2)\d+\.\d+"
+)
+"""Two releases of the same software."""
+_ANOTHER_PROGRAM = (
+    r"\bslower than (?!(?:an?|one|single|\d+|the|my|our|with|on|when|before|usual|expected|normal"
+    r"|it|in|for)\b)[a-z]"
+)
+"""Words that compare two programs or models by their names."""
+_ROLLOUTS = r"\b(?:grpo|ppo|rlhf|rloo|rollouts?|reinforcement)\b"
+_ATTENTION = r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battn_impl\w*"
+_COMPILED_FOR_DEVICE = r"\b(?:tpus?|xla|jax)\b|\btorch\.compile\b"
+_YOUNG_SOFTWARE = r"\b(?:rocm|mi[23]\d\d\w?|blackwell|b[23]00|gb[23]00|rtx ?50\d0|50[6-9]0)\b"
+"""Devices that software was mended for until recently."""
+_SMALL_MODEL = (
+    r"\b(?:tiny|small|nano) (?:\w+ )?(?:model|network|transformer|gpt\w*)\b|\b[1-9]\d?m param\w*"
+)
+
+
 @dataclass(frozen=True)
-class _Suspect:
-    """A cause, and the words of a set-up that make it likely."""
+class _Sign:
+    """Words of a set-up that make a cause more or less likely."""
 
     cause: str
     patterns: tuple[str, ...]
     """Patterns for text in lower case, all of which must match."""
+    factor: float
+    """How many times likelier the cause is where the words are. Below 1, it is less likely."""
     evidence: str
-    remedy: str
+    remedy: str = ""
 
 
-_SUSPECTS = (
-    _Suspect(
+_SIGNS_OF_SET_UP = (
+    _Sign(
         "software version",
         (_ANOTHER_DEVICE,),
+        6,
         "a newer device is no faster",
         "see whether PyTorch, CUDA and the driver were built for this device",
     ),
-    _Suspect(
+    _Sign(
+        "software version",
+        (_CHANGED_SOFTWARE,),
+        4,
+        "the software changed",
+        "time the same step with the version before, and report the difference",
+    ),
+    _Sign(
+        "software version",
+        (_TWO_RELEASES,),
+        4,
+        "it has two releases of the same software",
+        "time the same step with both, and report the difference",
+    ),
+    _Sign(
         "stragglers",
         (_ANOTHER_DEVICE, r"\b(?:gpus|cards|devices|node)\b|\b\d+ ?x? ?[abhv]\d{2,3}"),
+        6,
         "a newer device is no faster, and there are several",
         "time each device alone: one that is faulty slows all others",
     ),
-    _Suspect(
-        "network",
-        (_SEVERAL_NODES,),
-        "it runs on several nodes",
-        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
-    ),
-    _Suspect(
+    _Sign(
         "data wait",
         (_IDLE_DEVICE,),
+        4,
         "devices are idle or their load goes up and down",
         "time a run on random tokens, without the loader; as many workers as cores per rank",
     ),
-    _Suspect(
+    _Sign(
+        "data wait",
+        (_MEDIA,),
+        2,
+        "samples are decoded while it trains",
+        "time a run on random samples, without the loader; as many workers as cores per rank",
+    ),
+    _Sign(
         "token dispatch",
         (_EXPERTS,),
+        8,
         "a mixture of experts",
         "time the dispatch in a profile; fused experts (grouped matrix products)",
     ),
-    _Suspect(
+    _Sign(
         "communication",
         (_WITHOUT_FAST_LINKS, _SEVERAL_DEVICES),
+        3,
         "several devices without NVLink",
         "see nvidia-smi topo -m for the links between devices; send less, or less often",
     ),
-    _Suspect(
+    _Sign(
         "communication",
         (_SHARDED,),
+        4,
         "each layer's weights are gathered before it runs",
         "shard within a node only, or keep weights whole (ZeRO 1)",
     ),
-    _Suspect(
+    _Sign(
         "unequal work",
         (_NO_GAIN, r"\b(?:gpus|devices|multi[- ]?gpus?)\b", r"\bbatch"),
+        3,
         "the batch may be per device: with more devices, a step has more samples",
         "compare samples/s or tokens/s of all devices, not the time of a step",
     ),
-    _Suspect(
+    _Sign(
+        "unequal work",
+        (_NO_GAIN, r"\b(?:gpus|devices|multi[- ]?gpus?)\b"),
+        2,
+        "more devices bring no speed: a step may have more samples",
+        "compare samples/s or tokens/s of all devices, not the time of a step",
+    ),
+    _Sign(
+        "unequal work",
+        (_ANOTHER_PROGRAM,),
+        3,
+        "two programs or models are compared",
+        "compare tokens/s of a device, with the same batches, lengths and layers",
+    ),
+    _Sign(
+        "kernels",
+        (_ANOTHER_PROGRAM,),
+        3,
+        "two programs or models are compared",
+        "see in a profile of each which kernels run",
+    ),
+    _Sign(
+        "generation",
+        (_ROLLOUTS,),
+        20,
+        "reinforcement learning generates its samples",
+        "time the generation alone; more devices or a faster engine for it, shorter samples",
+    ),
+    _Sign(
+        "gradient accumulation",
+        (r"\bgrad(?:ient)?[-_ ]?acc\w*|\baccum\w+|\bupdate[-_ ]freq\w*",),
+        4,
+        "a step has several micro-batches",
+        "compare tokens/s of a device, not the time of a step",
+    ),
+    _Sign(
+        "unequal work",
+        (_OTHERS_FIGURES,),
+        2,
+        "it is compared with another training",
+        "compare tokens/s of a device: the other may have other batches, lengths or devices",
+    ),
+    _Sign(
         "micro-batch",
         (_LOW_LOAD,),
+        6,
         "the load of the devices is low",
         "a larger micro-batch, if it fits",
     ),
-    _Suspect(
+    _Sign(
         "host",
         (_IDLE_DEVICE,),
+        3,
         "devices are idle or their load goes up and down",
         "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
     ),
-    _Suspect(
+    _Sign(
         "precision",
         (OLD_DEVICES,),
+        4,
         "devices without tensor cores",
         "compare with the 32-bit peak of this device",
     ),
+    _Sign(
+        "kernels",
+        (_QUANTIZED,),
+        3,
+        "weights of few bits are unpacked for every product",
+        "use 16-bit weights if they fit",
+    ),
+    _Sign(
+        "recompute",
+        (_CHECKPOINTING,),
+        4,
+        "activations are recomputed",
+        "keep activations, or recompute selectively",
+    ),
+    _Sign(
+        "FLOPs convention",
+        (r"\bmfu\b|\bflops utili[sz]ation",),
+        10,
+        "a low MFU",
+        "see which device's peak the program divides by",
+    ),
+    _Sign(
+        "flash attention",
+        (_ATTENTION,),
+        3,
+        "it mentions a kind of attention",
+        "see in a profile which attention kernel runs",
+    ),
+    _Sign(
+        "compilation",
+        (_COMPILED_FOR_DEVICE,),
+        4,
+        "programs are compiled for each shape",
+        "feed shapes that do not change; see how often it compiles",
+    ),
+    _Sign(
+        "software version",
+        (_YOUNG_SOFTWARE,),
+        3,
+        "a device that software was mended for until recently",
+        "time the same step with newer releases of PyTorch, CUDA or ROCm, and the driver",
+    ),
+    _Sign(
+        "kernels",
+        (_YOUNG_SOFTWARE,),
+        3,
+        "a device that few fused kernels were made for",
+        "see in a profile which kernels run",
+    ),
+    _Sign(
+        "host",
+        (_SMALL_MODEL,),
+        3,
+        "a small model: launches take as long as kernels",
+        "a larger micro-batch, CUDA graphs, or torch.compile",
+    ),
+    _Sign(
+        "micro-batch",
+        (_SMALL_MODEL,),
+        3,
+        "a small model has small matrices",
+        "a larger micro-batch, if it fits",
+    ),
+    _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),
+    _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is seen at work"),
 )
-"""Suspects, starting with the one that threads most often accept in such a set-up."""
+"""Signs of a set-up, with factors from the threads that `usual_causes` counts and from experience."""
+_FACTOR_OF_DISTANCE = {0: 10.0, 1: 4.0, 2: 2.0}
+"""How many times likelier a cause is whose subject is that many sentences from a complaint."""
+_VAGUE_TOPICS = {
+    "growing steps": 0.2,
+    "host": 0.5,
+    "kernels": 0.5,
+    "micro-batch": 0.1,
+    "recompute": 0.3,
+    "slow steps": 0.3,
+    "software version": 0.5,
+    "stragglers": 0.3,
+}
+"""Share of the threads with these subjects next to a complaint that accepted the cause.
+
+The other subjects were accepted in most threads.
+"""
+_FACTOR_OF_SYMPTOM = 40.0
+"""How many times likelier the first cause of a described effect is."""
+_LOG_SHARE_OF_DEVICES = math.log(0.2)
+"""Several devices are a sign of a cause that at least this share of their threads accepted."""
+_AS_PLANNED = 1.25
+"""A step that takes less than this many times the planned time is as fast as its set-up allows."""
+_FACTOR_OF_PLANNED_SPEED = 5.0
+"""How many times likelier it is that others do less work, if a step takes the planned time."""
+_FACTOR_OF_SAME_EFFECT = 4.0
+"""How many times likelier the other causes of a described effect are."""
 
 
-def suspects(text: str, facts: Facts, named: Collection[str]) -> Iterator[GapPart]:
-    """Yield causes that the set-up makes likely, until there are enough with those `named`.
+class Suspect(NamedTuple):
+    """A suspected part of a gap."""
 
-    Causes whose words are in the same sentence as a complaint come first, then those that the
-    set-up makes likely, then those whose words are in a sentence next to a complaint.
+    part: GapPart
+    has_sign: bool
+    """Whether the text has a sign of it, or its devices do, because there are several.
+
+    Without a sign, it is only usual for any training.
+    """
+
+
+@dataclass
+class _Suspicion:
+    """What speaks for a cause."""
+
+    weight: float
+    """Natural logarithm of the cause's share."""
+    factor: float = 1.0
+    """Factor of the strongest sign."""
+    evidence: str = ""
+    remedy: str = ""
+
+    def add(self, factor: float, evidence: str, remedy: str) -> None:
+        """Take a sign into account."""
+        self.weight += math.log(factor)
+        if factor > self.factor:
+            self.factor = factor
+            self.evidence = evidence
+            self.remedy = remedy or self.remedy
+
+
+@dataclass
+class _Suspicions:
+    """The suspicions of a text by cause."""
+
+    setting: TrainingKind
+    by_cause: dict[str, _Suspicion] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Begin with the causes that are usual for these devices."""
+        shares = log_shares(self.setting)
+        for usual in USUAL_CAUSES:
+            self.by_cause[usual.cause] = _Suspicion(
+                shares[usual.cause],
+                evidence=f"usual for {self.setting}; nothing in the text points to it",
+                remedy=usual.remedy,
+            )
+
+    def add(self, cause: str, factor: float, evidence: str, remedy: str) -> None:
+        """Take a sign of a cause into account."""
+        unusual = _Suspicion(LOG_SHARE_OF_OTHERS)
+        self.by_cause.setdefault(cause, unusual).add(factor, evidence, remedy)
+
+    def add_named(self, cause: str, factor: float, evidence: str, remedy: str) -> None:
+        """Take words about a cause into account. They make it as usual as a cause that is named."""
+        self.add(cause, factor, evidence, remedy)
+        suspicion = self.by_cause[cause]
+        suspicion.weight = max(suspicion.weight, LOG_SHARE_OF_OTHERS + math.log(factor))
+
+
+def ranked_suspects(
+    text: str,
+    facts: Facts,
+    symptoms: Sequence[GapPart] = (),
+    slowdown: float = math.inf,
+) -> list[Suspect]:
+    """Return the suspects of a text that calls a training slow, and its symptoms, likeliest first.
+
+    `slowdown` is the ratio of the reached to the planned time of a step, or infinite if unknown.
+
+    >>> [suspect.part.name for suspect in ranked_suspects("slow on 4 nodes", {})][:2]
+    ['network', 'communication']
+    >>> ranked_suspects("fast on 4 nodes", {})
+    []
     """
     plain = distinct_lines(text.lower())
-    if not complains(plain):
-        return
-    causes = set(named)
-    for part in _candidates(plain, facts):
-        if len(causes) >= LISTED_CAUSES:
-            return
-        if part.name not in causes:
-            causes.add(part.name)
-            yield part
+    if not symptoms and not (complains(plain) or asks_about_speed(plain)):
+        return []
+    suspicions = _Suspicions(setting_of(plain, facts))
+    for symptom in symptoms:
+        suspicions.add_named(symptom.name, _FACTOR_OF_SYMPTOM, symptom.evidence, symptom.remedy)
+        for cause in symptom.same_effect:
+            evidence = f"usual where {symptom.evidence}"
+            suspicions.add(cause, _FACTOR_OF_SAME_EFFECT, evidence, REMEDIES.get(cause, ""))
+    for topic in topics_of_complaints(plain):
+        certainty = _VAGUE_TOPICS.get(topic.cause, 1.0)
+        factor = 1 + certainty * (_FACTOR_OF_DISTANCE[topic.distance] - 1)
+        suspicions.add_named(topic.cause, factor, _evidence_of_topic(topic), topic.remedy)
+    for sign in _SIGNS_OF_SET_UP:
+        if all(is_stated(pattern, plain) for pattern in sign.patterns):
+            suspicions.add(sign.cause, sign.factor, sign.evidence, sign.remedy)
+    if slowdown < _AS_PLANNED:
+        suspicions.add(
+            "unequal work",
+            _FACTOR_OF_PLANNED_SPEED,
+            f"a step takes {slowdown:.3g} times the planned time: this set-up is not slow",
+            "compare tokens/s of a device: the other may have other batches, lengths or devices",
+        )
+    return [*_as_parts(suspicions, symptoms)]
 
 
-def _candidates(plain: str, facts: Facts) -> Iterator[GapPart]:
-    """Yield every suspect of a text, the likeliest first. A cause may occur twice."""
-    topics = topics_of_complaints(plain)
-    yield from [_part_of_topic(topic) for topic in topics if topic.distance == 0]
-    for suspect in _SUSPECTS:
-        if _fits(suspect, plain, facts):
-            yield GapPart(
-                suspect.cause,
-                0.0,
-                f"suspected: {suspect.evidence}",
-                suspect.remedy,
-                is_suspected=True,
-            )
-    yield from [_part_of_topic(topic) for topic in topics if topic.distance > 0]
+def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[Suspect]:
+    """Yield suspicions as parts of a gap, the likeliest first. A symptom keeps its own part."""
+    parts = {symptom.name: symptom for symptom in symptoms}
+    by_weight = sorted(suspicions.by_cause.items(), key=lambda item: -item[1].weight)
+    for cause, suspicion in by_weight:
+        suspected = GapPart(
+            cause,
+            0.0,
+            f"suspected: {suspicion.evidence}",
+            suspicion.remedy,
+            is_suspected=True,
+        )
+        is_of_devices = (
+            suspicions.setting in (TrainingKind.NODES, TrainingKind.DEVICES)
+            and suspicion.weight > _LOG_SHARE_OF_DEVICES
+        )
+        has_sign = suspicion.factor > 1 or is_of_devices
+        yield Suspect(parts.get(cause, suspected), has_sign)
 
 
-def _part_of_topic(topic: TopicOfComplaint) -> GapPart:
-    """Return a suspect whose words are next to a complaint."""
+def _evidence_of_topic(topic: TopicOfComplaint) -> str:
+    """Return the words of a subject of a complaint as evidence."""
     quoted = " ".join(topic.words.split())[:60]
-    evidence = f'suspected: it says "{quoted}" where it calls the training slow'
-    return GapPart(topic.cause, 0.0, evidence, topic.remedy, is_suspected=True)
-
-
-def _fits(suspect: _Suspect, plain: str, facts: Facts) -> bool:
-    """Return whether a text or its facts describe the set-up of a suspect."""
-    if suspect.cause == "network" and spans_nodes(facts):
-        return True
-    return all(is_stated(pattern, plain) for pattern in suspect.patterns)
-
-
-def spans_nodes(facts: Facts) -> bool:
-    """Return whether the known devices do not fit into one node."""
-    device = find_accelerator(facts.get("accelerator", ""))
-    if device is None:
-        return False
-    return float(facts.get("n_accel") or 1) > device.devices_per_node
+    return f'it says "{quoted}" where it calls the training slow'

@@ -31,7 +31,17 @@ COMPLAINT = (
     r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
     r"|(?:gets?|getting|is|got) stuck|(?<!we )(?<!i )paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
     r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
-    r"|costs? (?:about |around )?\d+|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
+    r"|cost(?:s|ing) (?:about |around |roughly )?\d+|delays?|takes? too much"
+    r"|(?:gpu|device)[- ]util\w* (?:is|=|:) 0"
+    r"|(?:time|speed)\b[^.;,]{0,12} (?:is|are|was|were|stays?) (?:the )?(?:almost |nearly |exactly )?(?:same|identical)"
+    r"|(?:did not|didn't|do not|don't|does not|doesn't)(?: \w+){0,2}"
+    r" (?:gain|observe|see|notice)\b[^.;]{0,20}\b(?:speed\w*|fast\w*)"
+    r"|(?:train|training|step|epoch)\b[^.;]{0,12}\btimes? (?:increases|rises|grows)|takes? longer"
+    r"|(?:twice|\d+ times) (?:as long|longer|more)"
+    r"|no (?:\w+ )?(?:\w+ )?(?:improvements?|increase|gain) (?:in|of|compared|with)"
+    r"|no (?:speed|performance) (?:improvement|increase|gain)s?"
+    r"|under-?utili[sz]\w+"
+    r"|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
     r"|(?:large|high|big|huge|significant|massive) (?:perf\w* )?(?:impact|gap|difference|discrepancy)"
     r"|trouble|useless comput\w+|dominat(?:e|es|ed)|times? went from"
     r"|(?:increase|improve|optimi[sz]e) (?:the |my |our )?(?:\w+ )?(?:speed|throughput|efficiency|utili[sz]ation)"
@@ -66,9 +76,30 @@ _SPEED = (
 """Words of a sentence about the speed, although it may also have words about another subject."""
 
 
-_QUESTION = re.compile(r"[?\N{FULLWIDTH QUESTION MARK}]\W*$")
-_ASKED = r"\b(?:slow\w*|fast\w*|speeds?|throughput|utili[sz]\w*|mfu|tflops?|accelerat\w+|multi[- ]?gpus?|optimal)\b"
+_QUESTION = re.compile(
+    r"[?\N{FULLWIDTH QUESTION MARK}]"
+    r"|^\W*(?:why|how (?:long|can|could|do|to|should|much)|is (?:it|this|that)"
+    r"|any(?:one| ?body)? (?:idea|know|one|can|help)"
+    r"|what (?:is|am|could|can|should)|am i|could (?:this|it)|shouldn't)\b|\bi(?:'m| am| was)? wonder(?:ing)?\b"
+)
+_ASKED = (
+    r"\b(?:slow\w*|fast\w*|speeds?|throughput|utili[sz]\w*|util|mfu|tflops?|accelerat\w+|multi[- ]?gpus?|optimal"
+    r"|how long|iteration times?|step times?|train(?:ing)? times?|time (?:cost|needed|per|of)|efficien\w+"
+    r"|bottleneck\w*|performance)\b"
+)
 """Words of a question about the speed."""
+_DURATION = (
+    r"(?<![\w.])\d[\d.,]*(?:\s?-\s?\d+)? ?(?:h|hrs?|hours?|days?|weeks?|minutes?|mins?|seconds?|secs?|s|ms)\b(?!\w)"
+    r"|(?<![\w.])\d[\d.,]*k? ?(?:it|iters?|steps?|samples?|tokens?|tok|img|images)\w* ?(?:/|per|every) ?s\w*"
+    r"|\bwhole night\b|\b(?:several|many|few) (?:hours|days|weeks)\b"
+)
+"""A time or a rate, which the question in the same or one of the next sentences is about."""
+_REACH_OF_A_QUESTION = 2
+"""Number of sentences after a duration in which a question is about it."""
+_TRAINING = (
+    r"\b(?:train\w*|fine-?tun\w*|epochs?|iterations?|steps?|gpus?|gradient\w*|pre-?train\w*)\b"
+)
+"""Words of a text that is about a training."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +209,8 @@ _TOPICS = (
     ),
     _Topic(
         "precision",
-        r"\bfp32\b|\bfloat32\b|\btf32\b|\bmixed[- ]precision\b|\bautocast\b|\b(?:cuda\.)?amp\b|\b32[- ]bit\b",
+        r"\bfp32\b|\bfloat32\b|\btf32\b|\bfp8\b|\bprecision ?= ?\d+"
+        r"|\bmixed[- ]precision\b|\bautocast\b|\b(?:cuda\.)?amp\b|\b32[- ]bit\b",
         "16-bit products are fast on devices with tensor cores",
     ),
     _Topic(
@@ -236,6 +268,8 @@ _TOPICS = (
     ),
 )
 """Topics, starting with those that have few words that are specific to them."""
+REMEDIES = {topic.cause: topic.remedy for topic in _TOPICS}
+"""The remedy of each cause that is a topic."""
 _FARTHEST = 2
 """Largest distance of a sentence that may be about a complaint: the next sentence but one."""
 _MOST_COMPLAINTS = 50
@@ -264,13 +298,27 @@ def complains(text: str) -> bool:
 
 
 def asks_about_speed(text: str) -> bool:
-    """Return whether a sentence of a text in lower case asks a question about speed or devices.
+    """Return whether a text in lower case asks about the speed of a training, or how long it takes.
 
     >>> asks_about_speed("why is one t4 faster?"), asks_about_speed("it is faster. ok?")
     (True, False)
+    >>> asks_about_speed("9 hours a step. is this normal?"), asks_about_speed("what is a step?")
+    (True, False)
     """
-    questions = [sentence for sentence in sentences_of(text) if _QUESTION.search(sentence)]
-    return any(re.search(_ASKED, sentence) for sentence in questions)
+    return bool(_places_of_questions(sentences_of(text)))
+
+
+def _places_of_questions(sentences: list[str]) -> list[int]:
+    """Return the places of the sentences that ask about speed, or about a duration before them."""
+    places = []
+    for place, sentence in enumerate(sentences):
+        if not _QUESTION.search(sentence) or re.search(_OTHER_SUBJECT, sentence):
+            continue
+        before = " ".join(sentences[max(0, place - _REACH_OF_A_QUESTION) : place + 1])
+        is_of_duration = re.search(_DURATION, before) and re.search(_TRAINING, before)
+        if is_of_duration or re.search(_ASKED, sentence):
+            places.append(place)
+    return places
 
 
 def _is_complaint(sentence: str) -> bool:
@@ -294,6 +342,7 @@ def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
     """
     sentences = [sentence for sentence in sentences_of(text) if not _OPTION.search(sentence)]
     complaints = [place for place, sentence in enumerate(sentences) if _is_complaint(sentence)]
+    complaints = complaints or _places_of_questions(sentences)
     topics = [*_topics_near(sentences, complaints[:_MOST_COMPLAINTS])]
     return sorted(topics, key=lambda topic: topic.distance)
 
