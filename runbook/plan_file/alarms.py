@@ -1,6 +1,7 @@
 """Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-Alarms about slow ranks are in `slow_ranks`.
+Alarms about slow ranks are in `slow_ranks`. Those about memory and disks, which need the
+trainer's own machine, are in `runbook/training/health/memory_and_disk.py`.
 
         watch = MetricWatch()
         for step in steps:                  steps of metrics.jsonl, of the trainer, or of any log

@@ -43,7 +43,7 @@ def ours(run):
     names = [file.also for file in expected_files(dataset) if file.also]
     shards = [name.removeprefix("example_train_").partition(".")[0] for name in names]
     return facts | {
-        "sources": ", ".join(filter(options.wants, SLIMPAJAMA_SOURCES)),
+        "sources": ", ".join(filter(options.chosen_sources.wants, SLIMPAJAMA_SOURCES)),
         "repairs": options.fix_text,
         "order of the files": ", ".join(shards[:4]),
         "files joined": str(dataset.parts_together),

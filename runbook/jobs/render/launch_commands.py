@@ -73,18 +73,6 @@ def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequenc
     return _LINE_END.join([starter, *pyxis, program])
 
 
-PROBE_SECONDS = 30
-"""Seconds within which a node must start a process.
-
-Slurm waits 10 s for a node that is switched off.
-"""
-
-
-def probe_command(settings: Settings) -> str:
-    """Return a command that succeeds if the job's node `$node` can start a process."""
-    return f"{get_queue_scripts(settings.site).on_one_node(PROBE_SECONDS)} true"
-
-
 REMOVAL_SECONDS = 60
 """Seconds within which a node must remove the copies in its memory."""
 

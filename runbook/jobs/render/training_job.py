@@ -15,13 +15,11 @@ from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.environment_variables import environment_groups, local_environment_groups
 from runbook.jobs.render.launch_commands import (
     COPIED_PYTHON,
-    PROBE_SECONDS,
     copy_command,
     image_on_nodes,
     near_removal_command,
     node_command,
     one_process_command,
-    probe_command,
     removal_where_nodes_answer,
     training_command,
 )
@@ -48,6 +46,11 @@ QUEUE_GRACE_SECONDS = 240
 """Seconds for a save between the request to stop and the kill.
 
 They must be fewer than the seconds between the queue's warning and the job's time limit.
+"""
+PROBE_SECONDS = 30
+"""Seconds within which a node must start a process, or a spare node replaces it.
+
+Slurm waits 10 s for a node that is switched off.
 """
 UNENDED_SECONDS = 30
 """Seconds that a job waits for a failed step to end on all nodes.
@@ -145,6 +148,7 @@ class QueuedTraining:
             folders.append(str(deepspeed.parent))
             copies.append((self.deepspeed, deepspeed.name))
 
+        queue_scripts = get_queue_scripts(site)
         with_spares = job.model_copy(update={"nodes": job.nodes + job.spares})
         return fill(
             "queue.sh.j2",
@@ -158,11 +162,11 @@ class QueuedTraining:
             decide_command=self._decide_command(mounts) if self.goes_on_by_itself else "",
             spares_option=SPARES_OPTION if self.restarts_here else "",
             near_removal_command=self._near_removal_command(mounts),
-            probe_command=probe_command(settings),
+            probe_command=f"{queue_scripts.on_one_node(PROBE_SECONDS)} true",
             probe_seconds=PROBE_SECONDS,
             phase=spec.phase,
             framework=self.framework,
-            warn_after=0 if get_queue_scripts(site).announces_end else warn_after(job),
+            warn_after=0 if queue_scripts.announces_end else warn_after(job),
             threads=job.cpus_per_task * job.tasks_per_node // job.devices_per_node,
             modules=site.modules,
             setup=site_commands(site.setup, settings),

@@ -68,6 +68,7 @@ class ShardMaker:
 
         self._tokenizer = tokenizer
         self._options = options
+        self._chosen_sources = options.chosen_sources
         self._parser = Parser(options.text_key, options.source_key, options.max_record_bytes)
         self._report = report
         self._dtype = np.dtype(DTYPES[dtype_code(tokenizer.vocabulary)])
@@ -234,15 +235,15 @@ class ShardMaker:
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
         """Return whether a huge document has an unwanted source, and count the document if so."""
-        if not batch.sources or self._options.wants(batch.sources[0]):
+        if not batch.sources or self._chosen_sources.wants(batch.sources[0]):
             return False
         work.count_dropped(batch.sources[0])
         return True
 
     def _drop_unwanted(self, batch: DocumentBatch, work: _Work) -> None:
-        if not self._options.chooses_sources or batch.sources is None:
+        if not self._chosen_sources.names_any or batch.sources is None:
             return
-        is_kept = list(map(self._options.wants, batch.sources))
+        is_kept = list(map(self._chosen_sources.wants, batch.sources))
         for source, is_wanted in zip(batch.sources, is_kept, strict=True):
             if not is_wanted:
                 work.count_dropped(source)

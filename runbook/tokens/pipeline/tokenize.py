@@ -181,7 +181,7 @@ class _Job:
             source_key = options.source_key
 
         self._options = replace(options, source_key=source_key)
-        if options.chooses_sources and not source_key:
+        if options.chosen_sources.names_any and not source_key:
             raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":

@@ -10,6 +10,7 @@ from typing import Any
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.pipeline.chosen_sources import ChosenSources
 from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
@@ -72,20 +73,12 @@ class TokenizeOptions:
 
     def __post_init__(self) -> None:
         """Raise `DataError` if a source is both kept and dropped."""
-        both = sorted(set(self.keep_sources) & set(self.drop_sources))
-        if both:
-            raise DataError(TokenMessage.SOURCE_KEPT_AND_DROPPED, both=", ".join(both))
+        _ = self.chosen_sources
 
     @property
-    def chooses_sources(self) -> bool:
-        """Return whether some sources are chosen or left out."""
-        return bool(self.keep_sources or self.drop_sources)
-
-    def wants(self, source: str) -> bool:
-        """Return whether documents of a source are wanted."""
-        if self.keep_sources and source not in self.keep_sources:
-            return False
-        return source not in self.drop_sources
+    def chosen_sources(self) -> ChosenSources:
+        """Return which sources are kept, and which are dropped."""
+        return ChosenSources(self.keep_sources, self.drop_sources)
 
     def choices(self) -> dict[str, Any]:
         """Return the options that determine the output."""
