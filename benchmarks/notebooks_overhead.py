@@ -178,7 +178,7 @@ def view_of(folder: Path) -> LiveView:
     """Return the live view of a run's training without opening any of its records."""
     from runbook import params
     from runbook.phases.job_control.live_view import LiveView
-    from runbook.runs.machine import make_plan_here
+    from runbook.runs.this_machine import make_plan_here
 
     settings = params.load(str(folder / "run.yaml"))
     phase_plan = make_plan_here(settings).phases["04-training"]

@@ -193,7 +193,7 @@ def _show_campaign(
     """Print a simulated campaign for a run."""
     from runbook.plan_file import json_records
     from runbook.plan_file.phase_names import FULL
-    from runbook.runs.machine import make_plan_here
+    from runbook.runs.this_machine import make_plan_here
     from runbook.tools.drills.campaign import CampaignTerms, run_campaign
 
     terms = CampaignTerms(

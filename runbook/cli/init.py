@@ -9,7 +9,7 @@ from runbook.cli.messages import CliMessage
 
 if TYPE_CHECKING:
     from runbook.tools.site_setup.draft_site import ClusterWish
-    from runbook.tools.site_setup.recipes import Recipe
+    from runbook.tools.site_setup.published_trainings import Recipe
 
 
 @click.command()
@@ -64,7 +64,7 @@ def init(
     """
     from runbook.phases.notebook_copies import make_project
     from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish
-    from runbook.tools.site_setup.recipes import find_recipe
+    from runbook.tools.site_setup.published_trainings import find_recipe
 
     recipe = find_recipe(model) if model else None
     stated = {key: value for key, value in site_options.items() if value}
@@ -93,7 +93,7 @@ def init(
 
 
 def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
-    from runbook.tools.site_setup.recipes import LOCAL_SITE, write_recipe
+    from runbook.tools.site_setup.published_trainings import LOCAL_SITE, write_recipe
 
     path, is_written = write_recipe(folder, recipe, site or LOCAL_SITE)
     state = "written" if is_written else CliMessage.KEPT.fill()

@@ -28,8 +28,8 @@ def publish(
     """
     from runbook.records.run_state import read_runs
     from runbook.runs.status import all_runs_folder, run_folder
-    from runbook.tools.publish.site import copy_whole_run
-    from runbook.tools.publish.site import publish as write_site
+    from runbook.tools.publish.published_site import copy_whole_run
+    from runbook.tools.publish.published_site import publish as write_site
     from runbook.tools.redact.redacted_copy import copy_redacted
 
     if run_names:

@@ -6,7 +6,7 @@ from operator import attrgetter
 from runbook.core.errors import ParamsError
 from runbook.frameworks import megatron, nemo
 from runbook.frameworks.messages import FrameworkMessage
-from runbook.frameworks.options import PhaseRun, written
+from runbook.frameworks.option_rows import PhaseRun, written
 from runbook.frameworks.schedules import SCHEDULE_NAMES
 from runbook.params import Settings
 from runbook.params.schema.keys import all_keys

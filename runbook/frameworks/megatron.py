@@ -13,7 +13,7 @@ from typing import Any
 from runbook.core.errors import ParamsError
 from runbook.frameworks.messages import FrameworkMessage
 from runbook.frameworks.optimizer_options import MEGATRON_OPTIMIZER
-from runbook.frameworks.options import (
+from runbook.frameworks.option_rows import (
     RAMP_KEYS,
     Option,
     PhaseRun,

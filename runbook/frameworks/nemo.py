@@ -8,7 +8,7 @@ from itertools import chain
 
 from runbook.core.units import parse_duration
 from runbook.frameworks.optimizer_options import NEMO_CLIPPING, NEMO_OPTIMIZER
-from runbook.frameworks.options import (
+from runbook.frameworks.option_rows import (
     RAMP_KEYS,
     Option,
     PhaseRun,

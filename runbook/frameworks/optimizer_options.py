@@ -3,7 +3,7 @@
 The order of the rows is the order of the rendered arguments.
 """
 
-from runbook.frameworks.options import Option, PhaseRun
+from runbook.frameworks.option_rows import Option, PhaseRun
 from runbook.plan_file.schema import PhasePlan
 
 

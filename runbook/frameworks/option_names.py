@@ -8,7 +8,7 @@ from functools import cache
 from itertools import chain
 
 from runbook.frameworks import megatron, nemo
-from runbook.frameworks.options import Option
+from runbook.frameworks.option_rows import Option
 from runbook.params.schema.keys import all_keys
 
 

@@ -5,7 +5,7 @@ A schedule that a framework lacks is refused.
 
 from collections.abc import Callable, Mapping
 
-from runbook.frameworks.options import PhaseRun, Reader, one_of
+from runbook.frameworks.option_rows import PhaseRun, Reader, one_of
 from runbook.plan_file.learning_rate import Schedule
 
 SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {

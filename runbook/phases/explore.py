@@ -25,7 +25,7 @@ from runbook.records.run_state import read_run
 from runbook.results import run_tables
 from runbook.results.figures import run_figures
 from runbook.results.metrics import history_frame, slow_steps_table
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.run_files import read_plan_file, tokenizer_of
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.status import phases_table, run_folder
@@ -276,7 +276,7 @@ def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> Ope
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():
         return OpenPlan(settings, read_plan_file(folder), source, folder)
-    plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
+    plan = this_machine.make_plan_here(settings, this_machine.calibrations_of_run(settings, folder))
     return OpenPlan(
         settings,
         plan,

@@ -22,7 +22,7 @@ from runbook.plan_file.phase_names import SMOKE
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning import Plan
 from runbook.records import session as sessions
-from runbook.runs import machine, run_files
+from runbook.runs import run_files, this_machine
 from runbook.runs.planned_run import PlannedRun, PlannedTraining
 from runbook.runs.run_folder import hold_run, runs_folder
 
@@ -108,7 +108,7 @@ def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
     because opening a phase moves its newest record to the history.
     """
     folder = runs_folder(settings.project) / settings.name
-    plan = machine.make_plan_here(settings, machine.calibrations_of_run(settings, folder))
+    plan = this_machine.make_plan_here(settings, this_machine.calibrations_of_run(settings, folder))
     refuse_other_parameters(settings, folder)
     refuse_changed_results(PlannedRun(settings, plan, folder), phase)
     with hold_run(folder, f"opening {phase}"):

@@ -24,7 +24,7 @@ from runbook.plan_file.phase_names import (
     PLAN,
     SMOKE,
 )
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
 from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_status
@@ -152,7 +152,7 @@ def token_outputs_of(run: PlannedRun, groups: TokenGroups) -> Sequence[Path]:
 
 def smoke_outputs(run: PlannedRun) -> Sequence[Path]:
     """Return the verdict and the measured step time, if the phase has written them."""
-    paths = [run.folder / GATE, run.folder / machine.CALIBRATION_FILE]
+    paths = [run.folder / GATE, run.folder / this_machine.CALIBRATION_FILE]
     return [path for path in paths if path.exists()]
 
 

@@ -36,7 +36,7 @@ from runbook.planning.cost.iteration import StepModel
 from runbook.planning.cost.memory import RESERVE
 from runbook.planning.cost.step_inputs import memory_of, modelled_device, setup_for
 from runbook.planning.make_plan import Plan, make_plan
-from runbook.runs import machine
+from runbook.runs import this_machine
 
 TOLERANCE = 0.05
 """A relative difference between plan and dry run above this is reported as a finding."""
@@ -297,7 +297,7 @@ def rehearse_run(
         raise CannotRehearseError(PhaseMessage.NO_TRAINER_TO_REHEARSE)
 
     settings, changed = _own_settings(run, set_words)
-    plan = make_plan(settings, machine.measure_machine(settings.site))
+    plan = make_plan(settings, this_machine.measure_machine(settings.site))
     spec = plan.phases[phase]
     chosen = list(ranks) or distinct_ranks(spec)
     outside = [rank for rank in chosen if not 0 <= rank < spec.parallel.world_size]

@@ -16,7 +16,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_named
 from runbook.plan_file.phase_names import DATA
 from runbook.planning import Plan
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.run_files import write_plan_file
 
 
@@ -44,7 +44,7 @@ def render_all(
     settings = load_named(run, set_words)
     if placeholders:
         settings = with_placeholders(settings)
-    plan = machine.make_plan_here(settings)
+    plan = this_machine.make_plan_here(settings)
     jobs = render_jobs(settings, plan)
     if asks_for_queue(settings, DATA):
         tasks = data_tasks(settings, sys.executable)

@@ -9,7 +9,7 @@ from runbook.params import Settings
 from runbook.phases.open_phase import with_values_given_before
 from runbook.planning import Plan, plan_tables
 from runbook.planning.layout_search import what_if, what_if_table
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.consent import commands_table
 from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
@@ -43,8 +43,8 @@ def load_plan(
     settings = load_named(run, set_words)
     calibrations = None
     if measured:
-        calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
-    return settings, machine.make_plan_here(settings, calibrations, core_flops)
+        calibrations = this_machine.known_calibrations(settings, runs_folder(settings.project))
+    return settings, this_machine.make_plan_here(settings, calibrations, core_flops)
 
 
 def plan_text(settings: Settings, plan: Plan) -> str:
@@ -75,6 +75,6 @@ def _changed_keys_tables(settings: Settings) -> list[Table]:
 
 def _other_layouts_table(settings: Settings) -> Table:
     """Return the memory and time of other layouts of the same run."""
-    calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
-    measured_machine = machine.measure_machine(settings.site)
+    calibrations = this_machine.known_calibrations(settings, runs_folder(settings.project))
+    measured_machine = this_machine.measure_machine(settings.site)
     return what_if_table(what_if(settings, measured_machine, calibrations), settings.site.currency)

@@ -36,7 +36,7 @@ from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
 from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
 from runbook.records.run_state import read_run
-from runbook.runs import machine, run_files, run_folder
+from runbook.runs import run_files, run_folder, this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.status import refuse_while_a_job_runs
 from runbook.runs.step import StepState
@@ -94,11 +94,11 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
     runs = run_folder.runs_folder(settings.project)
     folder = runs / settings.name
     if from_scratch:
-        calibrations = machine.known_calibrations(settings, runs)
+        calibrations = this_machine.known_calibrations(settings, runs)
     else:
-        calibrations = machine.calibrations_of_run(settings, folder)
+        calibrations = this_machine.calibrations_of_run(settings, folder)
 
-    plan = machine.make_plan_here(settings, calibrations)
+    plan = this_machine.make_plan_here(settings, calibrations)
     # Refuse a request that cannot be carried out before anything is written.
     for phase in request.phases():
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")

@@ -9,7 +9,7 @@ from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.json_records import value_at
 from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.ranges import AT_LEAST_ONE, BELOW_ONE, NOT_NEGATIVE, POSITIVE, Range
-from runbook.plan_file.rules.batch import ramp_rules
+from runbook.plan_file.rules.batch_ramp import ramp_rules
 from runbook.plan_file.rules.layout import chunk_rules, engine_rules, shape_rules, sharing_rules
 from runbook.plan_file.rules.replay import replay_problems
 from runbook.plan_file.rules.tuning import tuning_problems

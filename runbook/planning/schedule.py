@@ -11,7 +11,7 @@ from runbook.params.schema.value_types import OnlyOwnTrainer
 from runbook.plan_file.batch import Batch, Ramp
 from runbook.plan_file.diagnostics import RuleResult, Value
 from runbook.plan_file.learning_rate import LearningRate
-from runbook.plan_file.rules.batch import ramp_rules
+from runbook.plan_file.rules.batch_ramp import ramp_rules
 from runbook.plan_file.schema import Duration
 from runbook.planning.choice import Choice
 from runbook.planning.messages import PlanningMessage

@@ -21,7 +21,7 @@ from typing import Literal
 
 from runbook.core.errors import RecordError
 from runbook.core.files import free_name, name_time, read_json_record, sha256_of, write_text
-from runbook.plan_file import data_cache
+from runbook.plan_file import sample_order_file
 from runbook.plan_file.checkpoint_folder import METADATA, newest_checkpoint
 from runbook.plan_file.phase_names import (
     ANALYSIS,
@@ -444,7 +444,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
     """
     findings = []
     for cache in CACHES:
-        built = data_cache.read_checksums(run_folder / cache)
+        built = sample_order_file.read_checksums(run_folder / cache)
         saved = _saved_order(run_folder / CHECKPOINTS[cache])
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)

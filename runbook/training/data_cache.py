@@ -22,8 +22,13 @@ from pathlib import Path
 
 import numpy
 
-from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text, read_checksums
 from runbook.plan_file.errors import RefusedError
+from runbook.plan_file.sample_order_file import (
+    CHECKSUMS,
+    CachedFile,
+    checksums_text,
+    read_checksums,
+)
 from runbook.training.checkpoints.folders import sha256
 from runbook.training.messages import TrainingMessage
 

@@ -52,7 +52,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
     The function writes a checkpoint for iteration 0 that has only weights.
     """
-    from runbook.training.checkpoints import folders, hugging_face, megatron, state
+    from runbook.training.checkpoints import folders, hugging_face, megatron_import, state
 
     root = spec.path(spec.checkpoint.folder)
     if folders.has_checkpoints(root):
@@ -66,7 +66,7 @@ def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
         imported = hugging_face.ImportedWeights(source, spec.model)
         engine = "hugging-face"
     else:
-        imported = megatron.MegatronWeights(source, spec.model)
+        imported = megatron_import.MegatronWeights(source, spec.model)
         engine = "megatron-lm"
 
     spec = dataclasses.replace(spec, engine=engine)

@@ -18,7 +18,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_checks import run_checks
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.run_files import write_plan_file
 from runbook.tools.speed.messages import SpeedMessage
 
@@ -189,7 +189,7 @@ def test_the_printed_plan_is_the_one_a_run_writes(runbook, project: Path):
     settings = params.load("local", set_words=words[1::2])
     write_plan_file(
         settings,
-        make_plan(settings, machine.measure_machine(settings.site)),
+        make_plan(settings, this_machine.measure_machine(settings.site)),
         project / "runs" / "local",
     )
     assert said.out == (project / "runs" / "local" / "plan.json").read_text()

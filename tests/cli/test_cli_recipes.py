@@ -12,7 +12,7 @@ from runbook import params
 from runbook.cli.messages import CliMessage
 from runbook.params.catalogues import read_models
 from runbook.planning.advice import GPT3_LEARNING_RATES
-from runbook.tools.site_setup.recipes import RECIPES, find_recipe
+from runbook.tools.site_setup.published_trainings import RECIPES, find_recipe
 
 
 @pytest.mark.parametrize("model", RECIPES)

@@ -19,7 +19,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import phase_step
 from runbook.planning import make_plan
 from runbook.records.manifest import verify_run
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 
 pytestmark = [pytest.mark.notebooks, pytest.mark.rotate(3, turn=2)]
@@ -124,7 +124,7 @@ def test_the_three_ways_write_the_same(ways, way):
 @pytest.mark.parametrize("way", ["parameter", "file"])
 def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(ways, toy: Toy, way):
     settings = params.load("local", project=toy.root)
-    plan = make_plan(settings, machine.measure_machine(settings.site))
+    plan = make_plan(settings, this_machine.measure_machine(settings.site))
     for phase in ("03-smoke-test", "04-training"):
         other = phase_step(PlannedRun(settings, plan, ways[way][0]), phase)
         command = phase_step(PlannedRun(settings, plan, ways["command"][0]), phase)

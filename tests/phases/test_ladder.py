@@ -57,9 +57,9 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.run_plan import load_plan
 from runbook.plan_file.phase_names import FULL
-from runbook.runs.machine import measure_core_flops
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark
+from runbook.runs.this_machine import measure_core_flops
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks" / "forecast"
 SMALL_BATCH = ("training.iterations=1600", "training.global_batch=2", "training.micro_batch=1")

@@ -14,7 +14,7 @@ from runbook.phases.p03_smoke_test.phase import BY_MEASURED_STEPS, outlook
 from runbook.phases.run_plan import load_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.history import read_metrics
-from runbook.runs import machine
+from runbook.runs import this_machine
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def smoke(runs):
     """A toy smoke test whose steps took 0.5 s each, kept as a calibration."""
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 6, seconds=0.5))
-    kept = machine.keep_calibration(
+    kept = this_machine.keep_calibration(
         open_phase.settings, open_phase.plan, open_phase.folder, history
     )
     assert kept is not None
@@ -46,11 +46,15 @@ def test_a_smoke_test_that_was_warned_of_rescales_its_own_run_alone(smoke):
     open_phase, _ = smoke
     settings = open_phase.settings
     history = read_metrics(metrics(open_phase))
-    machine.keep_calibration(settings, open_phase.plan, open_phase.folder, history, warned=True)
+    this_machine.keep_calibration(
+        settings, open_phase.plan, open_phase.folder, history, warned=True
+    )
     runs = open_phase.folder.parent
-    assert [one.run for one in machine.known_calibrations(settings, runs).found] == [settings.name]
+    assert [one.run for one in this_machine.known_calibrations(settings, runs).found] == [
+        settings.name
+    ]
     other = replace(settings, variant="other")
-    assert machine.known_calibrations(other, runs).found == ()
+    assert this_machine.known_calibrations(other, runs).found == ()
 
 
 def test_the_plan_of_a_run_stays_as_it_was_made(smoke, runs):
@@ -63,7 +67,7 @@ def test_the_plan_of_a_run_stays_as_it_was_made(smoke, runs):
 
 def test_measuring_twice_does_not_multiply_the_factor(smoke, runs):
     open_phase, kept = smoke
-    again = machine.keep_calibration(
+    again = this_machine.keep_calibration(
         open_phase.settings,
         load_plan("local", [], measured=False)[1],
         open_phase.folder,
@@ -81,17 +85,19 @@ def test_too_few_steps_say_nothing(runs):
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 3, seconds=0.5))
     assert (
-        machine.keep_calibration(open_phase.settings, open_phase.plan, open_phase.folder, history)
+        this_machine.keep_calibration(
+            open_phase.settings, open_phase.plan, open_phase.folder, history
+        )
         is None
     )
-    assert machine.known_calibrations(open_phase.settings, runs).found == ()
+    assert this_machine.known_calibrations(open_phase.settings, runs).found == ()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"factor": 1}', "null", "\x00"])
 def test_a_file_that_cannot_be_read_is_passed_over(smoke, runs, text):
     open_phase, _ = smoke
-    (open_phase.folder / machine.CALIBRATION_FILE).write_text(text)
-    assert machine.known_calibrations(settings_of(), runs).found == ()
+    (open_phase.folder / this_machine.CALIBRATION_FILE).write_text(text)
+    assert this_machine.known_calibrations(settings_of(), runs).found == ()
 
 
 def test_a_stored_calibration_that_is_broken_does_not_stop_the_run(smoke, runs):
@@ -99,4 +105,4 @@ def test_a_stored_calibration_that_is_broken_does_not_stop_the_run(smoke, runs):
     path = open_phase.folder / "plan.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps({**content, "calibration": {"03-smoke-test": {"factor": -1}}}))
-    assert machine.calibrations_of_run(open_phase.settings, open_phase.folder).found != ()
+    assert this_machine.calibrations_of_run(open_phase.settings, open_phase.folder).found != ()

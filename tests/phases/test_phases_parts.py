@@ -24,7 +24,7 @@ from runbook.plan_file.phase_names import PHASES
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.results.gates import credible_step_seconds
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.messages import RunMessage
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import changed_values, read_plan_file, with_prompt_ids, write_plan_file
@@ -113,7 +113,7 @@ def test_a_missing_or_broken_plan_is_told_by_name(tmp_path):
 def test_the_plan_file_holds_the_prompt_as_ids_and_the_plan_itself_does_not():
     prompt = "The first time"
     settings = settings_of(f"training.sample_prompt={prompt}")
-    plan = make_plan(settings, machine.measure_machine(settings.site))
+    plan = make_plan(settings, this_machine.measure_machine(settings.site))
     spec = with_prompt_ids(settings, plan).phases["04-training"].sampling
     assert list(spec.prompt_ids) == load_tokenizer().encode(prompt)
     assert plan.phases["04-training"].sampling.prompt_ids == ()
@@ -182,19 +182,19 @@ def test_flags_of_the_processor_are_words_of_one_line(tmp_path):
     path.write_text(
         "processor\t: 0\nmodel name\t: flags of nothing\nflags\t\t: fpu avx512_bf16 amx_tile\nbugs\t: spectre\n"
     )
-    assert machine.cpu_flags(path) == {"fpu", "avx512_bf16", "amx_tile"}
+    assert this_machine.cpu_flags(path) == {"fpu", "avx512_bf16", "amx_tile"}
     path.write_text("processor\t: 0\nFeatures\t: fp asimd bf16\n")
-    assert machine.cpu_flags(path) == frozenset()
-    assert machine.cpu_flags(tmp_path / "none") == frozenset()
+    assert this_machine.cpu_flags(path) == frozenset()
+    assert this_machine.cpu_flags(tmp_path / "none") == frozenset()
 
 
 def test_a_plan_for_another_machine_does_not_reckon_with_this_one():
     site = settings_of().site
-    measured = machine.measure_machine(site)
+    measured = this_machine.measure_machine(site)
     assert measured is not None
     assert measured.cores >= 1
     assert measured.memory_bytes > 2**28
-    assert machine.measure_machine(site.model_copy(update={"scheduler": "slurm"})) is None
+    assert this_machine.measure_machine(site.model_copy(update={"scheduler": "slurm"})) is None
 
 
 def test_samples_are_text_again_and_a_half_written_one_waits(tmp_path):
@@ -256,7 +256,7 @@ def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
     """The phases that follow depend on what the changed one makes, not on the value itself."""
     open_phase = open_run("00-plan", runs=runs)
     settings = settings_of(word)
-    plan = make_plan(settings, machine.measure_machine(settings.site))
+    plan = make_plan(settings, this_machine.measure_machine(settings.site))
     folder = open_phase.folder
     changed = {
         phase

@@ -10,16 +10,16 @@ from suite.messages import refuses
 
 from runbook.core.errors import RecordError
 from runbook.records.pages.front_page import FrontPage
-from runbook.tools.publish import site as site_module
+from runbook.tools.publish import published_site
 from runbook.tools.publish.messages import PublishMessage
-from runbook.tools.publish.site import copy_whole_run, publish
+from runbook.tools.publish.published_site import copy_whole_run, publish
 
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """Two runs; their front pages are made without a plan, which these have not."""
     front_page = lambda folder: FrontPage()  # noqa: E731
-    monkeypatch.setattr(site_module, "read_front_page", front_page)
+    monkeypatch.setattr(published_site, "read_front_page", front_page)
     folders = [write_run(tmp_path / "runs", name) for name in ("a", "b")]
     (folders[0] / "jobs" / "04-training").mkdir(parents=True)
     (folders[0] / "jobs" / "04-training" / "job.sh").write_text("#SBATCH --account=secret\n")

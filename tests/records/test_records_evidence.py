@@ -18,7 +18,7 @@ from runbook.core.files import write_text
 from runbook.core.messages import CoreMessage
 from runbook.phases import run_report
 from runbook.phases.training_outputs import move_to_history as set_outputs_aside
-from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text
+from runbook.plan_file.sample_order_file import CHECKSUMS, CachedFile, checksums_text
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import (
     Finding,

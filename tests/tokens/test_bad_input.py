@@ -17,7 +17,7 @@ from suite.messages import assert_about, containing, refuses, says
 from runbook.core.errors import DataError
 from runbook.plan_file.diagnostics import Statement
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
 from runbook.tokens.sources.input_files import cut_shards

@@ -20,8 +20,8 @@ from runbook.core.errors import DataError, HeldError
 from runbook.params.catalogues import read_datasets
 from runbook.params.schema.entries import Dataset, FileGroup, SourceFile
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.parts_folder import flocked
-from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.sources.dataset_files import expected_files
 from runbook.tokens.sources.download import DownloadSummary, download
 

@@ -20,9 +20,9 @@ from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError, HeldError
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.bin_writer import Committer
 from runbook.tokens.pipeline.parts_folder import PartsFolder, ShardMark, hold_prefix, hold_share
-from runbook.tokens.pipeline.progress import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare, prepare_share
 from runbook.tokens.pipeline.tokenize_options import TokenFiles, TokenizeOptions
 from runbook.tokens.pipeline.worker_pool import Pool

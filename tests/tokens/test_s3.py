@@ -17,7 +17,7 @@ from suite.messages import containing, refuses, says
 from runbook.core.errors import DataError
 from runbook.params.schema.entries import Dataset, SourceFile
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.sources.download import download, s3_files
 
 FILES = {

@@ -172,7 +172,7 @@ def save():
 def import_measured():
     """Run in a forked rank: import as `request.json` says, and write the peak of the process's own memory."""
     from runbook.training.checkpoints import torch_dist
-    from runbook.training.checkpoints.megatron import MegatronWeights
+    from runbook.training.checkpoints.megatron_import import MegatronWeights
 
     from . import plain_gpt
 

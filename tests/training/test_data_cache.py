@@ -8,7 +8,12 @@ import json
 import numpy
 import pytest
 
-from runbook.plan_file.data_cache import CHECKSUMS, CachedFile, checksums_text, read_checksums
+from runbook.plan_file.sample_order_file import (
+    CHECKSUMS,
+    CachedFile,
+    checksums_text,
+    read_checksums,
+)
 from runbook.training.data_cache import CacheFault, CacheFolder, other_order
 
 from . import specs

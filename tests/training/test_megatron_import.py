@@ -27,7 +27,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # megatron-core's, at import
     from runbook.training.checkpoints import torch_dist, weights
     from runbook.training.checkpoints.hugging_face import our_shapes
-    from runbook.training.checkpoints.megatron import MegatronWeights
+    from runbook.training.checkpoints.megatron_import import MegatronWeights
 
     from . import megatron_files, plain_gpt
 

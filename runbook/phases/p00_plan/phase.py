@@ -38,7 +38,7 @@ from runbook.planning.layout_search import what_if, what_if_table
 from runbook.planning.plan_tables import data_table, summary_table
 from runbook.records.session import Session
 from runbook.results.figures import formulas, plan_figures
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.consent import command_checks
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_folder import runs_folder
@@ -180,8 +180,8 @@ def show_rehearsal(run: PlannedRun, session: Session) -> None:
 def show_what_if(run: PlannedRun) -> Table:
     """Show the training with one value changed at a time, and the best layout from a search."""
     settings = run.settings
-    measured = machine.calibrations_of_run(settings, run.folder)
-    layouts = what_if(settings, machine.measure_machine(settings.site), measured)
+    measured = this_machine.calibrations_of_run(settings, run.folder)
+    layouts = what_if(settings, this_machine.measure_machine(settings.site), measured)
     return what_if_table(layouts, settings.site.currency)
 
 
@@ -331,8 +331,8 @@ def consider_changes(
     """
     try:
         settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
-        calibrations = machine.known_calibrations(settings, runs_folder(settings.project))
-        plan = machine.make_plan_here(settings, calibrations)
+        calibrations = this_machine.known_calibrations(settings, runs_folder(settings.project))
+        plan = this_machine.make_plan_here(settings, calibrations)
     except InvalidParams as error:
         problems = [(problem.key, str(problem.rule)) for problem in error.problems]
         return Answer(_problems_by_field(problems, keys))
@@ -362,7 +362,7 @@ def write_run_file(
         raise ParamsError(PhaseMessage.NOT_A_RUN_NAME, name=name)
 
     settings = params.load(run, overrides=values_over_file, set_words=_set_words(changes))
-    machine.make_plan_here(settings)
+    this_machine.make_plan_here(settings)
     path = settings.project / "params" / f"{name}.yaml"
     if path.exists() and not path.read_text(encoding="utf-8").startswith(MADE_BY):
         raise ParamsError(PhaseMessage.RUN_FILE_EXISTS, path_name=path.name)

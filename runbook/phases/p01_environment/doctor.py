@@ -53,7 +53,7 @@ from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.data_plan import fetched_bytes
 from runbook.planning.messages import PlanningMessage
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.consent import command_checks
 from runbook.runs.run_folder import hold_run, runs_folder
 from runbook.tokens.sources.input_files import says_its_kind
@@ -261,7 +261,7 @@ def software_checks() -> list[Check]:
 
 def machine_checks() -> list[Check]:
     """Check cores, memory and matrix instructions."""
-    cores = Check("cores", "pass", str(machine.num_cores()), "each process takes its share")
+    cores = Check("cores", "pass", str(this_machine.num_cores()), "each process takes its share")
     memory = psutil.virtual_memory()
     rule = "about 3 GiB for each process of the 12 x 512 smoke test"
     free = f"{show_bytes(memory.available)} of {show_bytes(memory.total)} free"
@@ -274,7 +274,7 @@ def machine_checks() -> list[Check]:
         remedy,
         otherwise="warn",
     )
-    return [cores, enough, matrix_check(machine.cpu_flags())]
+    return [cores, enough, matrix_check(this_machine.cpu_flags())]
 
 
 def matrix_check(flags: Set[str]) -> Check:

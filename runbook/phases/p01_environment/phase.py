@@ -40,10 +40,10 @@ from runbook.phases.steps import PhaseStep, step
 from runbook.plan_file.phase_names import ENVIRONMENT
 from runbook.planning import Check
 from runbook.records.session import Session
-from runbook.runs.machine import measure_machine
 from runbook.runs.packed_environments import ensure_packed, uses_copy
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.step import StepOfRun
+from runbook.runs.this_machine import measure_machine
 
 PHASE = ENVIRONMENT
 SETUP_VERSION = 1

@@ -56,7 +56,7 @@ from runbook.results.plan_versus_actual import plan_versus_actual
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.step import StepState
 from runbook.tokens.indexed_files import IndexedReader
-from runbook.tokens.pipeline.progress import DataProgress
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import (
     Manifest,

@@ -27,7 +27,7 @@ from runbook.planning.plan_tables import batch_sum
 from runbook.records.session import Session
 from runbook.results import gates
 from runbook.results.figures import formulas
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 
 PHASE = SMOKE
@@ -109,7 +109,7 @@ def gate(run: PlannedRun, session: Session) -> Table:
     )
     _write_verdict(run, checks)
     warned = any(check.verdict in ("warn", "fail") for check in checks)
-    machine.keep_calibration(
+    this_machine.keep_calibration(
         settings,
         plan,
         run.folder,
@@ -148,8 +148,8 @@ def outlook(run: PlannedRun) -> list[Row]:
     """Show the training's planned time next to the time that follows from the measured steps."""
     settings = run.settings
     planned = run.plan.time[FULL]
-    measured = machine.known_calibrations(settings, run.folder.parent)
-    corrected = machine.make_plan_here(settings, measured).time[FULL]
+    measured = this_machine.known_calibrations(settings, run.folder.parent)
+    corrected = this_machine.make_plan_here(settings, measured).time[FULL]
     return [
         {
             "what": "a step of the training",

@@ -31,7 +31,7 @@ from runbook.results import gates, metrics, run_tables, wall_time
 from runbook.results.comparison import compare_runs, read_run
 from runbook.results.figures import formulas, run_figures
 from runbook.results.slow_ranks import slow_ranks_table
-from runbook.runs import machine
+from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import read_plan_file
 
@@ -369,7 +369,7 @@ def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     refused = ""
     choice = full_choice(settings)
     try:
-        machine.make_plan_here(settings)
+        this_machine.make_plan_here(settings)
     except PlanError as error:
         check = error.checks[0]
         refused = f"{check.name}: {check.value}."

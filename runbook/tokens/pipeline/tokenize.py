@@ -23,9 +23,9 @@ from runbook.plan_file.token_index import DTYPES, dtype_code, token_bytes
 from runbook.tokens.indexed_files import read_header, write_index
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.package_versions import package_version
+from runbook.tokens.pipeline.amount_done import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
 from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
-from runbook.tokens.pipeline.progress import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.tokenize_options import (
     Counts,

@@ -34,8 +34,8 @@ from runbook.core.units import show_bytes
 from runbook.params.schema.entries import Dataset
 from runbook.params.secrets import resolve_secret
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.pipeline.amount_done import DataProgress, ProgressCallback
 from runbook.tokens.pipeline.parts_folder import flocked
-from runbook.tokens.pipeline.progress import DataProgress, ProgressCallback
 from runbook.tokens.sources.dataset_files import (
     RemoteFile,
     choose_files,

@@ -26,7 +26,7 @@ from runbook.params.secrets import mask
 from runbook.params.settings import with_placeholders
 from runbook.phases.rendered_jobs import render_all
 from runbook.plan_file.phase_names import FULL
-from runbook.runs.machine import make_plan_here
+from runbook.runs.this_machine import make_plan_here
 from runbook.tools.adopt.adoption import Adoption, adopt_script, rewritten
 from runbook.tools.adopt.adoption import adopt as adopt_text
 from runbook.tools.adopt.configs.adopt_config import adopt_config

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runbook.frameworks.options import truth, whole
+from runbook.frameworks.option_rows import truth, whole
 from runbook.params.schema.keys import all_keys
 from runbook.tools.adopt.container_images import take_image
 from runbook.tools.adopt.findings import Findings

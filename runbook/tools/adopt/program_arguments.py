@@ -12,7 +12,7 @@ from typing import Any
 
 from runbook.frameworks.megatron import OPTIONS
 from runbook.frameworks.nemo import READ
-from runbook.frameworks.options import Option, Reader, minutes, truth
+from runbook.frameworks.option_rows import Option, Reader, minutes, truth
 from runbook.params.schema.entries import names_pair
 from runbook.tools.adopt.configs.rows import OTHER_WEIGHTS
 from runbook.tools.adopt.findings import Findings

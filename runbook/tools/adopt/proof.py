@@ -18,7 +18,7 @@ from runbook.core.errors import RunbookError
 from runbook.frameworks import honours, option_values, training_arguments
 from runbook.frameworks.megatron import OPTIONS, deepspeed_file
 from runbook.frameworks.nemo import READ
-from runbook.frameworks.options import Option, three_shares
+from runbook.frameworks.option_rows import Option, three_shares
 from runbook.params import Settings
 from runbook.plan_file.schema import PhasePlan
 from runbook.tools.adopt.findings import CarriedValue, Findings, Remark

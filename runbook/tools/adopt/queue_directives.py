@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from runbook.core.units import show_clock
-from runbook.frameworks.options import whole
+from runbook.frameworks.option_rows import whole
 from runbook.jobs.queue_requests import REQUESTS, RequestKind, walltime_seconds
 from runbook.jobs.script_directives import Directive
 from runbook.tools.adopt.findings import Findings

@@ -10,10 +10,10 @@ from runbook.frameworks.messages import FrameworkMessage
 from runbook.params import Settings
 from runbook.params.schema.run_file import Job, Training
 from runbook.plan_file.json_records import value_at
-from runbook.plan_file.rules import batch
+from runbook.plan_file.rules import batch_ramp
 from runbook.plan_file.schema import PhasePlan
 
-RAMP_KEYS = " ".join(batch.RAMP_KEYS)
+RAMP_KEYS = " ".join(batch_ramp.RAMP_KEYS)
 
 Reader = Callable[[str], Any]
 
