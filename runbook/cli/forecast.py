@@ -88,6 +88,7 @@ def _print_curve_table_forecast(curve_table: Path, *, as_json: bool) -> None:
 
 
 def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool) -> None:
+    from runbook.forecast.interval_rules import INTERVAL
     from runbook.forecast.series import forecast_table
     from runbook.forecast.tables import read_finished_trainings, read_planned_trainings
 
@@ -98,7 +99,7 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
         click.echo(json.dumps([asdict(forecast) for forecast in forecasts], indent=1))
         return
 
-    click.echo(f"{'parameters':>14} {'tokens':>18} {'loss':>8}   80% interval")
+    click.echo(f"{'parameters':>14} {'tokens':>18} {'loss':>8}   {INTERVAL}")
     for row, forecast in zip(planned, forecasts, strict=True):
         interval = f"{forecast.low:.4f} to {forecast.high:.4f}"
         click.echo(f"{row.params:14,.0f} {row.tokens:18,.0f} {forecast.loss:8.4f}   {interval}")
@@ -107,6 +108,8 @@ def _print_loss_forecasts(fit_table: Path, target_table: Path, *, as_json: bool)
 
 
 def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> None:
+    from runbook.forecast.interval_rules import SHARE_IN_INTERVAL
+
     if as_json:
         click.echo(json.dumps(asdict(curve_forecast), indent=1))
         return
@@ -117,6 +120,7 @@ def _print_curve_forecast(curve_forecast: CurveForecast, *, as_json: bool) -> No
             loss=curve_forecast.loss,
             low=curve_forecast.low,
             high=curve_forecast.high,
+            share_in_interval=SHARE_IN_INTERVAL,
         )
     )
     _print_warnings(curve_forecast.warnings)

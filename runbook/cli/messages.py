@@ -25,7 +25,7 @@ class CliMessage(Message):
     FOLDER_NOT_A_PREFIX = "{value!r} is a folder; add a name, such as {folder}/corpus"
     FORECAST_OF_CURVE = (
         "After {share:.0%} of the steps: the last validation loss will be {loss:.4f} ({low:.4f} "
-        "to {high:.4f} in 80% of forecasts)"
+        "to {high:.4f} in {share_in_interval} of forecasts)"
     )
     KEPT = "exists and was kept"
     LEFT_OUT = "left out: {records:,} records, {files:,} files"

@@ -70,7 +70,7 @@ class CurveModel:
     half_widths: Array
     """Half-width of the interval, relative to the standard deviation, at each of `SHARES_MEASURED`.
 
-    The interval contains 80% of the held-out curves.
+    The interval contains `COVERAGE` of the held-out curves.
     """
 
 
@@ -109,7 +109,7 @@ class ChangeForecast:
 
     change: float
     half_width: float
-    """Half-width of the interval that contains 80% of the curves of other recipes and sizes."""
+    """Half-width of the interval that contains `COVERAGE` of the curves of other recipes and sizes."""
     distance: float
     """Distance to the nearest fitted curve, in standard deviations of the inputs of its family."""
 

@@ -58,7 +58,7 @@ class LossForecast:
     loss: float
     low: float
     high: float
-    """In 80% of forecasts, the loss is between `low` and `high`."""
+    """In `COVERAGE` of forecasts, the loss is between `low` and `high`."""
     decades: float
     """Decades of compute between the largest run and the target."""
     warnings: tuple[str, ...] = field(default=())

@@ -9,7 +9,7 @@ from typing import Any
 from runbook.core.files import read_lines
 from runbook.core.table import Row, Table
 from runbook.core.units import show_bytes, show_duration
-from runbook.forecast.interval_rules import COVERAGE
+from runbook.forecast.interval_rules import COVERAGE, INTERVAL
 from runbook.plan_file.json_records import append_line
 from runbook.results.forecast_seal import Forecast, SealedForecasts
 from runbook.results.messages import ResultMessage
@@ -69,7 +69,7 @@ def score(sealed: SealedForecasts, actual: dict[str, float]) -> list[ForecastSco
 
 
 def pinball(forecast: Forecast, actual: float) -> float:
-    """Return the mean pinball loss of both ends of an 80% interval, divided by the forecast value.
+    """Return the mean pinball loss of both ends of an interval, divided by the forecast value.
 
     >>> narrow = Forecast("loss", "nats", 5.0, 4.9, 5.1, "")
     >>> wide = Forecast("loss", "nats", 5.0, 4.0, 6.0, "")
@@ -145,7 +145,7 @@ def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
             "run": score.run,
             "quantity": score.quantity,
             "forecast": shown_in_unit(score.value, score.unit),
-            "80% interval": f"{low} to {high}",
+            INTERVAL: f"{low} to {high}",
             "came true": shown_in_unit(score.actual, score.unit),
             "verdict": _verdict(score),
             "pinball": f"{score.pinball:.3g}",
@@ -177,7 +177,7 @@ def calibration_text(scores: Sequence[ForecastScore]) -> str:
     counted = [score for score in scores if not score.late]
     late = len(scores) - len(counted)
     hits = sum(score.hit for score in counted)
-    text = ResultMessage.FORECASTS_HELD.fill(hits=hits, counted=len(counted))
+    text = ResultMessage.FORECASTS_HELD.fill(hits=hits, counted=len(counted), interval=INTERVAL)
     if late:
         text += ResultMessage.LATE_NOT_COUNTED.fill(late=late)
     return text

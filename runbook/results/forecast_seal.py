@@ -15,7 +15,7 @@ FORECASTS_FILE = "forecasts.json"
 
 @dataclass(frozen=True)
 class Forecast:
-    """A forecast of a quantity of a training run, with its 80% interval."""
+    """A forecast of a quantity of a training run, with its interval."""
 
     quantity: str
     """`loss`, `step time`, `memory`, `total time`, `cost`, `cost in money` or `useful time`."""

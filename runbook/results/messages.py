@@ -23,7 +23,7 @@ class ResultMessage(Message):
     FIRST_LOSS_OFF = "{loss:.4g}{where}, off by {difference:+.3f}"
     FIRST_LOSS_OF_VOCABULARY = "ln {vocabulary} = {loss:.2f}"
     FIRST_REPEATED = ", first {repeated}"
-    FORECASTS_HELD = "{hits} of {counted} outcomes were inside their 80% intervals."
+    FORECASTS_HELD = "{hits} of {counted} outcomes were inside their {interval}s."
     FORECAST_CHANGED = (
         "{path} was changed after it was sealed on {sealed}: its checksum is {checksum_now}, not "
         "{checksum}. Changed forecasts are not scored. Restore it from a copy."

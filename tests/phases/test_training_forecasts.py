@@ -121,12 +121,14 @@ def test_scores_are_appended_once_and_misses_come_first(tmp_path):
     scores = read_scores_of_all(tmp_path)
     table = scores_table(scores, "all")
     assert table.rows[0]["run"] == "b"
-    assert calibration_text(scores) == ResultMessage.FORECASTS_HELD.fill(hits=2, counted=3)
+    assert calibration_text(scores) == ResultMessage.FORECASTS_HELD.fill(
+        hits=2, counted=3, interval="80% interval"
+    )
 
 
 def test_a_late_forecast_says_so_and_is_not_counted(tmp_path):
     scores = score(seal(sealed(late=True), tmp_path), {"loss": 5.0})
-    held = ResultMessage.FORECASTS_HELD.fill(hits=0, counted=0)
+    held = ResultMessage.FORECASTS_HELD.fill(hits=0, counted=0, interval="80% interval")
     late = ResultMessage.LATE_NOT_COUNTED.fill(late=len(scores))
     assert calibration_text(scores) == held + late
     verdict = scores_table(scores, "all").rows[0]["verdict"]
@@ -211,7 +213,9 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
 def missed_text(*, held, **values):
     """Return the text about one missed forecast, and how many of all forecasts held."""
     hits, counted = held
-    calibration = ResultMessage.FORECASTS_HELD.fill(hits=hits, counted=counted)
+    calibration = ResultMessage.FORECASTS_HELD.fill(
+        hits=hits, counted=counted, interval="80% interval"
+    )
     misses = PhaseMessage.MISSED_FORECAST.fill(**values)
     return PhaseMessage.MISSED_FORECASTS.fill(misses=misses, calibration=calibration)
 

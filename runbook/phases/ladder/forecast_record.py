@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from runbook.core.table import Table
 from runbook.core.units import show_count
+from runbook.forecast.interval_rules import INTERVAL, SHARE_IN_INTERVAL
 from runbook.phases.messages import PhaseMessage
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -38,7 +39,7 @@ class RunForecast:
         """Return the forecast as one sentence."""
         return (
             f"The loss on held-out text after the last step will be {self.loss:.4f} "
-            f"({self.low:.4f} to {self.high:.4f} in 80% of forecasts), by {self.source}"
+            f"({self.low:.4f} to {self.high:.4f} in {SHARE_IN_INTERVAL} of forecasts), by {self.source}"
         )
 
 
@@ -64,5 +65,5 @@ def _size_row(size: SizeForecast) -> dict[str, object]:
         "parameters": show_count(size.parameters),
         "tokens": show_count(size.tokens),
         "loss (nats)": f"{size.loss:.4f}",
-        "80% interval": f"{size.low:.4f} to {size.high:.4f}",
+        INTERVAL: f"{size.low:.4f} to {size.high:.4f}",
     }

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runbook.forecast.interval_rules import INTERVAL
 from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
 
 
@@ -53,7 +54,7 @@ def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, 
                 marker="D",
                 capsize=4,
                 linestyle="none",
-                label="forecast, 80% interval",
+                label=f"forecast, {INTERVAL}",
             )
             if forecast.reached is not None:
                 axes.plot(
