@@ -8,7 +8,7 @@ from runbook.core.units import show_duration
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState, JobStatus
 from runbook.jobs.messages import JobMessage
-from runbook.jobs.queue_requests import REQUESTS, RequestKind, walltime_seconds
+from runbook.jobs.request_names import REQUESTS, RequestKind, walltime_seconds
 from runbook.jobs.script_directives import directives_of
 
 

@@ -34,7 +34,7 @@ from runbook.next_job.decisions import (
     Decision,
     decide_restart,
 )
-from runbook.next_job.stages import RankPlaces
+from runbook.next_job.stage_nodes import RankPlaces
 from runbook.plan_file.errors import FINISHED, STOPPED
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line

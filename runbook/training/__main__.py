@@ -42,7 +42,7 @@ def train_rank(
     # torch 2.13 deprecates names that megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)
     warnings.filterwarnings("ignore", "Please use DTensor instead", FutureWarning)
-    from runbook.plan_file import limits
+    from runbook.plan_file import trainer_requirements
     from runbook.plan_file.fewer_replicas import plan_of_attempt
     from runbook.training import cpu, process_groups
     from runbook.training.training_log import TrainingLog
@@ -50,7 +50,9 @@ def train_rank(
     injected_faults.armed = injected_faults.faults_from(os.environ, ranks.rank)
     use_planned_device(spec.device)
     spec = plan_of_attempt(spec, ranks.world_size)
-    limits.check(spec, ranks.world_size, fp16=on_gpu() or injected_faults.armed.has("fp16"))
+    trainer_requirements.check(
+        spec, ranks.world_size, fp16=on_gpu() or injected_faults.armed.has("fp16")
+    )
     cpu.answer_for_cpu()
     log = TrainingLog(spec, ranks)
     watchdog = make_watchdog(spec, ranks, os.environ)

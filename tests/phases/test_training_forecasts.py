@@ -13,7 +13,7 @@ from runbook.phases import run_report
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import VERSIONS
 from runbook.phases.run_plan import load_plan
-from runbook.phases.training_forecasts import START_SECONDS, make_forecasts, seal_forecasts
+from runbook.phases.sealed_forecasts import START_SECONDS, make_forecasts, seal_forecasts
 from runbook.phases.training_outputs import sealed_paths
 from runbook.plan_file.phase_names import FULL
 from runbook.records.manifest import writer_of

@@ -11,7 +11,7 @@ from suite.messages import says
 from runbook import params
 from runbook.core.errors import PlanError
 from runbook.params.settings import with_placeholders
-from runbook.plan_file import limits
+from runbook.plan_file import trainer_requirements
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import (
     REPLICAS_CHANGED,
@@ -111,7 +111,7 @@ def test_an_attempt_keeps_the_global_batch_by_more_micro_batches(phase):
     assert attempt.batch.num_microbatches == 2 * phase.batch.num_microbatches
     assert attempt.batch.global_ == phase.batch.global_
     assert attempt.planned_replicas == 16
-    limits.check(attempt, 256, fp16=True)
+    trainer_requirements.check(attempt, 256, fp16=True)
     assert plan_of_attempt(phase, 512) is phase
 
 
@@ -119,7 +119,7 @@ def test_an_attempt_keeps_the_global_batch_by_more_micro_batches(phase):
 def test_other_numbers_of_ranks_are_refused(phase, world_size):
     attempt = plan_of_attempt(phase, world_size)
     with pytest.raises(RefusedError) as caught:
-        limits.check(attempt, world_size, fp16=True)
+        trainer_requirements.check(attempt, world_size, fp16=True)
     assert caught.value.message is PlanFileMessage.CANNOT_BE_TRAINED
     started = {"world_size": world_size, "ranks": 512}
     assert says(str(caught.value), PlanFileMessage.RANKS_STARTED, **started)

@@ -104,8 +104,8 @@ sed 's/^Version: .*/Version: 2.12.0/' {packages}/torch-*.dist-info/METADATA > {w
 mount --bind {work}/METADATA {packages}/torch-*.dist-info/METADATA
 """
 EDITED_CHECKOUT = """
-sed '1a # a local change' {package}/plan_file/limits.py > {work}/limits.py
-mount --bind {work}/limits.py {package}/plan_file/limits.py
+sed '1a # a local change' {package}/plan_file/trainer_requirements.py > {work}/changed.py
+mount --bind {work}/changed.py {package}/plan_file/trainer_requirements.py
 """
 EDITED_PACKAGE = """
 sed '1a # a local change' {packages}/megatron/core/optimizer/clip_grads.py > {work}/clip_grads.py

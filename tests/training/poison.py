@@ -7,7 +7,7 @@ import shutil
 
 import torch
 
-from runbook.plan_file import limits
+from runbook.plan_file import trainer_requirements
 from runbook.training.checkpoints import state as checkpoint_state
 
 from .inside_flips import InsideFlip
@@ -66,8 +66,10 @@ def fused():
 
 def fp16():
     """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
-    check = limits.check
-    limits.check = lambda spec, world_size, *, fp16: check(spec, world_size, fp16=True)
+    check = trainer_requirements.check
+    trainer_requirements.check = lambda spec, world_size, *, fp16: check(
+        spec, world_size, fp16=True
+    )
 
 
 class Evil:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from suite.messages import containing, refuses, says
 
-from runbook.plan_file import limits
+from runbook.plan_file import trainer_requirements
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import parse
@@ -328,8 +328,8 @@ def test_two_words_for_one_thing_must_agree(key, value, full_key, configured, pl
         key=full_key, configured=configured, planned=planned
     )
     with refuses(RefusedError, PlanFileMessage.CANNOT_BE_TRAINED, problems=f"  {problem}"):
-        limits.check(parse(content, Path()), 1, fp16=False)
-    limits.check(parse({**content, "deepspeed": PLANNED}, Path()), 1, fp16=False)
+        trainer_requirements.check(parse(content, Path()), 1, fp16=False)
+    trainer_requirements.check(parse({**content, "deepspeed": PLANNED}, Path()), 1, fp16=False)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_the_trainer_obeys_the_plan_before_it_looks_at_anything_else(monkeypatch
     def check(spec, world_size, *, fp16):
         raise RefusedError(f"fp16={fp16}")
 
-    monkeypatch.setattr("runbook.plan_file.limits.check", check)
+    monkeypatch.setattr("runbook.plan_file.trainer_requirements.check", check)
     alone = Ranks(0, 1, 0, "alone", "", 0)
     for number, device, answer in (
         (2, "H100-SXM5", "fp16=True"),

@@ -6,7 +6,7 @@ import json
 import pytest
 from suite.messages import says
 
-from runbook.plan_file import limits
+from runbook.plan_file import trainer_requirements
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.messages import PlanFileMessage
 from runbook.plan_file.schema import parse, read_plan
@@ -16,7 +16,7 @@ from . import specs
 
 def refused(content, world_size=1, *, fp16=False, root=None):
     with pytest.raises(RefusedError) as caught:
-        limits.check(parse(content, root), world_size, fp16=fp16)
+        trainer_requirements.check(parse(content, root), world_size, fp16=fp16)
     return str(caught.value)
 
 
@@ -26,7 +26,7 @@ def test_a_plan_is_read_with_its_folder(tmp_path):
     assert spec.batch.global_ == 8
     assert spec.path("metrics.jsonl") == tmp_path / "metrics.jsonl"
     assert str(spec.path("/scratch/data")) == "/scratch/data"
-    limits.check(spec, 1, fp16=False)
+    trainer_requirements.check(spec, 1, fp16=False)
 
 
 def test_the_prompt_as_text_may_stand_beside_its_ids(tmp_path):
@@ -250,7 +250,7 @@ def test_a_sequence_is_shared_in_equal_pieces_and_not_by_deepspeed(engine, conte
 
 
 def test_fp16_is_taken_where_there_is_a_gpu():
-    limits.check(parse(specs.spec(precision="fp16"), None), 1, fp16=True)
+    trainer_requirements.check(parse(specs.spec(precision="fp16"), None), 1, fp16=True)
 
 
 def test_a_spec_is_json_and_back():

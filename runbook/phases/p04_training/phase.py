@@ -18,8 +18,8 @@ from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import plain_end
 from runbook.phases.phase_steps import FULL_TRAINING
 from runbook.phases.recorded_checks import record_checks
+from runbook.phases.sealed_forecasts import seal_forecasts
 from runbook.phases.steps import PhaseStep, step
-from runbook.phases.training_forecasts import seal_forecasts
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.plan_file import offline_defaults

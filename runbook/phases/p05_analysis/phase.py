@@ -19,8 +19,8 @@ from runbook.phases.open_phase import binder
 from runbook.phases.phase_end import end_notebook
 from runbook.phases.phase_steps import RESULTS, VARIANTS, phase_end_work
 from runbook.phases.recorded_checks import record_checks
+from runbook.phases.sealed_forecasts import score_forecasts
 from runbook.phases.steps import PhaseStep, run_only, step
-from runbook.phases.training_forecasts import score_forecasts
 from runbook.phases.training_results import TrainingResults, read_results
 from runbook.plan_file.phase_names import ANALYSIS, FULL, SMOKE
 from runbook.planning import Check

@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from runbook.core.units import show_clock
 from runbook.frameworks.option_rows import whole
-from runbook.jobs.queue_requests import REQUESTS, RequestKind, walltime_seconds
+from runbook.jobs.request_names import REQUESTS, RequestKind, walltime_seconds
 from runbook.jobs.script_directives import Directive
 from runbook.tools.adopt.findings import Findings
 from runbook.tools.adopt.messages import AdoptMessage

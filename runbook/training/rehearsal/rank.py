@@ -18,7 +18,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from runbook.plan_file import limits
+from runbook.plan_file import trainer_requirements
 from runbook.plan_file.batch import Batch
 from runbook.plan_file.rehearsed_work import ONCE, OPTIMIZER, Collective, RehearsedRank, Work
 from runbook.plan_file.schema import PhasePlan
@@ -42,7 +42,9 @@ Answers: TypeAlias = dict[tuple[Any, str], Any]
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
     """Build a rank of the job, and run a step with enough micro-batches to reach the peak."""
     start = time.monotonic()
-    limits.check(spec, spec.parallel.world_size, fp16=spec.device != "cpu")  # As the trainer does
+    trainer_requirements.check(
+        spec, spec.parallel.world_size, fp16=spec.device != "cpu"
+    )  # As the trainer does
     for_gpu = spec.device != "cpu"
     # DeepSpeed's accelerator layer knows only the devices in its own list.
     if spec.engine == "deepspeed":
