@@ -14,71 +14,30 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.next_job.attempts import (
-    LOG_LINES,
     EndedJob,
     JobEvent,
     json_lines,
-    nodes_called,
     read_attempt,
     read_steps,
     split_by_attempt,
 )
 from runbook.next_job.decisions import (
+    BAD_NODE_SECONDS,
     DECIDED_BY_JOB,
     Action,
     Attempt,
     Decision,
     decide_restart,
+    may_start_again_here,
 )
-from runbook.next_job.stage_nodes import RankPlaces
+from runbook.next_job.job_files import JobFiles, read_or_empty
+from runbook.next_job.suspect_nodes import nodes_to_replace
 from runbook.plan_file.errors import FINISHED, STOPPED
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line
-
-ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
-"""The line with which each attempt begins, in both logs of a job."""
-KILLED_TASKS = re.compile(
-    r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
-)
-ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
-"""The line in which srun names a node whose tasks have ended."""
-TAIL_BYTES = 200_000
-BAD_NODE_SECONDS = 7 * 86_400.0
-"""Time after which a bad node is used again. It is the same for failures that a watcher reports."""
-MOST_STARTS_WITHOUT_A_STEP = 2
-"""Number of attempts in an allocation that may end without a step, before it is given up."""
-
-
-@dataclass(frozen=True)
-class JobFiles:
-    """The files of an attempt, and of its run, on which the decision depends."""
-
-    folder: Path
-    events: Path
-    metrics: Path
-    tracker: Path | None
-    """File in which an upstream program records its newest checkpoint, or None for our trainer."""
-
-    @property
-    def name(self) -> str:
-        """The job's name as it appears in events."""
-        return self.folder.name
-
-    def nodes(self) -> list[str]:
-        """Return the nodes of the attempt, in the order of its ranks."""
-        return _read(self.folder / "hostfile").split()
-
-    def ranks_per_node(self) -> int:
-        """Return the number of ranks on each node."""
-        return int(_read(self.folder / "ranks_per_node").strip() or 1)
-
-    def log_lines(self) -> list[str]:
-        """Return the last lines of both logs since the attempt began."""
-        return [*_log_of_attempt(self.folder / "err"), *_log_of_attempt(self.folder / "out")]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -213,101 +172,8 @@ def saved_iteration(tracker: Path) -> int:
 
     The result is 0 if nothing was saved.
     """
-    match = re.search(r"\d+", _read(tracker))
+    match = re.search(r"\d+", read_or_empty(tracker))
     return int(match[0]) if match else 0
-
-
-def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
-    """Return whether another attempt may follow in the same allocation."""
-    if attempts[-1].end.state is not JobState.FAILED:
-        return False
-    newest = attempts[-MOST_STARTS_WITHOUT_A_STEP:]
-    if len(newest) < MOST_STARTS_WITHOUT_A_STEP:
-        return True
-    return any(attempt.made_a_step for attempt in newest)
-
-
-def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
-    """Return the nodes that spare nodes should replace, judging by the most certain evidence."""
-    if (files.folder / "unended").exists():
-        nodes = files.nodes()
-        unended = unended_nodes(nodes, files.log_lines())
-        # If most nodes are slow to end, for example to free memory, none of them is to blame.
-        if unended and 2 * len(unended) <= len(nodes):
-            return unended
-
-    stage = suspect_stage(files, stages)
-    if not attempt.bad_nodes and stage and len(stage) <= spares:
-        return stage  # The log names no node, so any node of the stage may be to blame.
-    return suspect_nodes(files, attempt)
-
-
-def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
-    """Return the nodes to which the classifier, the watchdog, the starter or a killed rank points."""
-    nodes = files.nodes()
-    named = list(attempt.bad_nodes)
-    evidence_words = re.split(r"[^\w.-]+", attempt.evidence)
-    for word in evidence_words:
-        named += nodes_called(word.rstrip("."), nodes)
-    killed = _read(files.folder / "rank-signal").split()
-    if killed and killed[0].isdigit() and nodes:
-        node_index = int(killed[0]) // files.ranks_per_node()
-        named += nodes[node_index : node_index + 1]
-
-    return list(dict.fromkeys(named))
-
-
-def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
-    """Return the nodes on which a failed step did not end, because srun does not report its end.
-
-    >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
-    ['n2']
-    """
-    ended: set[str] = set()
-    for line in log_lines:
-        task_end = ENDED_TASKS.match(line)
-        if task_end:
-            ended.update(nodes_called(task_end[1], nodes))
-
-    return [node for node in nodes if node not in ended]
-
-
-def suspect_stage(files: JobFiles, stages: int) -> list[str]:
-    """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
-
-    It is unknown which of these nodes caused the failure. In all other cases, the result is empty.
-    """
-    slices = split_by_attempt(list(json_lines(files.events)), files.name)
-    events = slices[-1] if slices else []
-    places = RankPlaces(files.nodes(), files.ranks_per_node(), stages)
-    ranks = [*hung_ranks(events), *places.first_ranks(killed_nodes(files.log_lines()))]
-    return places.suspect_stage(ranks)
-
-
-def hung_ranks(events: Sequence[JobEvent]) -> list[int]:
-    """Return the ranks that hung, according to the watchdog."""
-    ranks = []
-    for event in events:
-        rank = event.get("rank")
-        if event.get("event") == "hang" and isinstance(rank, int):
-            ranks.append(rank)
-
-    return ranks
-
-
-def killed_nodes(log_lines: Sequence[str]) -> list[str]:
-    """Return the nodes whose tasks were killed by a signal, according to srun.
-
-    >>> killed_nodes(["srun: error: n2: tasks 8-15: Killed", "srun: error: n1: task 0: Terminated"])
-    ['n2']
-    """
-    nodes = []
-    for line in log_lines:
-        killed = KILLED_TASKS.match(line)
-        if killed:
-            nodes.append(killed[1])
-
-    return nodes
 
 
 def write_decision(
@@ -377,28 +243,6 @@ def _bad_node(node: str, attempt: Attempt, run: str) -> dict[str, object]:
         "found": now,
         "expires": now + BAD_NODE_SECONDS,
     }
-
-
-def _log_of_attempt(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as stream:
-            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
-            lines = stream.read().decode("utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
-        return []
-
-    for index in reversed(range(len(lines))):
-        if ATTEMPT_LINE.match(lines[index]):
-            return lines[index + 1 :][-LOG_LINES:]
-
-    return lines[-LOG_LINES:]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return ""
 
 
 if __name__ == "__main__":

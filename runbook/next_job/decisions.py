@@ -31,6 +31,13 @@ RECOVERY_SECONDS = 120.0
 Slurm takes the node out of service after SlurmdTimeout, which is 300 s by default. The default
 three restarts together wait longer.
 """
+BAD_NODE_SECONDS = 7 * 86_400.0
+"""Time after which a node to which a failure points is used again.
+
+`runbook.runs.bad_nodes` has the times for other reasons.
+"""
+MOST_STARTS_WITHOUT_A_STEP = 2
+"""Number of attempts in an allocation that may end without a step, before it is given up."""
 
 
 class Action(StrEnum):
@@ -169,3 +176,13 @@ def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
     return NextJobMessage.NO_NEW_STEP.fill(
         jobs_without_progress=jobs_without_progress, budget=budget
     )
+
+
+def may_start_again_here(attempts: Sequence[Attempt]) -> bool:
+    """Return whether another attempt may follow in the same allocation."""
+    if attempts[-1].end.state is not JobState.FAILED:
+        return False
+    newest = attempts[-MOST_STARTS_WITHOUT_A_STEP:]
+    if len(newest) < MOST_STARTS_WITHOUT_A_STEP:
+        return True
+    return any(attempt.made_a_step for attempt in newest)

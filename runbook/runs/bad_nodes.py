@@ -15,6 +15,7 @@ from runbook.core.processes import user_name
 from runbook.core.table import Row
 from runbook.core.units import DAY_SECONDS, show_duration
 from runbook.jobs.schedulers import get_queue_scripts
+from runbook.next_job.decisions import BAD_NODE_SECONDS
 from runbook.params import Settings
 from runbook.plan_file.json_records import append_line
 from runbook.runs.messages import RunMessage
@@ -41,7 +42,7 @@ class FoundBy(StrEnum):
 
 LIFETIMES = {
     FoundBy.PREFLIGHT: 2 * DAY_SECONDS,
-    FoundBy.FAILURE: 7 * DAY_SECONDS,
+    FoundBy.FAILURE: BAD_NODE_SECONDS,
     FoundBy.SLOW_RANK: 1 * DAY_SECONDS,
     FoundBy.BIT_FLIP: 1 * DAY_SECONDS,
     FoundBy.CORRUPTION: 30 * DAY_SECONDS,

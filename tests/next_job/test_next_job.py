@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from suite.messages import containing, says
 
-from runbook.next_job.__main__ import main, may_start_again_here
-from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt
+from runbook.next_job.__main__ import main
+from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt, may_start_again_here
 from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.results.failures import kinds

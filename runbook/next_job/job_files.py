@@ -1,0 +1,64 @@
+"""The files of a job's attempt and of its run, from which the decision is made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.next_job.attempts import LOG_LINES
+
+ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
+"""The line with which each attempt begins, in both logs of a job."""
+TAIL_BYTES = 200_000
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files of an attempt, and of its run, on which the decision depends."""
+
+    folder: Path
+    events: Path
+    metrics: Path
+    tracker: Path | None
+    """File in which an upstream program records its newest checkpoint, or None for our trainer."""
+
+    @property
+    def name(self) -> str:
+        """The job's name as it appears in events."""
+        return self.folder.name
+
+    def nodes(self) -> list[str]:
+        """Return the nodes of the attempt, in the order of its ranks."""
+        return read_or_empty(self.folder / "hostfile").split()
+
+    def ranks_per_node(self) -> int:
+        """Return the number of ranks on each node."""
+        return int(read_or_empty(self.folder / "ranks_per_node").strip() or 1)
+
+    def log_lines(self) -> list[str]:
+        """Return the last lines of both logs since the attempt began."""
+        return [*_log_of_attempt(self.folder / "err"), *_log_of_attempt(self.folder / "out")]
+
+
+def _log_of_attempt(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            lines = stream.read().decode("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return []
+
+    for index in reversed(range(len(lines))):
+        if ATTEMPT_LINE.match(lines[index]):
+            return lines[index + 1 :][-LOG_LINES:]
+
+    return lines[-LOG_LINES:]
+
+
+def read_or_empty(path: Path) -> str:
+    """Return a file's text, or an empty text if there is no such file."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return ""

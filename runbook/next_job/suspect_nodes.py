@@ -1,0 +1,104 @@
+"""Which nodes spare nodes replace after a failed attempt.
+
+The evidence is, in this order: nodes on which a failed step does not end, the nodes of a pipeline
+stage whose ranks hung or were killed, and the nodes that the log or a killed rank names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from runbook.next_job.attempts import JobEvent, json_lines, nodes_called, split_by_attempt
+from runbook.next_job.decisions import Attempt
+from runbook.next_job.job_files import JobFiles, read_or_empty
+from runbook.next_job.stage_nodes import RankPlaces
+
+KILLED_TASKS = re.compile(
+    r"srun: error: (\S+): tasks? \S+: (?:Killed|Bus error|Segmentation fault|Out Of Memory)"
+)
+ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
+"""The line in which srun names a node whose tasks have ended."""
+
+
+def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
+    """Return the nodes that spare nodes should replace, judging by the most certain evidence."""
+    if (files.folder / "unended").exists():
+        nodes = files.nodes()
+        unended = unended_nodes(nodes, files.log_lines())
+        # If most nodes are slow to end, for example to free memory, none of them is to blame.
+        if unended and 2 * len(unended) <= len(nodes):
+            return unended
+
+    stage = suspect_stage(files, stages)
+    if not attempt.bad_nodes and stage and len(stage) <= spares:
+        return stage  # The log names no node, so any node of the stage may be to blame.
+    return suspect_nodes(files, attempt)
+
+
+def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
+    """Return the nodes to which the classifier, the watchdog, the starter or a killed rank points."""
+    nodes = files.nodes()
+    named = list(attempt.bad_nodes)
+    evidence_words = re.split(r"[^\w.-]+", attempt.evidence)
+    for word in evidence_words:
+        named += nodes_called(word.rstrip("."), nodes)
+    killed = read_or_empty(files.folder / "rank-signal").split()
+    if killed and killed[0].isdigit() and nodes:
+        node_index = int(killed[0]) // files.ranks_per_node()
+        named += nodes[node_index : node_index + 1]
+
+    return list(dict.fromkeys(named))
+
+
+def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
+    """Return the nodes on which a failed step did not end, because srun does not report its end.
+
+    >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
+    ['n2']
+    """
+    ended: set[str] = set()
+    for line in log_lines:
+        task_end = ENDED_TASKS.match(line)
+        if task_end:
+            ended.update(nodes_called(task_end[1], nodes))
+
+    return [node for node in nodes if node not in ended]
+
+
+def suspect_stage(files: JobFiles, stages: int) -> list[str]:
+    """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
+
+    It is unknown which of these nodes caused the failure. In all other cases, the result is empty.
+    """
+    slices = split_by_attempt(list(json_lines(files.events)), files.name)
+    events = slices[-1] if slices else []
+    places = RankPlaces(files.nodes(), files.ranks_per_node(), stages)
+    ranks = [*hung_ranks(events), *places.first_ranks(killed_nodes(files.log_lines()))]
+    return places.suspect_stage(ranks)
+
+
+def hung_ranks(events: Sequence[JobEvent]) -> list[int]:
+    """Return the ranks that hung, according to the watchdog."""
+    ranks = []
+    for event in events:
+        rank = event.get("rank")
+        if event.get("event") == "hang" and isinstance(rank, int):
+            ranks.append(rank)
+
+    return ranks
+
+
+def killed_nodes(log_lines: Sequence[str]) -> list[str]:
+    """Return the nodes whose tasks were killed by a signal, according to srun.
+
+    >>> killed_nodes(["srun: error: n2: tasks 8-15: Killed", "srun: error: n1: task 0: Terminated"])
+    ['n2']
+    """
+    nodes = []
+    for line in log_lines:
+        killed = KILLED_TASKS.match(line)
+        if killed:
+            nodes.append(killed[1])
+
+    return nodes
