@@ -1,4 +1,6 @@
-"""A small environment that is packed once: a virtual environment without pip, one module, one script."""
+"""A small environment that is packed once: a virtual environment without pip, with one module and
+one script.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ MODULE = "ANSWER = 42\n"
 
 
 def make_environment(folder: Path) -> Path:
-    """A virtual environment of this Python's installation with a module `answers` and a script."""
+    """A virtual environment of this Python's installation, with a module `answers` and a script."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
     packages = next((folder / "lib").glob("python3*/site-packages"))
     (packages / "answers.py").write_text(MODULE)
@@ -40,7 +42,7 @@ def make_package(folder: Path) -> Path:
 
 
 def ask(python: Path) -> Interpreter:
-    """What an interpreter says of itself."""
+    """Return what an interpreter reports about itself."""
     answered = subprocess.run(
         [str(python), "-c", QUESTION], capture_output=True, text=True, check=True
     )
@@ -49,7 +51,7 @@ def ask(python: Path) -> Interpreter:
 
 @contextlib.contextmanager
 def in_use(copy):
-    """Hold the lock that each rank of a training holds until it ends."""
+    """Hold the lock that each rank of a training run holds until it ends."""
     copy.parent.mkdir(parents=True, exist_ok=True)
     with lock_file(copy).open("a") as stream:
         fcntl.flock(stream, fcntl.LOCK_SH)
@@ -67,7 +69,7 @@ class Packed:
         self.folder = root / "shared" / "archives"
         self.disk = root / "disk"
         self.disk.mkdir()
-        # The installation counts as the node's own: packing it takes seconds.
+        # The installation counts as the node's own, because packing it takes seconds.
         real = ask(self.environment / "bin" / "python")
         self.interpreter = replace(real, base_prefix="/usr")
         self.manifest = self.pack()

@@ -1,4 +1,4 @@
-"""Archives whose programs complain a lot."""
+"""Archives whose programs print many errors."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ ENTRIES = 3000
 
 
 def write_failing_archive(path: Path) -> None:
-    """Write an archive of which tar can unpack one entry: the others lie in a folder that is a file."""
+    """Write an archive of which tar can unpack one entry; the others are in a folder that is a
+    file.
+    """
     with tarfile.open(path, "w") as archive:
         archive.addfile(tarfile.TarInfo("folder"), io.BytesIO())
         for number in range(ENTRIES):
             archive.addfile(tarfile.TarInfo(f"folder/{'long' * 10}{number}"), io.BytesIO())
-        # More than a pipe holds comes after the errors
+        # The errors are followed by more than a pipe can hold
         large = tarfile.TarInfo("large")
         large.size = 2**20
         archive.addfile(large, io.BytesIO(bytes(large.size)))

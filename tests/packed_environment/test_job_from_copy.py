@@ -1,4 +1,7 @@
-"""Jobs of this machine whose Python runs from a copy. Their trainer is a few lines: what is tried is the job."""
+"""Jobs on this machine whose Python runs from a copy.
+
+Their trainer is a few lines, because the job is tested.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ TRAINER = "import answers, runbook, sys\nprint(sys.prefix, answers.__file__, run
 
 
 def write_trainer(packed: Packed) -> None:
-    """Put a trainer into the package that says where it runs."""
+    """Put a trainer into the package that prints where it runs."""
     folder = packed.package / "runbook" / "training"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
@@ -44,7 +47,7 @@ def write_trainer(packed: Packed) -> None:
 
 
 class CopiedJob:
-    """A job of two ranks in a folder of its own."""
+    """A job of two ranks in a separate folder."""
 
     def __init__(self, packed: Packed, **jobs: object) -> None:
         model = Model(label="tiny", layers=4, hidden=128, heads=4, source="test")
@@ -65,7 +68,7 @@ class CopiedJob:
             origins={},
             project=PROJECT,
         )
-        spec = SimpleNamespace(  # what such a job reads of a plan
+        spec = SimpleNamespace(  # what such a job reads from a plan
             phase=PHASE,
             parallel=SimpleNamespace(world_size=2),
             limits=SimpleNamespace(process_group_timeout_seconds=600),
@@ -80,7 +83,7 @@ class CopiedJob:
         write_job(self.folder, replace(rendered, files=files))
 
     def run(self) -> int | None:
-        """Run the job to its end and return its exit code."""
+        """Run the job to completion, and return its exit code."""
         scheduler = LocalScheduler()
         scheduler.submit(self.folder)
         assert processes.wait_until(lambda: scheduler.state(self.folder).final, 120), self.err
@@ -108,13 +111,13 @@ def run_python(job: CopiedJob, *words: str, **environment: str) -> subprocess.Co
 
 
 def runs_from_copy(log: str, copy: Path) -> bool:
-    """Whether a log says that Python runs from this copy."""
+    """Return whether a log says that Python runs from this copy."""
     where = JobMessage.FROM_COPY.fill(copy=copy)
     return JobMessage.PYTHON_RUNS.fill(where=where) in log
 
 
 def runs_from_shared(log: str) -> bool:
-    """Whether a log says that Python runs from the shared environment."""
+    """Return whether a log says that Python runs from the shared environment."""
     where = JobMessage.FROM_SHARED.fill()
     return JobMessage.PYTHON_RUNS.fill(where=where) in log
 
@@ -198,7 +201,7 @@ def test_the_answer_of_the_node_is_kept_with_the_job(ready):
 
 
 def test_ranks_run_the_interpreter_that_was_packed(packed):
-    """Beside a python3.X that is the environment's, bin/ may have a python3 of another version."""
+    """Next to the environment's python3.X, bin/ may have a python3 of another version."""
     other = packed.environment / "bin" / "python3"
     other.unlink()
     other.write_text("#!/bin/sh\necho another version\n")
@@ -270,7 +273,7 @@ def test_a_rank_does_not_wait_again_for_a_node_whose_unpacking_hung(packed):
 
 
 def plant(packed: Packed, folder: Path) -> None:
-    """Make a copy that somebody else wrote: its Python says so."""
+    """Make a copy that somebody else wrote; its Python says so."""
     copy = folder / packed.manifest.name
     python = copy / packed.manifest.python
     python.parent.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The copy on a node: checked, made once, removed; and what a node does that cannot have one."""
+"""The copy on a node is checked, made once and removed; and what a node does if it cannot have one."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_python_runs_from_the_copy_alone(compression, request):
 
 
 def test_the_installation_is_found_in_the_copy_too(tmp_path):
-    """Packed whole, with the standard library of the Python that runs this test."""
+    """Packed completely, with the standard library of the Python that runs this test."""
     environment = make_environment(tmp_path / "venv")
     interpreter = ask(environment / "bin" / "python")
     if interpreter.base_is_on_nodes:
@@ -112,7 +112,7 @@ def test_ranks_that_start_at_once_unpack_once(packed):
 
 @pytest.fixture
 def brief_waits(monkeypatch):
-    """Deadlines of a lock that a test can wait for."""
+    """Lock timeouts short enough for a test."""
     monkeypatch.setattr(copy_lock, "IN_USE_SECONDS", 0.3, raising=False)
     monkeypatch.setattr(copy_lock, "MAKING_SECONDS", 0.3, raising=False)
 
@@ -158,7 +158,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """A folder of the test instead of the machine's memory."""
+    """A folder of the test, in place of the machine's memory."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
@@ -225,7 +225,10 @@ def test_files_are_room_too(packed, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path, monkeypatch):
-    """A real file system of 256 KiB, whose room is said to be more. Temporary files lie there, too."""
+    """A real file system of 256 KiB that claims to have more room.
+
+    Temporary files are in it, too.
+    """
     small = tmp_path / "small"
     small.mkdir()
     options = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(small)]
@@ -273,7 +276,7 @@ def test_a_folder_of_the_wrong_kind_is_named(packed, monkeypatch, kind, options,
 
 
 def test_a_link_that_somebody_else_may_turn_is_not_followed(packed, tmp_path):
-    """In /tmp anybody may make a link with the name of this user's folder."""
+    """In /tmp anybody can create a link with the name of this user's folder."""
     target = tmp_path / "elsewhere"
     target.mkdir()
     copies_folder(str(packed.disk)).symlink_to(target)
@@ -307,7 +310,7 @@ def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
 
 @pytest.fixture
 def comparisons(monkeypatch):
-    """Each comparison of the shared environment with what was packed."""
+    """Every comparison of the shared environment with what was packed."""
     monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
     seen = []
     compare = node_copy.shared_is_unchanged

@@ -1,4 +1,6 @@
-"""An environment that is small to pack and can train: packages stay where they are, as those of an editable install do."""
+"""An environment that is small to pack but can train: packages stay in place, like those of an
+editable install.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A project of two runs and one site, small enough to read."""
+"""A project with two runs and one site, small enough to read."""
 
 from pathlib import Path
 
@@ -88,7 +88,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(project: Path):
-    """Writes a run file into params/ and gives back its name."""
+    """Write a run file into params/, and return its name."""
 
     def write(text: str | bytes, name: str = "mine") -> str:
         path = project / "params" / f"{name}.yaml"

@@ -1,4 +1,6 @@
-"""Everything wrong is said at once: the key, the value, where it stands, the rule, the nearest right name."""
+"""All problems are reported at once: the key, the value, its place, the rule, and the nearest valid
+name.
+"""
 
 from pathlib import Path
 
@@ -73,7 +75,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ),
     )
     for problem, rule in zip(error.problems, rules, strict=True):
-        # The words about ranges and types are pydantic's.
+        # The texts about ranges and types are pydantic's.
         assert rule is None or has_rule(problem, rule.message, **rule.values), problem
     assert is_value(error.problems[4].rule, containing("greater", 0))
     assert is_value(error.problems[6].rule, containing("integer", "fractional"))

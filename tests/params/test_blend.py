@@ -1,4 +1,6 @@
-"""Several texts with weights: what a run file may say of them, and what a person reads who mistypes one."""
+"""Several texts with weights: what a run file may contain, and what a user reads after a typing
+error.
+"""
 
 from pathlib import Path
 

@@ -1,4 +1,6 @@
-"""Site local-gpu on machines with GPUs, as stubs of nvidia-smi and rocm-smi show them; site local on the same ones."""
+"""The site local-gpu on machines with GPUs, as shown by stubs of nvidia-smi and rocm-smi; the site
+local on the same machines.
+"""
 
 import json
 import shlex
@@ -25,7 +27,9 @@ MI300X = "AMD Instinct MI300X OAM"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Makes this machine one with these GPUs: programs that answer the one question they are asked, on PATH alone."""
+    """Give this machine these GPUs: the only programs on the PATH answer the one question that they
+    are asked.
+    """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
     place = tmp_path / "bin"
@@ -84,7 +88,7 @@ def test_n_gpus_are_planned_for_one_process_each(machine, number):
         assert f"WORLD_SIZE={number} " in job.script
         assert (
             "VISIBLE_DEVICES" not in job.script
-        )  # each rank sees them all and takes the one of its local rank
+        )  # each rank sees all of them, and takes the one of its local rank
     assert asdict(content.computes_on) == {
         "device": H100,
         "devices_per_node": number,

@@ -1,4 +1,6 @@
-"""Layers win in order, exclusive keys clear one another, and each value keeps its chain of origins."""
+"""Layers take precedence in order, exclusive keys clear each other, and each value keeps its chain
+of origins.
+"""
 
 from pathlib import Path
 
@@ -164,7 +166,7 @@ def test_a_path_names_a_run_too(project: Path, tmp_path: Path, monkeypatch):
 def test_a_files_own_project_wins_over_the_folder_we_stand_in(project: Path):
     assert (
         load(str(project / "params" / "toy.yaml")).project == project
-    )  # the test stands in the clone
+    )  # the test runs in the clone
 
 
 def test_project_root_is_the_nearest_folder_above(project: Path, tmp_path: Path):

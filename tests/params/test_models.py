@@ -1,4 +1,4 @@
-"""Every shape in the catalogue has the parameters that its source, or its layers, say."""
+"""Every shape in the catalogue has the parameter count that its source, or its layers, give."""
 
 from pathlib import Path
 

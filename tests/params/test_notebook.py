@@ -1,4 +1,4 @@
-"""However a notebook's parameters cell was filled, the same choice gives the same run."""
+"""The same choice gives the same run, however a notebook's parameters cell was filled."""
 
 import json
 import shlex
@@ -22,12 +22,14 @@ from runbook.params.secrets import mask
 
 
 def cell(**given):
-    """The parameters cell's names after papermill injected `given`."""
+    """The parameters cell's names after papermill has injected `given`."""
     return {**PARAMETERS, **given}
 
 
 def as_papermill_injects(path: Path):
-    """What `papermill -f` writes into the cell, read independently of our own code path: text keys, YAML 1.1 values."""
+    """Return what `papermill -f` writes into the cell, read without our own code: text keys, YAML
+    1.1 values.
+    """
 
     def keys(value):
         if isinstance(value, dict):
@@ -97,7 +99,7 @@ def test_what_is_given_in_the_notebook_wins_over_the_file(project: Path):
     )
     assert (settings.site.site, settings.model.label) == ("big", "13B")
     assert (settings.run.training.iterations, settings.run.training.tokens) == (10, 0)
-    assert settings.run.training.learning_rate == 3e-4  # papermill's -y leaves it text
+    assert settings.run.training.learning_rate == 3e-4  # papermill's -y leaves it as text
     origin = Origin("notebook", "notebook model", "13b")
     assert settings.parameters()["model"]["origin"] == str(origin)
 
@@ -117,7 +119,7 @@ def test_a_file_with_one_section_replaced_by_hand(project: Path):
     assert settings.run.training.iterations == 7
     assert (
         settings.run.training.global_batch == 64
-    )  # the file's own, since the rest of the section still holds
+    )  # the file's own value, because the rest of the section is unchanged
     assert settings.origins["parallel.tensor"][-1].layer == "run file"
 
 

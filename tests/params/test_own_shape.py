@@ -1,4 +1,6 @@
-"""training.shape: the knobs NUM_LAYERS, HIDDEN_SIZE, NUM_ATTENTION_HEADS of the documents, on any model."""
+"""training.shape: the variables NUM_LAYERS, HIDDEN_SIZE, NUM_ATTENTION_HEADS of the documents, for
+any model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The same through stock papermill: a real kernel, a real injected cell."""
+"""The same with stock papermill: a real kernel, and a really injected cell."""
 
 import json
 import logging
@@ -15,7 +15,10 @@ pytestmark = pytest.mark.notebooks
 
 @pytest.fixture
 def execute(project: Path, monkeypatch):
-    """Runs a notebook of two cells by papermill's command and gives back what `bind` made of it, or its error."""
+    """Run a notebook of two cells with papermill's command.
+
+    Return what `bind` made of it, or its error.
+    """
     nbformat = pytest.importorskip("nbformat")
     cli = pytest.importorskip("papermill.cli", exc_type=ImportError)
     from click.testing import CliRunner
@@ -57,7 +60,7 @@ def test_p_and_f_and_load_are_equal(project: Path, execute, caplog):
     settings = load("toy", project=project)
     assert execute("-p", "run", "toy") == [settings.as_yaml(), settings.parameters()]
     assert execute("-f", "params/toy.yaml") == [settings.as_yaml(), settings.parameters()]
-    assert "unknown parameter" not in caplog.text  # papermill knew every name it was given
+    assert "unknown parameter" not in caplog.text  # papermill knew every name that it was given
 
 
 def test_two_runs_mixed_and_unknown_names_stop_the_notebook(execute):

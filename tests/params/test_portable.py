@@ -1,4 +1,6 @@
-"""What papermill's YAML 1.1 reads otherwise is found, and the remedy is read the same by both."""
+"""Values that papermill's YAML 1.1 reads differently are found, and both versions read the remedy
+in the same way.
+"""
 
 import re
 

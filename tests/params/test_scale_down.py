@@ -1,4 +1,6 @@
-"""A run file of a cluster on a small machine: only what cannot be there changes, and each change is told."""
+"""A cluster's run file on a small machine: only what is impossible there changes, and each change
+is reported.
+"""
 
 import shutil
 from pathlib import Path
@@ -28,7 +30,7 @@ def test_nothing_changes_at_home(name):
 
 
 def change(value: object, reason: str) -> str:
-    """Return what is said of a value that does not fit the local site."""
+    """Return the message about a value that does not fit the local site."""
     return ParamsMessage.SCALED_DOWN.fill(value=value, site="local", reason=reason)
 
 

@@ -42,11 +42,11 @@ AFTER_A_NAME = [
     ("--token ", "0a1b2c3d" * 4),
     ("https://ada:", "pass-word1@git.acme.io/x"),
 ]
-"""Values that only their names give away."""
+"""Values that only their names reveal as secrets."""
 
 
 def looks_like_a_secret(error: BaseException, where: str) -> bool:
-    """Whether a secret was found at this place."""
+    """Return whether a secret was found at this place."""
     assert isinstance(error, InvalidParams)
     rules = {(problem.where, problem.rule.message) for problem in error.problems}
     return (where, ParamsMessage.LOOKS_LIKE_A_SECRET) in rules

@@ -1,4 +1,4 @@
-"""Settings hand out values, jobs and fingerprint material; `why` tells where a value came from."""
+"""Settings provide values, jobs and fingerprint inputs; `why` tells where a value came from."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The parameter files of the clone: whole, portable, and with the published counts."""
+"""The parameter files of the clone: complete, portable, and with the published counts."""
 
 import hashlib
 from pathlib import Path
@@ -14,7 +14,7 @@ MODELS = read_models(CLONE)
 
 
 def count(name: str, tensor: int = 1) -> int:
-    """Parameters by hand: blocks, last norm, padded vocabulary, positions."""
+    """Parameters counted by hand: blocks, last norm, padded vocabulary, positions."""
     model = MODELS.get(name)
     padded = -(-model.vocabulary // (128 * tensor)) * 128 * tensor
     hidden = model.hidden
@@ -88,7 +88,7 @@ def test_the_shipped_corpus_lies_where_its_entry_says():
 def test_every_run_file_is_whole_portable_and_equal_in_all_three_ways(name):
     settings = load(name, project=CLONE, portable=True)
     injected = read_as_papermill((CLONE / "params" / f"{name}.yaml").read_text())
-    assert set(injected) <= set(PARAMETERS)  # papermill warns of others
+    assert set(injected) <= set(PARAMETERS)  # papermill warns about others
     by_file = bind({**PARAMETERS, **injected}, project=CLONE)
     assert (by_file.as_yaml(), by_file.parameters()) == (settings.as_yaml(), settings.parameters())
 

@@ -1,4 +1,6 @@
-"""Values that nobody has a default for: all listed at once, or marked in capitals where a person asks for it."""
+"""Values without a default: all are listed at once, or marked in capitals if the user asks for
+that.
+"""
 
 from pathlib import Path
 

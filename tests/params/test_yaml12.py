@@ -1,4 +1,4 @@
-"""YAML is read by 1.2 core rules, and every fault has a line and column."""
+"""YAML is read by the core rules of 1.2, and every fault has a line and a column."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Run folders in a temporary place and a scheduler that only remembers."""
+"""Run folders in a temporary place, and a scheduler that only records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A recorded run of 24 steps, stopped once and resumed, in which each slow step has another reason."""
+"""A recorded run of 24 steps, stopped once and resumed. Each slow step has a different reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toy_run import open_run
 
-SLOW = {1: 3.0, 10: 5.0, 19: 3.5, 22: 4.0}  # seconds of the step; others take 1
+SLOW = {1: 3.0, 10: 5.0, 19: 3.5, 22: 4.0}  # seconds of the step; other steps take 1
 WORDS = (
     "model=small",
     "training.iterations=24",
@@ -19,11 +19,11 @@ BEFORE = {
     7: 60.0,
     13: 5.0,
     16: 1.5,
-}  # seconds between the step before and this one: restart, save, evaluation
+}  # seconds between the previous step and this one: restart, save, evaluation
 
 
 def write_recorded_run(runs: Path) -> Path:
-    """The folder of run `local`, and `local--again` next to it with the same steps."""
+    """The folder of the run `local`, and next to it `local--again` with the same steps."""
     folder = open_run("04-training", *WORDS, runs=runs, ready=False).folder
     (folder / "records" / "04-training.json").unlink()  # nothing was executed
     steps = []

@@ -1,4 +1,6 @@
-"""Nodes that were found bad: kept with evidence, left out of the next job, expired and forgiven."""
+"""Nodes that are known to be bad: recorded with evidence, excluded from the next job, expired and
+forgiven.
+"""
 
 from __future__ import annotations
 

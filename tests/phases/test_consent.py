@@ -1,4 +1,6 @@
-"""Commands in a run file: shown by check, plan and doctor, and started only where this person allowed them."""
+"""Commands in a run file: shown by check, plan and doctor, and started only if this user has
+allowed them.
+"""
 
 from __future__ import annotations
 

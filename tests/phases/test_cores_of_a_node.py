@@ -1,4 +1,4 @@
-"""The probe of a node's cores: what a moment's disturbance may not look like."""
+"""The probe of a node's cores: what a short disturbance must not look like."""
 
 import os
 

@@ -1,4 +1,6 @@
-"""While a training runs, its own curve says where the loss will end, and the logbook notes when that leaves the seal."""
+"""During a training run, its own curve forecasts the final loss, and the logbook notes when that
+leaves the seal.
+"""
 
 from __future__ import annotations
 

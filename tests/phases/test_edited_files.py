@@ -1,4 +1,4 @@
-"""Files of a run that somebody edited, and numbers that are none: a clear refusal or a line passed over, no traceback."""
+"""Edited files of a run, and invalid numbers: a clear refusal or a skipped line, and no traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""06-evaluation: what is scored, what it comes to, and that nothing is scored twice."""
+"""06-evaluation: what is scored, the resulting scores, and that nothing is scored twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 def write_tokens(prefix, documents):
-    """PREFIX.bin and .idx as Megatron has them."""
+    """PREFIX.bin and .idx in Megatron's format."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     prefix.with_name(f"{prefix.name}.bin").write_bytes(
         numpy.concatenate(documents).astype("<u2").tobytes()
@@ -44,7 +44,7 @@ def write_tokens(prefix, documents):
 
 @pytest.fixture
 def opened(runs):
-    """The local run with 40 documents, of which the split holds the last two out."""
+    """The local run with 40 documents, of which the split holds out the last two."""
     opened = open_run("06-evaluation", runs=runs)
     (prefix,) = opened.plan.data.train
     words = [
@@ -58,7 +58,9 @@ def opened(runs):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """What the trainer was asked; it finds every token of trained weights twice as likely as that of first ones."""
+    """Record the requests to the trainer, which finds tokens twice as likely with trained weights
+    as with initial ones.
+    """
     requests = []
 
     def answer(command, folder, phase, request, processes=1):
@@ -119,7 +121,7 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         bits["before"] * math.log(2) / math.log(1000)
     )
     pairs = rows[ALL_PAIRS, RIGHT_SHARE]
-    assert pairs["samples"] == 200 and pairs["after"] == 0  # as likely is not likelier
+    assert pairs["samples"] == 200 and pairs["after"] == 0  # equally likely is not more likely
     assert sum(row["samples"] for (_, measure), row in rows.items() if measure == PHENOMENON) == 200
     evaluation.measure(opened)
     assert len(asked) == 1

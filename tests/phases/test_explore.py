@@ -1,4 +1,4 @@
-"""`runbook.open`: the page's examples, a fresh kernel, and what a person reads when something is not there."""
+"""`runbook.open`: the page's examples, a fresh kernel, and the messages about what does not exist."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_later_step_that_was_done_again_counts_once_and_both_can_be_slow(here)
 
 
 def test_an_even_straggler_does_not_explain_a_slow_step():
-    """It is in the median step already."""
+    """It is already part of the median step."""
     steps = [Step(n, 2.0 if n == 8 else 1.0, loss=3.0, time=100.0 + n) for n in range(1, 13)]
     ranks = tuple(RankTimes(n, 1, 0, [0.1, 0.9]) for n in range(1, 13))
     (row,) = slow_steps_table(History(tuple(steps), rank_times=ranks), count=1)
@@ -179,13 +179,14 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
     for show in (analysis.show_step_parts, gap.show_gap):
         view = show(open_phase)
         assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
-        # Where this machine is slow just now, the plan expects a slower step than the recorded one: no gap to explain.
+        # If this machine is slow at the moment, the plan expects a slower step than the recorded
+        # one, so there is no gap to explain.
         assert len(view.tables[0].to_frame()) > 0 or show is gap.show_gap
         assert view._repr_html_().count("<svg") == 1
         said = repr(view)
         assert view[0][1] in said and view.tables[0].title in said
         capsys.readouterr()
-        view._ipython_display_()  # outside of a notebook: the words alone
+        view._ipython_display_()  # outside a notebook: only the text
         assert [line in capsys.readouterr().out for line in said.splitlines()[:1]] == [True]
     sizes = plan.show_sizes(open_phase)
     assert sizes.tables[0].as_html().startswith("<div") and "<math" in sizes._repr_html_()
@@ -200,4 +201,4 @@ def test_without_pandas_the_extra_is_named(here, monkeypatch):
     with pytest.raises(ModuleNotFoundError) as error:
         runbook.open("local").history  # noqa: B018
     assert str(error.value) == CoreMessage.NEEDS_PANDAS.fill(error="No module named 'pandas'")
-    assert error.value.name == "pandas"  # by which the command line names the extra
+    assert error.value.name == "pandas"  # the name of the extra on the command line

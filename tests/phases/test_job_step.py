@@ -1,4 +1,4 @@
-"""Launching a job: what each action of a step is called for, and in which order."""
+"""Launching a job: the purpose and the order of a step's actions."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_a_finished_step_asks_no_gate(training, calls):
 
 
 def test_what_a_job_trains_is_unknown_to_its_launch():
-    """A launch reads parameters, plan and records through the step's own actions only."""
+    """A launch reads parameters, plan and records only through the step's own actions."""
     tree = ast.parse(inspect.getsource(job_steps))
     modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     ours = {module for module in modules if module.startswith("runbook.")}

@@ -223,12 +223,12 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
 
 
 def seconds_of(rungs: tuple[PlannedRung, ...]) -> float:
-    """Planned time of some rungs, with their starts."""
+    """The planned time of some rungs, including start-up."""
     return sum(rung.seconds + rung.start_seconds for rung in rungs)
 
 
 def timed(planned: PlannedRung, pace: float) -> PlannedRung:
-    """A trained rung that took this many times its plan."""
+    """A trained rung that took this many times its planned time."""
     return replace(planned, measured_seconds=pace * seconds_of((planned,)))
 
 
@@ -302,7 +302,7 @@ def test_the_slower_of_the_newest_and_all_rungs_sets_the_pace():
 
 
 class SimulatedRungs:
-    """Rungs that take a multiple of their planned time on a clock of their own, and train nothing."""
+    """Rungs that take a multiple of their planned time on a simulated clock, and train nothing."""
 
     def __init__(self, monkeypatch, pace: float) -> None:
         self.pace = pace

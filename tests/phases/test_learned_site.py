@@ -1,4 +1,4 @@
-"""What a climb of the ladder teaches about a site, written into its file."""
+"""What a preflight learns about a site, written into the site's file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GPU = {"name": "NVIDIA H100 80GB HBM3", "total": 79 * GIB + 7, "free": 78 * GIB}
 
 
 def node(address: str, cores: int, num_gpus: int = 0) -> dict[str, dict[str, object]]:
-    """Facts of one node, as node_checks writes them."""
+    """Facts of one node, in the form that node_checks writes."""
     interfaces = {"lo": {"address": "127.0.0.1"}, "eth0": {"address": address}}
     return {
         "hosts": {

@@ -1,4 +1,6 @@
-"""The plan shows the forecast final loss: by the ladder where one was trained, else by the published law with its source."""
+"""The plan shows the forecast final loss, from the ladder if one was trained, and otherwise from
+the published law with its source.
+"""
 
 import csv
 import math
@@ -41,7 +43,7 @@ def test_the_best_size_has_the_least_loss_at_its_compute():
     for ratio in (0.9, 1.1):
         other = published_law.published_loss(size * ratio, tokens / ratio).loss
         assert other > best
-    # Chinchilla itself: 70 B parameters and 1.4 T tokens were about 20 tokens a parameter.
+    # Chinchilla itself, with 70 B parameters and 1.4 T tokens, had about 20 tokens per parameter.
     size, tokens = published_law.best_size(70e9, 1.4e12)
     assert 10 < tokens / size < 40
 

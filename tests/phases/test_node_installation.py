@@ -1,4 +1,4 @@
-"""What a node says about its Python, its packages' sources and the libraries of torch."""
+"""A node's report about its Python, the sources of its packages, and torch's libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runbook.node_checks.torch_child import look_at_torch
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A checkout on the path of imports, which is what an editable installation is."""
+    """A checkout on the import path, as with an editable installation."""
     folder = tmp_path / "checkout" / "flash_attn"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("VALUE = 1\n")
@@ -25,7 +25,7 @@ def package(tmp_path, monkeypatch):
 
 
 def checksum() -> str:
-    """The check sum of the checkout, as a node reports it."""
+    """Return the checksum of the checkout, as a node reports it."""
     source = installation.look_at_sources()["flash-attn"]
     assert isinstance(source, dict)
     return str(source["checksum"])
@@ -123,7 +123,7 @@ done
 
 
 def program_on_path(script: str, tmp_path: Path, monkeypatch) -> dict[str, object]:
-    """What is told about a `python` that stands in front of this one on PATH."""
+    """Return the message about a `python` that precedes this one on PATH."""
     path = tmp_path / "python"
     path.write_text(script)
     path.chmod(0o755)
@@ -170,7 +170,7 @@ def test_two_programs_that_hang_take_no_longer_than_one(tmp_path, monkeypatch):
 
 
 def compiled_library(path: Path, content: str) -> Path:
-    """A library of C with this text in it."""
+    """A C library with this text in it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     source = path.with_suffix(".c")
     source.write_text(f'const char text[] = "\\0{content}";\n')
@@ -218,7 +218,7 @@ print('%s')
 
 
 def look_with_child(tmp_path: Path, monkeypatch, second_seconds: float, limit: float) -> dict:
-    """A node's answer, where a child needs three seconds to import torch with LD_LIBRARY_PATH."""
+    """A node's answer if a child needs three seconds to import torch with LD_LIBRARY_PATH."""
     library = tmp_path / "libc10.so"
     library.write_bytes(b"\0")
     (tmp_path / "slow_child.py").write_text(CHILD % (second_seconds, LOADED % library))

@@ -1,4 +1,6 @@
-"""Several texts become token files under one plan; those made elsewhere are put where the plan reads them."""
+"""Several texts become token files under one plan; those made elsewhere are placed where the plan
+reads them.
+"""
 
 from __future__ import annotations
 
@@ -191,7 +193,7 @@ YOUNGER = (
     "data.source_key",
     "data.fix_text",
 )
-"""Keys that came after there were fingerprints."""
+"""Keys that are newer than fingerprints."""
 
 
 def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):

@@ -1,4 +1,4 @@
-"""What a smoke test measured is found again by later plans, and changes none that was already made."""
+"""Later plans find what a smoke test measured, and no existing plan changes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runbook.runs import this_machine
 
 @pytest.fixture
 def smoke(runs):
-    """A toy smoke test whose steps took 0.5 s each, kept as a calibration."""
+    """A toy smoke test whose steps took 0.5 s each, stored as a calibration."""
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 6, seconds=0.5))
     kept = this_machine.keep_calibration(

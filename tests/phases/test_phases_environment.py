@@ -1,4 +1,6 @@
-"""Setting a machine up, for real: clone, virtual environment, squashed file, stale lock; and what a probe finds."""
+"""A real set-up of a machine: clone, virtual environment, squashed file, stale lock; and the
+results of a probe.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsi
 
 
 def repository(folder: Path) -> str:
-    """A repository with one file; its commit."""
+    """Create a repository with one file. Return its commit."""
     shell.run(["git", "init", "-q", str(folder)])
     (folder / "pretrain_gpt.py").write_text("print('hello')\n")
     shell.run([*GIT, str(folder), "add", "."])
@@ -45,7 +47,7 @@ def repository(folder: Path) -> str:
 
 
 def site_of(tmp_path: Path, *steps: Preparation, commit: str = "") -> params.Settings:
-    """The local run on a site that has these steps, and a checkout where a commit is given."""
+    """The local run on a site with these steps, and with a checkout if a commit is given."""
     stage = tmp_path / "the stage"
     words = [*TOY, f"jobs.stage={stage}", *(["training.framework=megatron-lm"] if commit else [])]
     settings = params.load("local", set_words=words, project=PROJECT)
@@ -96,7 +98,7 @@ def test_a_machine_is_set_up_once_and_verified_afterwards(tmp_path):
     (stage / "venv" / "bin" / "python3").unlink()
     assert [one["state"] for one in setting_up.set_up(settings, folder)][
         2
-    ] == "done"  # what is gone is made again
+    ] == "done"  # whatever is missing is made again
 
 
 def with_image(settings: params.Settings, image: str) -> params.Settings:
@@ -218,7 +220,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
 
 @pytest.mark.training
 def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(tmp_path):
-    """Started by the local scheduler in the trainer's place: real processes, gloo, a real file."""
+    """The local scheduler starts it in place of the trainer: real processes, gloo, a real file."""
     settings = params.load("local", set_words=TOY, project=PROJECT)
     result = climb(settings, make_plan(settings), tmp_path, [], print)
     assert [rung.name for rung in result.rungs] == [
@@ -248,7 +250,7 @@ def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(
 
 
 def made_facts(**changes: object) -> dict[str, object]:
-    """What a rank on a GPU node would say."""
+    """The answer of a rank on a GPU node."""
     device = {"name": "GPU", "free": 79 << 30, "total": 80 << 30}
     return {
         "rank": 0,
@@ -409,7 +411,7 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
         and "TiB wanted" in space.value
     )
     wanted = 2**40 * float(re.search(r"([\d.]+) TiB wanted", space.value)[1])
-    # Two trainings' checkpoints, the token files, and the 895 GB of text.
+    # The checkpoints of two training runs, the token files, and the 895 GB of text.
     plan = make_plan(settings)
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     assert wanted == pytest.approx(checkpoints + plan.data.estimated_bytes + 895e9, rel=0.002)

@@ -1,4 +1,4 @@
-"""`runbook plan --predict` and `--search`: what a terminal and a program read."""
+"""`runbook plan --predict` and `--search`: the output for a terminal and for a program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A long job is submitted once, found again, resumed where it stopped, and never mixed with another."""
+"""A long job is submitted once, found again, resumed where it stopped, and never confused with
+another.
+"""
 
 from __future__ import annotations
 
@@ -112,7 +114,7 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
     open_phase, queue
 ):
-    """Its outputs would be taken for those of the new values."""
+    """Otherwise its outputs would be mistaken for those of the new values."""
     launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
@@ -159,7 +161,7 @@ def saved_at(open_phase, iteration: int) -> None:
 
 
 def replanned(open_phase, queue, *words: str):
-    """Launch what somebody changed after the first jobs, and give the run's history folders."""
+    """Launch what was changed after the first jobs. Return the run's history folders."""
     queue.states["04-training"] = JobState.STOPPED
     (open_phase.folder / "run.yaml").unlink()
     launch_jobs(open_run(PHASE, *words, runs=open_phase.folder.parent))
@@ -246,7 +248,7 @@ def test_a_training_that_an_older_program_began_can_be_prolonged_once_it_was_res
     launch_jobs(open_phase)
     saved_at(open_phase, 4)
     started = train_step(open_phase.run, PHASE).started_path
-    started.write_text(started.read_text().partition("\n")[0])  # as it was written then
+    started.write_text(started.read_text().partition("\n")[0])  # as it was written at the time
     queue.states["04-training"] = JobState.STOPPED
     launch_jobs(open_phase)
     queue.states["04-training-2"] = JobState.STOPPED
@@ -280,7 +282,7 @@ def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkey
 def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
     open_phase, queue, capsys, monkeypatch
 ):
-    """Six jobs of one step each come to the end; the same number without a step does not."""
+    """Six jobs with one step each reach the end; the same number of jobs without a step does not."""
     queue.after_submit = JobState.STOPPED
     done = iter(range(1, 7))
 
@@ -414,7 +416,7 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
 
 
 def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs, queue, capsys):
-    """In JupyterLab the next cell runs after one that failed."""
+    """In JupyterLab the next cell runs even after one that failed."""
     open_phase = open_run(PHASE, runs=runs, ready=False)
     with refuses(RecordError, PhaseMessage.CHECKS_FAILED, number_of_failures=2, number_of_checks=2):
         training.check_ready(open_phase)
@@ -460,7 +462,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
 
 
 def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
-    """They may be terabytes; one that lost bytes since is noticed all the same."""
+    """They may be terabytes. Still, a file that has lost bytes is noticed."""
     training.check_ready(open_phase)
     monkeypatch.setattr(step, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
     training.launch(open_phase)
@@ -588,7 +590,7 @@ def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, q
 
 
 def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase, runs, monkeypatch):
-    """Its record would be set aside under the notebook that writes it."""
+    """Its record would be moved aside under the notebook that writes it."""
     record = open_phase.folder / "records" / "04-training.json"
     before = record.read_bytes()
     with hold(open_phase.folder, "runbook run local"):
@@ -613,7 +615,7 @@ def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(ope
 
 
 def finish_training(open_phase, queue) -> Path:
-    """A finished, watched training; its newest checkpoint."""
+    """A finished, watched training run. Return its newest checkpoint."""
     launch_jobs(open_phase)
     write_metrics(open_phase, 6)
     (open_phase.folder / "samples.jsonl").write_text('{"iteration": 6, "text": "a"}\n')
@@ -626,7 +628,7 @@ def finish_training(open_phase, queue) -> Path:
 
 
 def forge(path: Path) -> None:
-    """Change a file, and keep its size."""
+    """Change a file without changing its size."""
     text = path.read_text()
     path.write_text(text[:-3] + "0" + text[-2:])
 

@@ -1,4 +1,6 @@
-"""Copies of the masters to step through: they name their run, are never overwritten, and are no records."""
+"""Copies of the masters to step through: they name their run, are never overwritten, and are not
+records.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 
 def parameters(notebook: Path) -> dict[str, str]:
-    """The values of a notebook's parameters cell, as they are written."""
+    """Return the values of a notebook's parameters cell, as written."""
     (cell,) = [cell for cell in read_master(notebook) if cell.is_parameters]
     lines = [line.partition("  #")[0].partition(" = ") for line in cell.source.splitlines()]
     return {name.partition(":")[0]: value for name, _, value in lines}

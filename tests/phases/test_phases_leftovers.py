@@ -1,4 +1,4 @@
-"""What a killed writer left is removed by the next run; what somebody is writing is not."""
+"""The next run removes what a killed writer has left, but not what somebody is writing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was given to a run by hand once is not asked for again, and never mixed with another run."""
+"""Values given to a run by hand need not be given again, and are never applied to another run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GIVEN = {
 
 @pytest.fixture
 def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
-    """A project of one's own, whose files may be changed."""
+    """A separate project whose files may be changed."""
     root = tmp_path / "project"
     for name in ("params", "notebooks"):
         shutil.copytree(PROJECT / name, root / name)
@@ -46,7 +46,7 @@ def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch) -> Path:
-    """A working folder outside of any project, as that of a kernel which papermill started there."""
+    """A working folder outside any project, like that of a kernel that papermill started there."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -165,7 +165,10 @@ def test_a_site_given_by_hand_rehearses_again_as_it_did(project):
 
 @pytest.fixture
 def executed(monkeypatch) -> list[tuple[str, Any]]:
-    """The phases that `runbook run` would execute, each with its settings; no notebook is."""
+    """Return the phases that `runbook run` would execute, with their settings.
+
+    No notebook is executed.
+    """
     seen: list[tuple[str, Any]] = []
 
     def run_phase(request, settings, plan, folder, phase, say):

@@ -1,4 +1,6 @@
-"""The smaller parts of the phases: parameters of a folder, machine, events, samples, the order of phases."""
+"""Smaller parts of the phases: a folder's parameters, the machine, events, samples, the order of
+phases.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,7 @@ def test_every_other_value_is_named_with_what_it_was_and_is(runs):
 
 
 def test_a_key_that_is_younger_than_the_folder_counts_only_where_it_was_chosen(runs):
-    """An update of the program may bring new keys; the run goes on as long as nobody set one."""
+    """An update of the program may bring new keys; the run continues as long as nobody has set one."""
     folder = folder_of(runs)
     text = (folder / "run.yaml").read_text()
     lines = [line for line in text.splitlines() if "dropout:" not in line and " seed:" not in line]
@@ -249,11 +251,11 @@ def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):
         (
             "jobs.training.walltime=00:10:00",
             {"00-plan"},
-        ),  # the plan counts the jobs that a training takes
+        ),  # the plan counts the jobs that a training run takes
     ],
 )
 def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
-    """The phases that follow depend on what the changed one makes, not on the value itself."""
+    """The following phases depend on what the changed one makes, not on the value itself."""
     open_phase = open_run("00-plan", runs=runs)
     settings = settings_of(word)
     plan = make_plan(settings, this_machine.measure_machine(settings.site))
@@ -316,7 +318,7 @@ def dated(path: Path) -> dict:
 
 
 def replace_unnoticed(path: Path, content: bytes) -> None:
-    """Put other content in a file's place and leave its size and date as they were."""
+    """Replace a file's content, and keep its size and date."""
     before = path.stat()
     path.write_bytes(content)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))

@@ -1,4 +1,7 @@
-"""On a cluster a layout is rehearsed before its first job; only the trainer's own process is faked here."""
+"""On a cluster a layout is rehearsed before its first job.
+
+Only the trainer's own process is faked here.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +105,7 @@ def test_a_layout_is_rehearsed_before_its_first_job_and_never_again(runs, queue,
     assert [len(trainer.ranks), len(queue.calls), verdict(later)] == [2, 2, "pass"]
     fullest = PhaseMessage.FULLEST_STAGE.fill(stage=1, gibibytes="2 of 75.2")
     assert recorded(later).value == fullest
-    launch_jobs(open_run(FULL, *CLUSTER, runs=runs))  # of another batch, and so another layout
+    launch_jobs(open_run(FULL, *CLUSTER, runs=runs))  # with another batch, and thus another layout
     assert len(trainer.ranks) == 4
     assert len(list((later.folder / "rehearsals").iterdir())) == 2
 
@@ -173,7 +176,7 @@ def test_with_a_name_nothing_is_rehearsed(runs, queue, trainer):
     assert [trainer.ranks, len(queue.calls)] == [[], 1]
     assert recorded(open_phase).value.startswith("not done; waived by A. Person (account ")
     assert redacted_copy.private_words(open_phase.folder)["A. Person"] == "user"
-    (open_phase.folder / "events.jsonl").unlink()  # else its name is known from there
+    (open_phase.folder / "events.jsonl").unlink()  # otherwise its name is known from there
     assert redacted_copy.private_words(open_phase.folder)["A. Person"] == "user"
 
 

@@ -1,4 +1,4 @@
-"""After a job's end: what is started again, what is not, and why."""
+"""After the end of a job: what is started again, what is not, and why."""
 
 from __future__ import annotations
 
@@ -189,7 +189,8 @@ def test_a_kill_is_told_as_such_whatever_the_others_say(job):
     assert attempt.end == JobEnd(JobState.FAILED, 1, 9, EndCause.KILLED)
 
 
-# Slurm 22.05.8: node2 had lost its power in the job before and was back since a moment. srun ended with 233.
+# Slurm 22.05.8: node2 had lost power in the previous job and had just come back. srun ended with
+# 233.
 LAUNCH_WITHOUT_NODE = """\
 srun: error: Task launch for StepId=3.0 failed on node node2: Communication connection failure
 srun: error: Application launch failed: Communication connection failure

@@ -1,4 +1,4 @@
-"""When `runbook run` takes a phase for done, and what status says of runs in every state."""
+"""When `runbook run` considers a phase done, and what status reports about runs in every state."""
 
 from __future__ import annotations
 

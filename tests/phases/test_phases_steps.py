@@ -1,4 +1,4 @@
-"""Done-marks: what was finished, from what, and whether it is still the same."""
+"""Done markers: what was finished, from which inputs, and whether it is unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The results table of a sweep: every variant a row, filled in as it is run."""
+"""The results table of a sweep: one row per variant, filled in as the variants run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training without a passed smoke test needs a name, and the name is recorded."""
+"""A training run without a passed smoke test needs a name, which is recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts of a running job's picture, a person's wish that it stops, and values chosen by hand."""
+"""The facts in the picture of a running job, a request to stop it, and values chosen by hand."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_mfu_names_its_peak_and_is_left_out_where_none_is_known():
 
 
 def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
-    """A made-up nvidia-smi, for there is no GPU here."""
+    """A stub of nvidia-smi, because there is no GPU here."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '98, 40536'\n")
     program.chmod(0o755)
@@ -182,7 +182,7 @@ def test_a_written_run_file_means_the_same_as_the_run_with_its_changes(run, tmp_
 
 
 def by_hand() -> params.Settings:
-    """A run as its parameters cell may have made it."""
+    """A run as its parameters cell may have created it."""
     given = {
         "training": {"iterations": 30, "micro_batch": 2},
         "jobs": {"training": {"walltime": "00:20:00"}},

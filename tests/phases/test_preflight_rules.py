@@ -1,4 +1,6 @@
-"""The rules of the preflight ladder: each defect is named by check and node, and sound nodes break none."""
+"""The rules of the preflight: each defect is named by check and node, and sound nodes break no
+rule.
+"""
 
 from __future__ import annotations
 
@@ -136,7 +138,7 @@ HOST_FACTS = {
     },
     "clock": {"ahead": 0.0},
 }
-"""What a sound node says in the first rung."""
+"""The answers of a sound node in the first stage."""
 
 
 def line(rung: str, node: str, part: str, facts: object, state: str = "done") -> str:
@@ -364,7 +366,9 @@ def test_a_question_that_hangs_is_named_with_its_node():
 
 
 def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
-    """Slurm hands on 1,024 bytes at once: long lines of two nodes mixed, and a sound node had not answered."""
+    """Slurm forwards 1,024 bytes at once: long lines of two nodes were mixed, and a sound node
+    seemed not to have answered.
+    """
     written = []
     for node in ("n1", "n2"):
         content = line("hosts", node, "caches", {"folder": "x" * 3000}).removeprefix(MARK)
@@ -462,7 +466,7 @@ LINK_FACTS = {
 
 
 def links(**changes: object) -> JobAnswers:
-    """Two nodes that call each other; what n1 finds on the way to n2 differs."""
+    """Two nodes that call each other. The results from n1 to n2 differ."""
     listening = {"port": 50000, "address": "10.0.0.1"}
     return job_of(
         line("peers", "n1", "listen", listening),
@@ -555,7 +559,7 @@ Root Cause (first observed failure):
 srun: error: node2: task 1: Exited with exit code 1
 srun: error: node1: task 0: Exited with exit code 1
 """
-"""Of torch 2.13 below Slurm 22.05, 2026-11-26."""
+"""From torch 2.13 under Slurm 22.05, 2026-11-26."""
 
 
 def test_an_import_that_fails_names_the_python_that_tried():
@@ -653,7 +657,7 @@ def test_a_node_without_time_for_a_package_is_compared_by_the_others():
 
 
 def sources_of(**facts_by_node: dict[str, object]) -> PlacedCheck:
-    """The check of the sources of these nodes."""
+    """Return the check of the sources on these nodes."""
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():

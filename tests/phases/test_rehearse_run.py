@@ -1,4 +1,4 @@
-"""`runbook rehearse`: what a person and a program get of a job rehearsed at full size."""
+"""`runbook rehearse`: the output for a person and for a program about a job rehearsed at full size."""
 
 import dataclasses
 import json
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.training
 
 @pytest.fixture(scope="module")
 def rehearsal():
-    """Both stages of a job of 16 GPUs in the documents' framework."""
+    """Both stages of a 16-GPU job in the documents' framework."""
     said = []
     found = rehearse_run(
         "slurm-oscar", ["site=azure"], say=said.append
@@ -72,7 +72,7 @@ def test_the_step_is_replayed_from_what_was_counted(rehearsal):
     )
     assert backward == pytest.approx(
         3 * forward, rel=0.01
-    )  # twice the work, and the forward pass again
+    )  # twice the work, plus the forward pass again
     for parts in replay.parts:
         assert all(
             parts[name] > 0 for name in ("tensor", "pipeline", "data", "optimizer", "bubble")

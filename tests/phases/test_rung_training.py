@@ -1,4 +1,7 @@
-"""Rungs are real trainings without notebooks, whose records and losses are those of any run."""
+"""Rungs are real training runs without notebooks.
+
+Their records and losses are like those of any run.
+"""
 
 import json
 import math
@@ -44,7 +47,10 @@ STEPS = 4
 
 @pytest.fixture(scope="module")
 def ladder() -> Ladder:
-    """Two rungs of four steps, which teach a model nothing, but leave what every rung leaves."""
+    """Two rungs of four steps.
+
+    They teach a model nothing, but leave everything that a rung leaves.
+    """
     settings, plan = load_plan("local", WORDS)
     family = family_of(settings, plan)
     rungs = []

@@ -1,4 +1,6 @@
-"""A site's own versions: the right Python, real packages by real pip, and nothing done twice."""
+"""A site's own versions: the right Python, real packages installed by real pip, and no repeated
+work.
+"""
 
 import base64
 import hashlib
@@ -18,7 +20,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def wheel(folder, name, version):
-    """A package of one module, as a registry has it."""
+    """A package with one module, as a registry has it."""
     code = f"VERSION = {version!r}\n"
     info = f"{name}-{version}.dist-info"
     files = {
@@ -40,7 +42,7 @@ def wheel(folder, name, version):
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """Two packages in a folder that pip takes for all there is, and a cache of one's own."""
+    """Two packages in a folder that is pip's only index, and a separate cache."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     wheel(folder, "torch", "0.0.7")
@@ -80,7 +82,8 @@ def test_an_installation_that_failed_is_not_taken_for_one(tmp_path, monkeypatch)
         with pytest.raises(ProgramError) as caught:
             site_versions.install(versions, str)
         assert caught.value is refusal
-    # Each time the environment, torch's CPU wheel from its own index, and torch from the configured one.
+    # Each time: the environment, torch's CPU wheel from its own index, and torch from the
+    # configured index.
     assert [site_versions.TORCH_CPU_INDEX in command for command in tried] == [
         False,
         True,

@@ -112,7 +112,10 @@ argparse.ArgumentParser().parse_args()
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A small program with a package next to it, as pretrain_gpt.py and megatron/ are; temporary files stay here."""
+    """A small program with a package next to it, like pretrain_gpt.py and megatron/.
+
+    Temporary files stay here.
+    """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     folder = tmp_path / "a checkout"
@@ -123,7 +126,9 @@ def checkout(tmp_path, monkeypatch):
     real = params.load
 
     def as_pinned(*words, **options):
-        """Settings whose site pins what lies in the folder, and no versions: those of this environment are used."""
+        """Settings whose site pins the folder's commit, but no versions, so those of this
+        environment are used.
+        """
         settings = real(*words, **options)
         git(folder, "add", "-A")
         git(folder, "commit", "-q", "--allow-empty", "-m", "as it is now")
@@ -140,13 +145,13 @@ def checkout(tmp_path, monkeypatch):
 
 
 def git(folder, *words):
-    """What git says in this folder."""
+    """Return git's output in this folder."""
     who = ("-c", "user.name=test", "-c", "user.email=test@example.org")
     return shell.run(["git", *who, "-C", str(folder), *words]).out.strip()
 
 
 def programs(folder):
-    """All files of a checkout but git's own."""
+    """Return all files of a checkout except git's own."""
     return sorted(path for path in folder.rglob("*") if ".git" not in path.parts)
 
 
@@ -251,7 +256,9 @@ if os.environ["RANK"] == "0":"""
 
 @pytest.mark.training
 def test_a_chain_that_ends_in_an_error_of_the_program_names_it(checkout):
-    """Megatron-LM e958b2ca without apex ends so; its warning about apex was taken for the reason."""
+    """Megatron-LM e958b2ca without apex ends like this; its warning about apex was mistaken for the
+    reason.
+    """
     program = CHAINED.replace("REMEMBERS", "True")
     program = program.replace('\nif os.environ["RANK"] == "0":', REFUSES_ITS_CHECKPOINT)
     (checkout / "pretrain_gpt.py").write_text(program)

@@ -1,4 +1,6 @@
-"""Steps: the cells of each notebook are the steps of its phase, and their work says when it is done."""
+"""The cells of each notebook are the steps of its phase, and the work of a step determines when it
+is done.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ PACKAGES = {
 
 
 def called_steps(phase: str) -> list[str]:
-    """Names in `phase.NAME(open_phase)` of the notebook's cells, in order."""
+    """Return the names in `phase.NAME(open_phase)` of the notebook's cells, in order."""
     notebook = json.loads((PROJECT / "notebooks" / f"{phase}.ipynb").read_text())
     names = []
     for cell in notebook["cells"]:
@@ -72,7 +74,9 @@ def test_every_work_has_a_marker_of_its_own():
 
 
 def test_no_function_of_a_phase_takes_the_whole_open_phase():
-    """Only a step does, and the selectors that choose from it what the step's function receives."""
+    """Only a step receives it, and the selectors that choose the arguments of the step's function
+    from it.
+    """
     takers = []
     for path in sorted(Path(phases.__file__).parent.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -97,7 +101,7 @@ def test_a_step_gives_its_function_the_values_that_it_takes_and_no_others(runs):
 
     @step(takes=lambda opened: (opened.folder, opened.phase))
     def place(folder: Path, phase: str, *further: str) -> tuple[object, ...]:
-        """Return what it received."""
+        """Return the received values."""
         return (folder, phase, *further)
 
     text = "Return what it received."

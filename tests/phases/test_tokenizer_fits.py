@@ -1,4 +1,6 @@
-"""A tokenizer that does not fit the models is found when the run is planned, and again in 02-data."""
+"""A tokenizer that does not fit the models is detected when the run is planned, and again in
+02-data.
+"""
 
 from __future__ import annotations
 

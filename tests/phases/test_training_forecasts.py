@@ -1,4 +1,4 @@
-"""Forecasts are sealed before the first step, scored once, and a changed one is found."""
+"""Forecasts are sealed before the first step and scored once, and a changed forecast is detected."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def opened(tmp_path, monkeypatch):
 
 
 def sealing_events(run: PlannedRun) -> list[dict[str, object]]:
-    """The events of seals, without their times."""
+    """Return the events about seals, without their times."""
     lines = map(json.loads, run.training(FULL).events_path.read_text().splitlines())
     return [{key: line[key] for key in line if key != "time"} for line in lines]
 
@@ -98,7 +98,7 @@ def test_a_score_says_whether_the_interval_held():
 
 
 def test_a_score_far_off_is_shown_by_three_digits():
-    """A training that takes 25 times as long as planned, on a machine that others use too."""
+    """A training run that takes 25 times as long as planned, on a machine that others use too."""
     table = scores_table(score(sealed(), {"step time": 25 * 0.1 + 0.03}), "all")
     digits = table.rows[0]["pinball"].replace(".", "")
     assert float(table.rows[0]["pinball"]) > 1
@@ -211,7 +211,7 @@ def test_a_forecast_after_the_first_step_is_late_and_the_first_one_is_kept(opene
 
 
 def missed_text(*, held, **values):
-    """Return the text about one missed forecast, and how many of all forecasts held."""
+    """Return the text about one missed forecast, and the number of forecasts that held."""
     hits, counted = held
     calibration = ResultMessage.FORECASTS_HELD.fill(
         hits=hits, counted=counted, interval="80% interval"

@@ -1,4 +1,4 @@
-"""Export and import of a run's weights around the trainer: new folders only, tokenizer files, the model card."""
+"""Export and import of a run's weights: only new folders, tokenizer files, the model card."""
 
 import json
 import re
@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """A trainer that answers without weights; what it was asked for."""
+    """A trainer that answers without weights, and records the requests."""
     asked = []
 
     def answer(command, folder, phase, request):

@@ -1,4 +1,6 @@
-"""A run opened for a phase, with a queue that only remembers, for tests of the phases without a training process."""
+"""A run opened for a phase, with a queue that only records its calls, for tests without a training
+process.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ TOY = (
 
 @dataclass
 class FakeScheduler:
-    """A queue whose jobs are what a test says they are."""
+    """A queue whose jobs have the states that a test sets."""
 
     states: dict[str, JobState] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
@@ -63,9 +65,10 @@ class FakeScheduler:
 
 
 def open_run(phase: str, *words: str, runs: Path, ready: bool = True) -> OpenPhase:
-    """The toy run opened for a phase; `runs` is where its folder is made.
+    """The toy run, opened for a phase.
 
-    `ready`: token files and a passed smoke test of these values are there, without which no job is submitted.
+    `runs` is the folder in which it is created. With `ready`, it has token files and a passed smoke
+    test for these values, without which no job is submitted.
     """
     settings = params.load("local", set_words=[*TOY, *words], project=PROJECT)
     open_phase = phases.open_run_phase(settings, phase)
@@ -75,7 +78,7 @@ def open_run(phase: str, *words: str, runs: Path, ready: bool = True) -> OpenPha
 
 
 def make_ready(open_phase: OpenPhase) -> None:
-    """What 02-data and, for a training, 03-smoke-test leave behind."""
+    """Create what 02-data and, for a training run, 03-smoke-test leave behind."""
     tokens = open_phase.folder / "data" / "tokens"
     if not tokens.exists():
         write_text(tokens, "made")
@@ -85,7 +88,7 @@ def make_ready(open_phase: OpenPhase) -> None:
 
 
 def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
-    """The verdict of a smoke test with the open phase's own values."""
+    """Return the verdict of a smoke test with the open phase's own values."""
     digest = phase_step(open_phase.run, "03-smoke-test").fingerprint
     path = open_phase.folder / readiness.GATE
     write_text(path, json.dumps({"verdict": verdict, "fingerprint": digest}))
@@ -93,7 +96,7 @@ def write_gate(open_phase: OpenPhase, verdict: str) -> Path:
 
 
 def write_metrics(open_phase: OpenPhase, iterations: int, **changes: Any) -> Path:
-    """What a trainer would have written so far."""
+    """Write what a trainer would have written so far."""
     path = open_phase.folder / open_phase.phase_plan.log.metrics
     path.parent.mkdir(parents=True, exist_ok=True)
     row = {
@@ -110,7 +113,7 @@ def write_metrics(open_phase: OpenPhase, iterations: int, **changes: Any) -> Pat
 
 
 def launch_jobs(open_phase: OpenPhase) -> None:
-    """Submit the training of the open phase, or find it, without the cell of a notebook."""
+    """Submit the training of the open phase, or find it, without a notebook cell."""
     job_step.launch(training_jobs.training_step(open_phase.training, open_phase.session))
 
 
@@ -121,7 +124,7 @@ def watch_jobs(open_phase: OpenPhase) -> None:
 
 
 def events(open_phase: OpenPhase) -> list[str]:
-    """Names of the run's events, in order."""
+    """Return the names of the run's events, in order."""
     path = open_phase.folder / open_phase.phase_plan.log.events
     if path.exists():
         return [json.loads(line)["event"] for line in path.read_text().splitlines()]

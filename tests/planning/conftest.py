@@ -72,7 +72,7 @@ def build(
     site: dict[str, Any] | None = None,
     variant: str = "",
 ) -> Settings:
-    """Settings of a small local run, with the sections given laid over it."""
+    """Return the settings of a small local run, overridden by the given sections."""
     values: dict[str, Any] = {
         "run": "local",
         "model": model if isinstance(model, str) else "other",
@@ -112,7 +112,7 @@ def settings() -> Callable[..., Settings]:
 
 @pytest.fixture
 def refusal() -> Callable[..., str]:
-    """The text a plan is refused with; the test fails where it is not refused."""
+    """Return the text with which a plan is refused. The test fails if it is not refused."""
 
     def refused(*args: Any, machine: Machine | None = TWO_CORES, **keywords: Any) -> str:
         with pytest.raises(PlanError) as caught:
@@ -124,7 +124,7 @@ def refusal() -> Callable[..., str]:
 
 @pytest.fixture
 def broken() -> Callable[..., tuple[Check, ...]]:
-    """The checks a plan is refused with; the test fails where it is not refused."""
+    """Return the checks with which a plan is refused. The test fails if it is not refused."""
 
     def failed(
         *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
@@ -138,7 +138,7 @@ def broken() -> Callable[..., tuple[Check, ...]]:
 
 @pytest.fixture
 def verdicts() -> Callable[..., dict[str, Check]]:
-    """Every check of a plan that is accepted, by name."""
+    """Return every check of an accepted plan, by name."""
 
     def checked(
         *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
@@ -152,7 +152,7 @@ def verdicts() -> Callable[..., dict[str, Check]]:
 
 @pytest.fixture
 def run_python() -> Callable[[str], str]:
-    """Standard output of a fresh interpreter."""
+    """Return the standard output of a fresh interpreter."""
 
     def run(code: str) -> str:
         return subprocess.run(

@@ -1,4 +1,6 @@
-"""What an expert would ask about a plan that breaks no rule: each a warning with its remedy, and none on usual plans."""
+"""Questions that an expert would ask about a plan that breaks no rule: a warning with a remedy for
+each, and none for usual plans.
+"""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Values that a run file shares with a plan under the same name reach it, each of them."""
+"""Every value that a run file and a plan share under the same name reaches the plan."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_how_a_step_is_carried_out_is_the_runs_choice(name: str) -> None:
     value = getattr(choice.training, name)
     changed = another_value(value, Training.model_fields[name].annotation)
     training = choice.training.model_copy(update={name: changed})
-    # Pieces of sequences are sent only where the sequence is cut.
+    # Pieces of sequences are sent only if the sequence is divided.
     layout = replace(choice.layout, sequence=True)
     tuning = replace(choice, training=training, layout=layout).tuning
     assert getattr(tuning, name) == changed != value

@@ -1,4 +1,6 @@
-"""A training that lost nodes: with which numbers of nodes it may go on, and what changes with them."""
+"""A training run that has lost nodes: the numbers of nodes with which it can continue, and what
+changes with them.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def test_interleaved_stages_need_whole_groups_of_micro_batches():
 
 
 def test_what_does_not_fit_into_memory_is_left_out():
-    """The states of the optimizer are shared by fewer replicas."""
+    """Fewer replicas share the optimizer states."""
     plan = planned("model=175b", "jobs.training.min_nodes=4", "training.recompute=full")
     assert plan.phases[FULL].limits.fewer_replicas == (8, 4, 2)
 

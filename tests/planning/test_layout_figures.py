@@ -1,4 +1,6 @@
-"""The layout's pictures and the formulas with a plan's numbers, held against sums made here."""
+"""The figures of the layout and the formulas with a plan's numbers, compared with sums computed
+here.
+"""
 
 from __future__ import annotations
 

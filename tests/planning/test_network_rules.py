@@ -1,4 +1,6 @@
-"""Network settings that made other users' jobs hang are warned of at every site of that fabric."""
+"""Network settings with which other users' jobs hung cause a warning at every site with that
+fabric.
+"""
 
 import pytest
 
@@ -8,7 +10,7 @@ from runbook.planning.network_rules import RULES, check_network
 
 
 def verdicts(run, *words, environment=None, **hardware):
-    """Verdict by variable, for a run's site with another environment or other hardware."""
+    """Return the verdict by variable, for a run's site with a different environment or hardware."""
     settings = with_placeholders(params.load(run, set_words=words))
     site = settings.site
     changes = {"hardware": site.hardware.model_copy(update=hardware)}

@@ -1,4 +1,4 @@
-"""Sizes of a layout and of a model's shape have one type each; other types hold it."""
+"""The sizes of a layout and of a model's shape have one type each; other types contain it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNERS = {
     "params/schema/run_file.py: ShapeOverrides",
     "params/schema/run_file.py: Smoke",
     "params/schema/entries.py: Model",
-    # A record on disk: the sizes by which a rung differs from its run.
+    # A record on disk: the sizes in which a rung differs from its run.
     "phases/ladder/rungs.py: LadderRung",
     # Names of keys, and seconds, under the same names.
     "plan_file/rules/phase_keys.py: Keys",
@@ -77,7 +77,7 @@ def test_a_path_of_json_leads_to_the_value() -> None:
 
 
 def test_readers_of_a_plan_still_ask_a_model_for_its_sizes() -> None:
-    """`runbook.open(RUN).plan` gives people these objects; version 0.1.0 had the sizes here."""
+    """`runbook.open(RUN).plan` gives people these objects, and version 0.1.0 had the sizes here."""
     plan = make_plan(build({}))
     model = plan.phases[FULL].model
     assert (model.layers, model.hidden) == (model.shape.layers, model.shape.hidden)

@@ -1,4 +1,4 @@
-"""Planned steps of the own trainer, against those measured on one H200 and on one H100."""
+"""Planned steps of our own trainer, compared with those measured on one H200 and on one H100."""
 
 import json
 from dataclasses import replace
@@ -25,9 +25,12 @@ FOURTH = BENCHMARKS / "gpu_h200_fourth.json"
 H100 = BENCHMARKS / "gpu_h100.json"
 MODEL = read_models(project_root()).get("1.3b")
 HOST_BOUND = "micro-batch 2 x 16"
-"""It waited for the host: on the H200 its four steps differ by a fifth."""
+"""The GPU waited for the host: on the H200 its four steps differ by a fifth."""
 HARDER = ("ours", "DeepSpeed ZeRO 1")
-"""6.7B with one sequence a micro-batch, on the H200, and DeepSpeed: 7 % slower than planned; why is not known."""
+"""6.7B with one sequence per micro-batch on the H200, and DeepSpeed, are 7 % slower than planned.
+
+The reason is not known.
+"""
 
 
 def measured() -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -50,7 +53,7 @@ def test_planned_memory_and_step_times_are_within_ten_percent_of_each_measured_r
 
 
 def figures_of(path: Path) -> dict[str, dict[str, Any]]:
-    """Planned figures of a file's rows by job."""
+    """Return the planned values of a file's rows, by job."""
     environment, _ = measured()
     content = json.loads(path.read_text(encoding="utf-8"))
     environment |= content["environment"]
@@ -64,7 +67,7 @@ def figures_of(path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("path", [SECOND, H100], ids=["H200", "H100"])
 def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path) -> None:
-    """The host's time of an operator and the bandwidth of an H100 are chosen with these rows known."""
+    """The host's time per operator and the bandwidth of an H100 were chosen with these rows known."""
     planned = figures_of(path)
     assert {"125m-2k ours", "350m ours", "plain kernels", HOST_BOUND} <= set(planned)
     for job, figures in planned.items():
@@ -74,7 +77,7 @@ def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path
 
 
 def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
-    """The host's time of ZeRO 3's hooks is chosen with its row known; it has no second one."""
+    """The host's time for ZeRO 3's hooks was chosen with its row known; there is no second one."""
     planned = figures_of(FOURTH)
     errors = {job: planned[job]["time_error"] for job in planned if "DeepSpeed" in job}
     assert set(errors) == {f"DeepSpeed ZeRO {stage}" for stage in (1, 2, 3)}
@@ -82,7 +85,7 @@ def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
 
 
 def h200(code: str) -> StepSetup:
-    """One H200 with four sequences of the 1.3B model a micro-batch."""
+    """One H200 with four sequences of the 1.3B model per micro-batch."""
     sections = {
         "training": {"framework": "runbook", "micro_batch": 4, "global_batch": 32},
         "parallel": {"tensor": 1, "pipeline": 1},
@@ -135,7 +138,7 @@ def test_products_of_the_own_trainer_run_at_the_measured_rate_only_at_700_watts(
 
 
 def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup:
-    """Sixteen H100 on two nodes, with DeepSpeed and four micro-batches a step."""
+    """Sixteen H100s on two nodes, with DeepSpeed and four micro-batches per step."""
     sections = {
         "training": {
             "framework": "runbook",
@@ -157,7 +160,7 @@ def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup
 
 @pytest.mark.parametrize("model", ["350m", "1.3b", "6.7b"])
 def test_deepspeed_takes_longer_the_more_states_it_shards(model: str) -> None:
-    """ZeRO 2 waits after each micro-batch; what the hooks of ZeRO 3 take of the host is counted."""
+    """ZeRO 2 waits after each micro-batch. The host's time for ZeRO 3's hooks is counted."""
     stages = [iteration(with_deepspeed(stage, model)) for stage in (1, 2, 3)]
     assert stages[0].data < stages[1].data
     assert stages[0].seconds < stages[1].seconds
@@ -166,13 +169,15 @@ def test_deepspeed_takes_longer_the_more_states_it_shards(model: str) -> None:
 
 
 def test_hooks_of_zero_3_take_the_host_as_long_as_150_operators() -> None:
-    """36 operators and 150 for the hooks, in a forward and 1.4 backward passes, at 36 microseconds each."""
+    """36 operators and 150 for the hooks, in one forward and 1.4 backward passes, at 36
+    microseconds each.
+    """
     model = StepModel(with_deepspeed(3, "1.3b"))
     assert model.least_layer_seconds == pytest.approx(186 * 2.4 * 36e-6)
 
 
 def test_the_messages_of_zero_1_are_an_all_reduce_of_gradients_and_the_stepped_weights() -> None:
-    """Gradients of 350M fit into one bucket of DeepSpeed's, so nothing hides their reduction."""
+    """The gradients of 350M fit into one DeepSpeed bucket, so nothing hides their reduction."""
     model = StepModel(with_deepspeed(1, "350m"))
     message = model.collective(2 * model._parameters, 16, span=16)
     assert iteration(model.setup).data == pytest.approx(3 * message)
@@ -197,7 +202,7 @@ def test_deepspeed_hides_a_reduction_of_several_buckets_where_it_is_told_to() ->
 
 
 def test_no_kernel_moves_its_bytes_faster_than_the_device() -> None:
-    """An H100 PCIe has 2.0 TB/s, below the 3.6 TB/s that a layer's kernels can use."""
+    """An H100 PCIe has 2.0 TB/s, less than the 3.6 TB/s that a layer's kernels can use."""
     pcie = ACCELERATORS["H100-PCIe"]
     assert moving_seconds(pcie, 7.0, 6.0) == 6.0 / 2.0e12
     h200_device = ACCELERATORS["H200-SXM"]

@@ -1,4 +1,4 @@
-"""Several texts in one training: what the plan reads, weighs and refuses."""
+"""Several texts in one training run: what the plan reads, weights and refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jobs ask for against what queues and disks give."""
+"""What jobs request, compared with what queues and disks provide."""
 
 from __future__ import annotations
 

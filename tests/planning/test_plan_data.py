@@ -1,4 +1,4 @@
-"""Which token files a run reads, and what is said about them beforehand."""
+"""The token files that a run reads, and what the plan says about them in advance."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_ready_token_files_are_read_where_data_folder_says() -> None:
         return plan_data(build(run, site=site, dataset=Dataset(**ready))).train
 
     assert train("/data/my-gpt_text_document") == ("/data/my-gpt_text_document",)
-    # Which names a folder holds is known on the machine: 02-data links them into the run's folder.
+    # The names in a folder are known only on the machine: 02-data links them into the run's folder.
     assert train("/data/texts") == ("data/tokenized_text_document",)
     assert train("") == ("/scratch/tokens/tokenized/tokenized_text_document",)
 
@@ -109,7 +109,8 @@ def test_mock_data_has_no_files_and_no_rules(verdicts: Callable[..., dict[str, C
     assert not [name for name in verdicts(dataset=mock) if "text" in name or "vocabulary" in name]
 
 
-# facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15, and where nothing would be left
+# facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15, and where nothing would be
+# left
 SIMULATED = [
     (74, 15, 44),
     (72, 15, 42),
@@ -131,7 +132,7 @@ def test_held_out_split_trains_on_the_rest_or_on_nothing(
 
 
 def test_held_out_files_are_the_highest_numbers() -> None:
-    """As text, 7, 8 and 9 come after 69, and those were held out."""
+    """As text, 7, 8 and 9 come after 69, so they were held out."""
     _, validation, test = held_out_split([f"chunk_{number}" for number in range(74)], 2)
     assert (validation, test) == (["chunk_72", "chunk_73"], ["chunk_70", "chunk_71"])
 
@@ -242,7 +243,7 @@ def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str,
 
 
 def test_azure_merges_default_is_caught() -> None:
-    """The document's script gives MERGE_FILE the path of vocab.json."""
+    """The document's script sets MERGE_FILE to the path of vocab.json."""
     assert check_tokenizer_files("/stage/vocab.json", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/merges.txt", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/vocab.json", "/stage/merges.txt").verdict == "pass"

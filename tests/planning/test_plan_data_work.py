@@ -1,4 +1,6 @@
-"""Bytes and hours of the data phase, both ways, held against what the documents' own text takes."""
+"""Bytes and hours of the data phase with both methods, compared with the statements of the
+documents.
+"""
 
 from __future__ import annotations
 

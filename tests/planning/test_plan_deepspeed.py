@@ -1,4 +1,6 @@
-"""DeepSpeed's configuration in plan.json: there for our DeepSpeed engine alone, and what the orders beside it say."""
+"""DeepSpeed's configuration in plan.json: present only for our DeepSpeed engine, and consistent
+with the other values.
+"""
 
 from __future__ import annotations
 

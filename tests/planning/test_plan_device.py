@@ -1,4 +1,6 @@
-"""The device that a site names: found by its many names, its figures from the table, warned of where not known."""
+"""The device that a site names: found under its many names, with values from the table, and a
+warning if it is unknown.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ from runbook.results.published_results import read_table
 
 PEAKS = read_table("hardware_peaks.csv")
 WHOLE_MODULES = ("MI250X|per module (2 GCD)", "PVC Max 1550|full module")
-"""Torch sees a half of these as a device, and the name alone does not say that a whole one is meant."""
+"""Torch sees half of it as a device, and the name alone does not say that the whole one is meant.
+"""
 NAMED = [
     row
     for row in PEAKS

@@ -1,4 +1,4 @@
-"""The plan's pictures show the plan's numbers, with units and a line to hold them against."""
+"""The figures of a plan show the plan's numbers, with units and a reference line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conventions against published figures, and against each other."""
+"""The conventions, compared with published figures and with each other."""
 
 from __future__ import annotations
 
@@ -70,7 +70,9 @@ def test_lumi_table_comes_out(
 
 
 def test_lumi_125m_row_fits_the_vocabulary_of_tensor_2_only() -> None:
-    """The seed prints 11.94 for a row it calls tensor 1; at that speed tensor 1 gives 11.934, tensor 2 gives 11.939."""
+    """The seed prints 11.94 for a row that it labels tensor 1; at that speed tensor 1 gives 11.934,
+    and tensor 2 gives 11.939.
+    """
     one, two = (
         flops(gpt(12, 768, 12, padded_vocabulary(50257, tensor)), 1, "narayanan-2021")
         for tensor in (1, 2)
@@ -207,7 +209,7 @@ def test_torchtitan_leaves_out_the_input_embedding_and_keeps_the_output_layer() 
 
 
 def test_the_trainer_counts_as_the_plan_does() -> None:
-    """Both use the one formula of the shape, under one name."""
+    """Both use the same formula of the shape, under the same name."""
     assert OURS == FLOPS_CONVENTION == "megatron-full"
     for shape in (LUMI_13B, GPT3, LLAMA3):
         per_token = shape.flops_per_sequence() / shape.sequence_length

@@ -1,4 +1,6 @@
-"""Every rule about devices, shape and batch: kept, broken, and the words a person reads when it is broken."""
+"""Every rule about devices, shape and batch: satisfied, broken, and the text that a user reads if
+it is broken.
+"""
 
 from __future__ import annotations
 

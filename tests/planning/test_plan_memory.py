@@ -1,4 +1,4 @@
-"""Bytes by part against published ones, and what is said where they do not fit."""
+"""Memory by part, compared with published values, and the messages if it does not fit."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ UNCUT = Layout(
 )
 
 STATES = [
-    # Megatron's distributed optimizer (docs/dist_optimizer.md): whole, then shared over d copies
+    # Megatron's distributed optimizer (docs/dist_optimizer.md): unsharded, then sharded over d
+    # replicas
     ("fp16", False, 0, 1, 20),
     ("fp16", False, 1, 4, 4 + 16 / 4),
     ("bf16", False, 0, 1, 18),
@@ -127,7 +128,9 @@ def test_activations_of_a_layer_are_korthikantis(
 
 
 def test_gated_and_grouped_layers_keep_what_they_make() -> None:
-    """SwiGLU with 2/3 of the width keeps as much as GELU; queries grouped by 8 keep an eighth of keys and values."""
+    """SwiGLU with 2/3 of the width keeps as much as GELU; with queries in groups of 8, an eighth of
+    keys and values remains.
+    """
     gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
     assert layer_activations(gated, UNCUT, 1, "bf16")[0] == pytest.approx(34 * 2048 * 12288)
     grouped = replace(GPT3, kv_heads=12)
@@ -188,7 +191,9 @@ LUMI = {
 def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """The seed's table has a number for this layout; its states alone are 70.7e9 of a GCD's 68.7e9 bytes."""
+    """The seed's table has a number for this layout, but its states alone take 70.7e9 of a GCD's
+    68.7e9 bytes.
+    """
     (stage,) = stages(LUMI, model="13b", device="MI250X-GCD")
     assert stage.states == pytest.approx(70.7e9, abs=0.05e9)
     checks = broken(LUMI, model="13b", device="MI250X-GCD")
@@ -232,7 +237,9 @@ def test_what_fits_only_without_attention_scores_is_a_warning(
 
 
 def test_175b_with_sequence_parallelism_keeps_the_stated_activations() -> None:
-    """About 9.6 GiB on the first stage of tensor 8 x pipeline 16, with an attention that keeps no scores."""
+    """About 9.6 GiB on the first stage of tensor 8 x pipeline 16, with an attention that stores no
+    scores.
+    """
     sections = {
         "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
         "training": {"framework": "megatron-lm", "micro_batch": 1, "global_batch": 512},
@@ -285,7 +292,9 @@ def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspee
 
 
 def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
-    """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in one unit it is 4 to 7 % more."""
+    """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in one unit they are 4 to 7 %
+    longer.
+    """
     size = checkpoint_bytes(174_615_846_912, "fp16")
     assert size == 2_444_621_856_768
     assert size / 2**40 == pytest.approx(2.223, abs=1e-3)
@@ -294,7 +303,7 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
 
 
 def disk_of(iterations: int = 100, program: str = "megatron-core", **checkpoint: int) -> Storage:
-    """Disk for a training with 1,000 parameters in bf16."""
+    """The disk space for a training run with 1,000 parameters in bf16."""
     phase = make_plan(build()).phases["04-training"]
     phase = replace(
         phase,
@@ -313,7 +322,7 @@ def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
 
 
 def most_seen(iterations: int, interval: int, keep: int, keep_every: int) -> int:
-    """Save by save, as `seal_checkpoint` deletes: the second way to count."""
+    """Counted save by save, as `seal_checkpoint` deletes: the second method."""
     on_disk: list[int] = []
     most = keep + 1
     for iteration in range(1, iterations + 1):
@@ -351,7 +360,10 @@ OFFLOADED = {
 
 
 def test_offloaded_states_leave_the_device_for_the_node() -> None:
-    """LUMI's 13B on eight GCDs with ZeRO 1, which does not fit, fits so; what the host's step takes is not known."""
+    """LUMI's 13B on eight GCDs with ZeRO 1 fits with offload, and only with it.
+
+    The time of the host's step is unknown.
+    """
     (stage,) = stages(OFFLOADED, model="13b", device="MI250X-GCD")
     parameters = stage.weights / 2
     assert (stage.gradients, stage.optimizer, stage.host) == (

@@ -76,7 +76,7 @@ def test_each_configuration_is_planned_within_ten_percent(index: int) -> None:
 def on_v100s(
     framework: str, layers: int, hidden: int, pipeline: int, micro: int, batch: int, zero: int
 ) -> list[StageMemory]:
-    """Memory of every stage; sixteen nodes with ZeRO, else a node for each stage."""
+    """Memory of every stage, on sixteen nodes with ZeRO, otherwise on one node per stage."""
     model = Model(
         label="log",
         layers=layers,
@@ -135,7 +135,9 @@ def test_planned_memory_of_a_gpu_is_near_what_logs_say():
 
 
 def test_planned_memory_of_zero_3_holds_the_weights_it_gathers():
-    """The log kept what it recomputes from in main memory (26,118 MiB at the peak), and all scores of a layer."""
+    """The log's program kept the inputs of recomputation in main memory (26,118 MiB at the peak),
+    and all scores of a layer.
+    """
     (stage,) = on_v100s("megatron-deepspeed", 64, 8192, 1, 48, 768, zero=3)
     inputs = 64 * 48 * 1024 * 8192 * 2
     assert (stage.most - inputs) / 2**20 == pytest.approx(26_118, rel=0.03)
@@ -162,7 +164,7 @@ MODEL_COLUMNS = (
 
 
 def left_out_stage(row: dict[str, str]) -> StageMemory:
-    """The planned stage of a log that no figure was fitted to."""
+    """The planned stage of a log that was not part of any fit."""
     sizes = {name: int(row[name]) for name in MODEL_COLUMNS}
     model = Model(
         label="log",
@@ -214,7 +216,9 @@ def test_memory_of_logs_that_were_left_out_is_planned_within_ten_percent():
 
 
 def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
-    """docs/plan.md states these errors: what the plan knows of is within 5 %, what it does not is named in the table."""
+    """docs/plan.md states these errors: what the plan models is within 5 %, and the table names
+    what it does not model.
+    """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     errors = {}
     unknown = {}
@@ -233,7 +237,7 @@ def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
 
 
 def test_tests_of_megatron_core_are_planned_within_four_percent_thanks_to_workspaces() -> None:
-    """docs/plan.md states these errors: without the workspaces the worst is four times as large."""
+    """docs/plan.md states these errors: without the workspaces, the worst is four times as large."""
     lines = (HERE / "gpu_peaks_megatron_tests.csv").read_text(encoding="utf-8").splitlines()
     errors = []
     errors_without = []
@@ -273,7 +277,9 @@ def test_workspaces_of_matrix_products_depend_on_the_framework_and_the_device(
 
 
 def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridge_saved() -> None:
-    """Two bytes of each parameter's sum, and the fp32 logits; the optimizer's fp32 gradients come and go."""
+    """Two bytes for each parameter's sum, and the fp32 logits; the optimizer's fp32 gradients are
+    temporary.
+    """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     bridge = next(row for row in csv.DictReader(lines) if row["loss_fusion"])
     stage = left_out_stage(bridge)
@@ -294,7 +300,9 @@ def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridg
 
 
 def test_pytorchs_own_softmax_takes_more_than_a_fused_one_in_its_backward_pass() -> None:
-    """Megatron-DeepSpeed on Intel's devices: 8 bytes for a score of the layer in work, elsewhere 5."""
+    """Megatron-DeepSpeed on Intel's devices: 8 bytes per score in the layer being computed,
+    otherwise 5.
+    """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     intel = next(row for row in csv.DictReader(lines) if row["device"].startswith("PVC"))
     scores = left_out_stage(intel).attention_scores

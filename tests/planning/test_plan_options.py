@@ -1,4 +1,6 @@
-"""Options of the trainer: at their defaults a plan keeps its words and fingerprints; set, they are orders."""
+"""Options of the trainer: at their defaults a plan keeps its text and fingerprints; if they are
+set, the plan contains them.
+"""
 
 import dataclasses
 
@@ -155,7 +157,7 @@ def test_near_copies_leave_the_fingerprint_and_are_written_only_where_chosen():
     [(1, 512, "pass"), (2, 512, "warn"), (2, 256, "fail"), (2, 0, "warn")],
 )
 def test_the_node_must_have_the_memory_for_near_copies(nodes, gib, verdict):
-    # 8 devices with 16 GB of weights and optimizer each: 2 copies, twice that with a partner.
+    # 8 devices with 16 GB of weights and optimizer each: 2 copies, and twice that with a partner.
     choice = full_choice(
         build({"training": {"near_interval": 5}, "jobs": {"training": {"nodes": nodes}}})
     )
@@ -223,7 +225,7 @@ def test_a_ramp_is_rendered_in_megatrons_own_words():
 
 
 def stages(**sections):
-    """Memory and weights of each stage of 13B on 4 stages of a node of H100."""
+    """Memory and weights of each stage of 13B on 4 stages of an H100 node."""
     parallel = {"tensor": 2, "pipeline": 4, **sections.pop("parallel", {})}
     training = {"global_batch": 64, "micro_batch": 1, **sections}
     settings = build({"parallel": parallel, "training": training}, device="H100-SXM", model="13b")
@@ -252,7 +254,7 @@ def test_layers_computed_again_are_counted_by_hand(method, number, inputs, kept)
     one_input = 2 * 2048 * 5120  # bf16: 2 bytes x tokens x hidden
     layer = (
         one_input // 2 * (10 + 24 / 2)
-    )  # Korthikanti: 34 s b h, 24 of it cut over 2 tensor ranks
+    )  # Korthikanti: 34 s b h, 24 of which are divided over 2 tensor ranks
     in_flight = 4  # micro-batches on the first stage
     whole = kept - 1 if method == "block" else 0
     expected = inputs * in_flight * one_input + (whole * in_flight + kept - whole) * layer
@@ -375,7 +377,7 @@ def test_a_fused_loss_and_gradients_in_bf16_are_planned_faster() -> None:
 
 
 def test_nemo_of_2023_is_planned_with_the_loss_that_a_published_row_of_it_has() -> None:
-    """The AWS document's NeMo 23.04 calls Megatron's own loss, and that of today a fused one."""
+    """NeMo 23.04 of the AWS document calls Megatron's own loss, and current NeMo a fused one."""
     settings = load("aws-pile-175b")
     choice = full_choice(settings)
     columns = {"model": "GPT-3 175B", "accelerator": "A100", "n_accel": "128", "software": "NeMo"}

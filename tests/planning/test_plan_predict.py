@@ -1,4 +1,6 @@
-"""Speeds of trainings that somebody else ran: near what they published, and honest where nothing is known."""
+"""Speeds of other people's training runs: close to the published ones, and honest if nothing is
+known.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,7 @@ def models() -> dict[str, Model]:
 
 @pytest.fixture(scope="module")
 def judged() -> dict[str, list[float]]:
-    """Relative errors of speed by table, and by family."""
+    """Return the relative errors of the speeds by table and by family."""
     rows = [row for path in benchmark.TABLES for row in benchmark.read(ROOT / path)]
     groups: dict[str, list[float]] = {}
     for row, error in zip(rows, benchmark.errors(rows, DEFAULT), strict=True):
@@ -88,7 +90,7 @@ def one(models: dict[str, Model], **cells: str) -> Prediction:
 
 
 def errors(path: Path, models: dict[str, Model]) -> dict[str, list[float]]:
-    """Relative errors by family; a null is a miss of 100 %."""
+    """Return the relative errors by family; a null counts as a miss of 100 %."""
     found: dict[str, list[float]] = {}
     rows = table(path)
     for row, predicted in zip(rows, predict_rows(rows, models), strict=True):
@@ -115,7 +117,7 @@ def test_predictions_are_near_what_was_published(path: Path, models: dict[str, M
 def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     judged: dict[str, list[float]],
 ) -> None:
-    """All tables; what a fit prints is not computed again here."""
+    """All tables. What a fit prints is not computed again here."""
     names = ("docs/measurements/overview.md", "docs/measurements/predicted-speed.md")
     summary, page = ((ROOT / name).read_text() for name in names)
 
@@ -187,7 +189,7 @@ def test_every_configured_result_names_its_source_and_layout() -> None:
 
 
 def setup_for_words(models: dict[str, Model], **cells: str) -> StepSetup:
-    """One 8B model on 64 H100s."""
+    """An 8B model on 64 H100s."""
     row = {"model": "Llama-3 8B", "accelerator": "H100", "n_accel": "64", "seq_len": "4096"}
     setup = setup_of(read_row(1, row | cells), models)
     assert not isinstance(setup, str), setup
@@ -455,7 +457,7 @@ def test_a_file_that_is_no_table_is_refused() -> None:
 
 
 def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
-    """Cells of all rows mixed at random, with slips in between."""
+    """Cells of all rows in random combinations, with mistakes in between."""
     draw = random.Random(11)
     rows = table(PUBLISHED)
     slips = [
@@ -560,7 +562,7 @@ def test_the_interval_holds_about_four_fifths_of_each_table(models: dict[str, Mo
     low, high = unknown.interval
     assert low is not None
     assert high is not None
-    assert high / low > 1.4  # no training of its family was ever compared
+    assert high / low > 1.4  # no training run of its family was ever compared
     assert one(models, accelerator="TPU v5p").as_dict()["low"] is None
 
 
@@ -604,7 +606,9 @@ def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_m
 def test_a_gated_feed_forward_is_read_from_the_count_of_parameters(
     models: dict[str, Model], billions: str, is_gated: bool
 ) -> None:
-    """InternLM 7B: its columns fit 7.3 billion parameters only with SwiGLU and an output layer of its own."""
+    """InternLM 7B: its columns give 7.3 billion parameters only with SwiGLU and a separate output
+    layer.
+    """
     columns = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "11008"}
     columns |= {"vocabulary": "103168", "seq_len": "2048", "n_accel": "8"}
     setup = setup_for_words(models, model="InternLM", params_b=billions, **columns)

@@ -1,4 +1,4 @@
-"""Length and learning rate in samples, whichever way they were asked for."""
+"""Length and learning rate in samples, in whichever unit they were requested."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def test_three_ways_of_asking_give_one_length(asked: dict[str, Any]) -> None:
 
 
 def test_lumi_length_comes_out() -> None:
-    """300 B tokens at sequence 2048 are 292,968,750 samples (the script's own sum), 286,102 whole steps of 1024."""
+    """300 B tokens at sequence 2048 are 292,968,750 samples (the script's own sum), or 286,102
+    whole steps of 1024.
+    """
     choice = full_choice(
         build(
             {
@@ -165,7 +167,7 @@ def test_samples_that_fill_no_step_are_told(verdicts: Callable[..., dict[str, Ch
 
 
 def test_azure_decay_over_430000_steps_is_told(verdicts: Callable[..., dict[str, Check]]) -> None:
-    """1500 iterations with lr-decay-iters 430000: the rate hardly moves."""
+    """1500 iterations with lr-decay-iters 430000: the rate hardly changes."""
     found = verdicts(
         {"training": {"iterations": 1500, "decay_iterations": 430_000, "warmup_iterations": 430}}
     )
@@ -191,7 +193,7 @@ def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Ch
 def test_a_rehearsed_stop_after_the_end_only_warns(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
-    """A shorter run of the same file, as `--set training.iterations=10`, still starts."""
+    """A shorter run of the same file, as with `--set training.iterations=10`, still starts."""
     checks = verdicts({"training": {"rehearse_stop": 100}}).values()
     check = check_about(checks, PlanCode.PLANNED_STOP, FULL, stop=100, steps=100)
     assert check.verdict == "warn"
@@ -200,7 +202,9 @@ def test_a_rehearsed_stop_after_the_end_only_warns(
 def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """A first loss scale of 2^32 halves 16 times before a step counts; a smoke test has 12."""
+    """A first loss scale of 2^32 is halved 16 times before a step counts; a smoke test has 12
+    steps.
+    """
     training = {
         "framework": "megatron-lm",
         "precision": "fp16",

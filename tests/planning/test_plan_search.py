@@ -1,4 +1,6 @@
-"""The search finds what fits, keeps the rules, ranks by speed, and gives the documents' own facts."""
+"""The search finds what fits, respects the rules, ranks by speed, and agrees with the documents'
+facts.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,9 @@ def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
 
 @pytest.mark.parametrize("stages", [(0, 1), (1,)])
 def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[int, ...]) -> None:
-    """ZeRO shares nothing there: every stage is the same layout, and none would lose the cut."""
+    """ZeRO shards nothing there: all stages are the same layout, and none would lose the
+    interleaving.
+    """
     space = SearchSpace(
         micro_batches=(1,),
         recompute=("full",),
@@ -144,7 +148,7 @@ def test_where_nothing_fits_it_says_what_would() -> None:
 
 
 def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
-    odd = MODELS["13b"].model_copy(update={"hidden": 5160})  # 129 a head
+    odd = MODELS["13b"].model_copy(update={"hidden": 5160})  # 129 per head
     found = search(choice(LUMI, 16, odd))
     assert (found.ranked, found.did_not_fit < found.looked_at) == ((), True)
     head_size = PlanCode.HEAD_SIZE.message
@@ -192,14 +196,14 @@ def test_ten_thousand_layouts_in_seconds() -> None:
     looked, started = (
         0,
         time.process_time(),
-    )  # of this process: what others leave of the machine does not count
+    )  # of this process, because other users' load does not count
     for nodes in (96, 128, 192, 256, 384):
         chosen = choice({"training": {"framework": "megatron-lm", "global_batch": 9216}}, nodes)
         looked += search(chosen, tokens=300e9).looked_at
     assert looked >= 10_000
     assert (
         time.process_time() - started < 20
-    )  # 2 s where a core is quick, several times that where it is not
+    )  # 2 s on a fast core, several times that on a slow one
 
 
 def test_growth_reaches_ten_thousand_devices_and_slows_down() -> None:

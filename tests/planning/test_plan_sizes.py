@@ -1,4 +1,4 @@
-"""Parameter counts against the documents' own figures, and against themselves."""
+"""Parameter counts, compared with the documents' figures and with each other."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_parts_of_the_smoke_model_are_those_of_the_fact_sheet() -> None:
 
 
 def test_a_rank_of_the_aws_example_prints_this_count() -> None:
-    """The awsome-distributed-training log of 36 x 4096 at tensor 8 says 941594624 for each rank."""
+    """The awsome-distributed-training log of 36 x 4096 at tensor 8 states 941594624 for each rank."""
     assert on_rank(gpt(36, 4096, 32, tensor=8), tensor=8, pipeline=1, stage=0).total == 941_594_624
 
 
@@ -208,7 +208,7 @@ shapes = st.builds(
 
 
 def replicated(shape: ModelShape) -> int:
-    """Parameters that every tensor rank holds: norms, position embeddings, second biases."""
+    """Parameters that every tensor rank has: norms, position embeddings, second biases."""
     norm = shape.hidden * (2 if shape.normalization == "layernorm" else 1)
     biases = 2 * shape.hidden if shape.biases else 0
     positions = shape.positions * shape.hidden if shape.position_embedding == "learned" else 0
@@ -217,7 +217,7 @@ def replicated(shape: ModelShape) -> int:
 
 @given(shapes, cuts)
 def test_ranks_sum_to_the_whole(shape: ModelShape, cut: tuple[int, int]) -> None:
-    """Each rank's count, less what is there more than once, adds up to the model."""
+    """The counts of the ranks, without duplicates, add up to the model."""
     tensor, pipeline = cut
     stages = [
         on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total
@@ -251,7 +251,9 @@ def test_plain_layer_is_12_h_squared_and_13_h() -> None:
 
 
 def test_our_own_trainer_trains_one_model_under_every_cut() -> None:
-    """Padded rows are in the loss: Megatron's rule for them would move it with the tensor size."""
+    """Padded rows take part in the loss, so Megatron's rule would make the loss depend on the
+    tensor size.
+    """
     for framework, padded in (("runbook", [50304, 50304]), ("megatron-lm", [50304, 50432])):
         plans = [
             make_plan(

@@ -1,4 +1,4 @@
-"""What is said about time beforehand: a figure with its origin, or why there is none."""
+"""The planned time: a value with its source, or the reason why there is none."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def speed(
 
 
 def test_smoke_test_takes_about_40_seconds_on_two_cores() -> None:
-    """12 x 512, 48 sequences of 1024 tokens, bf16: measured idle, 3.26 s a step with a micro-batch of 2."""
+    """12 x 512, 48 sequences of 1024 tokens, bf16: measured on an idle machine, 3.26 s per step
+    with a micro-batch of 2.
+    """
     found = speed({"training": {"eval_interval": 0}}, smoke=True)
     assert found.seconds == pytest.approx(41.6, rel=0.02)
     assert found.seconds == pytest.approx(12 * (found.seconds_per_iteration or 0), rel=1e-3)
@@ -49,7 +51,7 @@ def test_smoke_test_takes_about_40_seconds_on_two_cores() -> None:
 def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
-    """The trainer widens to float32 there."""
+    """There, the trainer widens to float32."""
     check = verdicts(machine=OLD)[CPU_PRECISION]
     comparison = PlanningMessage.TIMES_AS_LONG.fill(times=1.1)
     assert check.value == PlanningMessage.CPU_PRODUCTS.fill(path=WIDENED, comparison=comparison)
@@ -247,7 +249,7 @@ def test_each_part_of_a_cpus_step_follows_its_own_cause() -> None:
     assert full["loss"] == plain["loss"]
     piped = on_cpu(
         {"parallel": {"pipeline": 2}}
-    )  # one copy and two micro-batches: a bubble of a quarter
+    )  # one replica and two micro-batches: a bubble of a quarter
     assert piped["products"] == pytest.approx(1.25 * plain["products"])
     assert piped["weights"] < plain["weights"]
     assert on_cpu({"parallel": {"tensor": 2}})["elements"] > plain["elements"]

@@ -1,4 +1,4 @@
-"""The plan as tables: what a person reads before deciding."""
+"""The plan as tables: what a person reads before making a decision."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if one thing were different: the same rules, the same memory, the same time as a plan of it would give."""
+"""The effect of changing one value: the same rules, memory and time as in a plan with that value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The whole plan: as one dictionary, pure, and with places that never meet."""
+"""The whole plan: as one dictionary, computed without side effects, and with paths that never
+collide.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +116,10 @@ def specs(
 
 
 def test_a_local_run_gives_this_plan() -> None:
-    """Compare as a whole; after a wanted change write the new text to local_plan.json and read its diff."""
+    """Compare the whole plan.
+
+    After an intended change, write the new text to local_plan.json and read its diff.
+    """
     text = json.dumps(local().as_dict(), indent=1) + "\n"
     assert json.loads(text) == json.loads(GOLDEN.read_text()), text
 
@@ -126,7 +131,7 @@ def test_every_key_the_trainer_reads_is_there_and_no_other(section: str) -> None
 
 
 def test_the_trainer_accepts_the_spec() -> None:
-    """The trainer's own reader is the judge of the contract."""
+    """The trainer's own reader decides whether the contract is met."""
     for spec in specs():
         assert parse(json.loads(json.dumps(spec))).fingerprint == spec["fingerprint"]
 
@@ -148,7 +153,7 @@ def test_specs_differ_where_the_phases_do() -> None:
 
 
 OWN_LOGS = ("metrics", "validation", "samples", "tensorboard")
-"""Not events.jsonl, which is common: each line names its phase."""
+"""Not events.jsonl, which is shared: each line names its phase."""
 
 
 def test_smoke_and_full_training_share_no_place() -> None:
@@ -220,7 +225,7 @@ def test_fingerprint_names_data_by_file_and_not_by_place() -> None:
 
 
 def test_a_plan_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same values give the same plan, and nothing is opened on the way."""
+    """The same values give the same plan, and no file is opened."""
     settings = build()
 
     def refuse(*args: Any, **keywords: Any) -> None:

@@ -1,4 +1,6 @@
-"""A replayed step: the closed forms of pipelines, stages that differ, and counted work at the plan's own prices."""
+"""A replayed step: the closed forms of pipelines, stages that differ, and counted work at the
+plan's own rates.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def replay(
     slow: int = -1,
     hides_sends: bool = False,
 ) -> Replay:
-    """Equal stages of 1 s forward and 2 s backward a micro-batch; `slow` names one that takes twice as long."""
+    """Equal stages that take 1 s forward and 2 s backward per micro-batch; `slow` names a stage
+    that takes twice as long.
+    """
     times = [
         StageTimes(
             (Seconds(matrices=(2 if stage == slow else 1) / chunks),) * chunks,
@@ -57,11 +61,15 @@ def test_equal_stages_wait_as_the_closed_form_says(
 
 
 def test_all_wait_for_the_slowest_stage() -> None:
-    """Once the first gradient is back, it works without a pause; before and after, the pipeline fills and drains."""
+    """Once the first gradient is back, it works without a pause.
+
+    Before and after, the pipeline fills and drains.
+    """
     found = replay(4, 8, slow=1)
     busy = sorted((event.start, event.end) for event in found.events if event.stage == 1)
     assert all(later[0] == pytest.approx(earlier[1]) for earlier, later in pairwise(busy[3:]))
-    # 1 s for the first input, 2 s without work until the first gradient is back, 2 s of the stage before it at the end.
+    # 1 s for the first input, 2 s idle until the first gradient is back, 2 s of the previous stage
+    # at the end.
     assert found.seconds == pytest.approx(1 + 2 + 8 * 6 + 2)
     assert [round(parts["bubble"]) for parts in found.parts] == [29, 5, 29, 29]
 
@@ -76,7 +84,8 @@ def test_no_pass_begins_before_its_input_has_come() -> None:
             assert event.start >= passes[kind, chunk, microbatch, stage - 1].end + 0.25 - 1e-9
         if kind == "backward" and stage < 3:
             assert event.start >= passes[kind, chunk, microbatch, stage + 1].end + 0.25 - 1e-9
-    # All but the first stage's first chunk and the last one's last send each micro-batch's result on.
+    # All chunks but the first stage's first and the last stage's last send the result of each
+    # micro-batch.
     assert sum(parts["pipeline"] for parts in found.parts) == pytest.approx(
         0.25 * 8 * (2 * 2 * 4 - 2)
     )
@@ -115,8 +124,10 @@ def setup(data: int = 1, global_batch: int = 64) -> StepSetup:
 
 
 def test_counted_work_has_the_prices_of_the_plan() -> None:
-    """What the plan would count for six layers of GPT-3, priced part by part, takes what the plan says."""
-    own = replace(DEFAULT, latency_microseconds=0.0)  # what is counted are bytes, not messages
+    """The plan's counts for six layers of GPT-3, converted to time part by part, take the planned
+    time.
+    """
+    own = replace(DEFAULT, latency_microseconds=0.0)  # bytes are counted, not messages
     model = StepModel(setup(), own)
     tokens = 2048
     hidden = 12288

@@ -1,8 +1,8 @@
-"""Proof that vTrain's step times on one node come from its simulator, not from trainings.
+"""Proof that vTrain's step times on one node come from its simulator, not from training runs.
 
-VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv, of which benchmarks/a100_step_times.csv
-has 726 rows. Its data folder calls them measured. A clock that measured them could not show what
-these tests show: differences that are equal to the nanosecond.
+VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv, of which
+benchmarks/a100_step_times.csv has 726 rows. Its data folder calls them measured. A clock that
+measured them could not show what these tests show: differences that are equal to the nanosecond.
 """
 
 from __future__ import annotations
@@ -50,15 +50,14 @@ ALL_REDUCE_NANOSECONDS = {
 LONGEST_LISTED = 1024
 """MiB of the largest all-reduce in vTrain's table."""
 BUS_BANDWIDTH = {2: 196.89, 4: 221.37, 8: 229.25}
-"""GiB/s of that all-reduce, by number of replicas.
-
-vTrain divides larger ones by it, without the factor 2 (n - 1) / n of a ring.
+"""GiB/s of that all-reduce, by number of replicas. vTrain divides larger ones by this, without the
+factor 2 (n - 1) / n of a ring.
 """
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """Everything that a simulated row states, except its time."""
+    """Everything that a simulated row states except its time."""
 
     hidden: int
     layers: int
@@ -70,7 +69,7 @@ class Configuration:
 
     @property
     def gradient_mebibytes(self) -> int:
-        """The 16-bit gradients of a rank as vTrain's simulator counts them, in whole MiB."""
+        """Return the 16-bit gradients of a rank as vTrain's simulator counts them, in whole MiB."""
         width = self.hidden // self.tensor
         norms_and_biases = 6 * self.hidden + 7 * width
         layer = norms_and_biases + 12 * self.hidden * width
@@ -109,7 +108,9 @@ def _cells(row: benchmark.Known) -> dict[str, str]:
 
 
 def all_reduce(mebibytes: int, replicas: int) -> float:
-    """Return the milliseconds of an all-reduce by vTrain's table, or above it by its formula."""
+    """Return the milliseconds of an all-reduce from vTrain's table, or from its formula if it is
+    larger.
+    """
     if replicas == 1:
         return 0.0
     if mebibytes > LONGEST_LISTED:

@@ -1,4 +1,4 @@
-"""Every coefficient of the model of a step, fitted or counted, has an effect that these step times pin."""
+"""Every coefficient of the step model, fitted or counted, has an effect that these step times pin."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ CONSTANTS = (
 
 
 def test_step_times_are_as_they_were() -> None:
-    """A change on purpose brings new figures here, and a line in CHANGELOG."""
+    """An intended change needs new values here, and a line in CHANGELOG."""
     assert step_times() == pytest.approx(SECONDS, rel=PINNED)
 
 
@@ -168,7 +168,9 @@ def test_each_counted_constant_moves_a_pinned_step_time(
 
 
 def test_pytorch_recomputes_all_of_a_layer_but_its_last_product() -> None:
-    """The last product has 8 of the 24 operations a weight's square: its input is needed, not its result."""
+    """The last product has 8 of the 24 operations per squared weight: its input is needed, but not
+    its result.
+    """
     early = SETUPS["A100, full recomputation"]
     assert early.stops_early
     whole = iteration(replace(early, stops_early=False))
@@ -203,7 +205,9 @@ def test_only_recipes_that_overlap_hide_tensor_parallel_messages() -> None:
 
 
 def test_no_work_hides_the_first_and_the_last_bucket() -> None:
-    """One micro-batch a step: weights hide behind its forward pass, gradients behind its backward pass."""
+    """One micro-batch per step: weights are hidden behind its forward pass, gradients behind its
+    backward pass.
+    """
     one = SETUPS["H100, one micro-batch"]
     assert one.num_microbatches == 1
     longer = replace(
@@ -223,14 +227,16 @@ def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> N
     for layers in range(4 * stages, 6 * stages + 1):
         deeper = setup("Llama-3 70B", "H100", 128, layers=layers, **size, **cells)
         step = iteration(deeper)
-        # More layers have more parameters to send and update; here stages count.
+        # More layers have more parameters to send and update; here only stages count.
         seconds.append(step.seconds - step.data - step.optimizer - step.waiting)
     assert seconds == sorted(seconds)
     assert max(after / before for before, after in itertools.pairwise(seconds)) < 1.25
 
 
 def test_deepspeeds_stages_send_a_part_from_each_tensor_rank() -> None:
-    """What a stage sends is cut over its tensor ranks, which gather it behind faster links."""
+    """The data that a stage sends is divided over its tensor ranks, which gather it over faster
+    links.
+    """
     forks = SETUPS["A100, forks"]
     layout = forks.layout
     assert (layout.tensor, layout.pipeline, layout.sequence) == (8, 8, False)

@@ -1,4 +1,6 @@
-"""What faults cost: the simulated account adds up, and Llama 3's published rates give what Llama 3 published."""
+"""The cost of faults: the simulated account adds up, and Llama 3's published rates give its
+published result.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ NEAR = NearParts(steps_between=2, stall=1, lag=4, resume=5, has_partner=True)
 
 
 class GivenFaults:
-    """Failures at given seconds."""
+    """Failures at the given seconds."""
 
     def __init__(self, *failures: tuple[float, FaultKind]) -> None:
         self._failures = list(failures)
@@ -82,7 +84,8 @@ def parts_of(account) -> float:
 
 
 def test_a_failure_costs_noticing_a_start_and_the_steps_since_the_last_whole_save():
-    # Trains from 60. Saves begin at 160 and 265 and are whole at 185 and 290; it fails in the 25th step.
+    # Training starts at 60. Saves begin at 160 and 265 and are complete at 185 and 290; it fails in
+    # the 25th step.
     faults = GivenFaults((315.0, HANG))
     account = simulate(PARTS, Policy(detection={HANG.name: 40}), 1000, faults)
     (failure,) = account.failures
@@ -104,7 +107,7 @@ def test_a_save_that_is_not_whole_does_not_count():
 def test_a_job_saves_before_its_limit_and_the_next_one_loses_no_step():
     parts = replace(PARTS, walltime=600)
     account = simulate(parts, Policy(queue=3600), 3000, GivenFaults())
-    # Each trains for 550 s with its start, and takes 25 more for its last save.
+    # Each job trains for 550 s including its start, and takes 25 s more for its last save.
     assert account.jobs == 6
     assert account.queued == 5 * 3600
     assert account.lost_steps < account.jobs * 2 * parts.step
@@ -149,7 +152,7 @@ def test_an_attempt_that_began_with_the_end_of_a_job_is_not_counted_as_one_job(n
     policy = Policy(spares=2, queue=60)
 
     class LateFailure(GivenFaults):
-        """A failure so late in a job that no step is left to make in it."""
+        """A failure so late in a job that no further step fits into it."""
 
         quiet = False
 
@@ -175,7 +178,9 @@ def test_spares_answer_lost_nodes_in_the_allocation_until_none_is_left():
 
 
 def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
-    """Eight nodes may become six: a node less, and a step takes 8/6 as long to the end of the job."""
+    """Eight nodes may become six: after the loss of a node, a step takes 8/6 as long until the end
+    of the job.
+    """
     faults = [(1000.0, GPU)]
     policy = Policy(queue=7200, fewer_nodes=(6, 4))
     fewer = simulate(PARTS, policy, 5000, GivenFaults(*faults))
@@ -190,7 +195,9 @@ def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
 
 
 def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
-    """Two lost nodes leave six; three leave five, which only a layout of four could use."""
+    """The loss of two nodes leaves six; the loss of three leaves five, of which only a layout of
+    four could be used.
+    """
     faults = [(1000.0, GPU), (2000.0, GPU), (3000.0, GPU)]
     policy = Policy(queue=7200, fewer_nodes=(6,))
     account = simulate(PARTS, policy, 9000, GivenFaults(*faults))
@@ -200,7 +207,7 @@ def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
 
 
 def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_step():
-    """Half of the nodes are lost minutes before the end of a job of an hour."""
+    """Half of the nodes are lost minutes before the end of a one-hour job."""
     parts = replace(PARTS, walltime=3600)
     faults = [(3480.0, GPU)]
     fewer = simulate(parts, Policy(fewer_nodes=(4,)), 9000, GivenFaults(*faults))
@@ -211,7 +218,7 @@ def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_st
 
 
 def test_longer_steps_that_are_lost_with_the_allocation_count_as_lost():
-    """Four of eight nodes train on with copies; the next failure needs a new job."""
+    """Four of eight nodes continue with copies; the next failure needs a new job."""
     parts = replace(PARTS, near=NEAR, steps_between_saves=1000)
     faults = [(500.0, GPU), (1500.0, SOFTWARE), (2500.0, GPU)]
     account = simulate(parts, Policy(fewer_nodes=(7,)), 4000, GivenFaults(*faults))
@@ -262,11 +269,12 @@ def test_failures_come_at_the_rate_and_in_the_shares_that_were_published():
 
 
 WITH_COPIES = replace(PARTS, save_stall=0, save_lag=0, near=NEAR)
-"""A step takes 10.5 s with its half of a copy, and a cycle of ten 105 s."""
+"""A step takes 10.5 s with its half of a copy, and a cycle of ten steps 105 s."""
 
 
 def test_a_failure_takes_back_to_the_newest_copies_in_the_same_allocation():
-    # Trains from 60 and fails in the 18th step; copies of 16 steps were complete at 60 + 168 + 4.
+    # Training starts at 60 and fails in the 18th step; copies of 16 steps were complete at 60 + 168
+    # + 4.
     faults = [(60 + 17.5 * 10.5, GPU)]
     account = simulate(WITH_COPIES, Policy(spares=1), 2000, GivenFaults(*faults))
     assert account.near_restarts == 1
@@ -308,7 +316,7 @@ def test_a_campaign_that_goes_on_behind_a_save_ends_with_its_last_step():
 
 
 def test_steps_behind_copies_are_lost_with_the_allocation():
-    """The third failure needs a new job, which begins with the checkpoint of step 10 again."""
+    """The third failure needs a new job, which starts with the checkpoint of step 10 again."""
     first = 60 + 17.5 * 10.5
     second = first + 60 + 5 + 1
     faults = GivenFaults((first, SOFTWARE), (second, GPU))
@@ -321,7 +329,9 @@ def test_steps_behind_copies_are_lost_with_the_allocation():
 
 
 def test_llama_3s_rate_gives_over_ninety_percent():
-    """Over 90 % is what its authors state (arXiv 2407.21783, 3.3.4): 419 stops in 54 days, with restarts of minutes."""
+    """The authors state over 90 % (arXiv 2407.21783, 3.3.4): 419 stops in 54 days, with restarts of
+    minutes.
+    """
     devices = 16_384
     step = 6 * 405e9 * 16.8e6 / (devices * 400e12)
     parts = CampaignParts(

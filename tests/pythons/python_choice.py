@@ -1,4 +1,4 @@
-"""Which Python versions a run of `make pythons` takes."""
+"""The Python versions that a run of `make pythons` takes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ Version = tuple[int, int]
 def chosen_versions(
     wish: str, others: Sequence[Version], commit: Callable[[], str]
 ) -> list[Version]:
-    """Return the versions that `wish` names: "all", "rotate" (one, decided by the commit) or "3.12".
-
-    The same commit takes the same version again, so a failure can be repeated. Raise ValueError for another version.
+    """Return the versions that `wish` names: "all", "rotate" (one, determined by the commit) or
+    "3.12". The same commit takes the same version again, so that a failure can be repeated. Raise
+    ValueError for an unsupported version.
     """
     if wish == "all":
         return list(others)

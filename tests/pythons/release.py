@@ -1,4 +1,4 @@
-"""Sdist and wheel of this project, and an environment that has one of them instead of the clone."""
+"""The project's sdist and wheel, and an environment with one of them instead of the clone."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ class Release:
 
 
 def build_release(folder: Path) -> Release:
-    """Build the sdist from the clone, and the wheel from the sdist: what is not in the sdist is missed."""
+    """Build the sdist from the clone, and the wheel from the sdist, so that a file missing from the
+    sdist is noticed.
+    """
     environment = folder / "builder"
     subprocess.run([sys.executable, "-m", "venv", str(environment)], check=True)
     program = str(environment / "bin" / "python")
@@ -40,9 +42,10 @@ def site_packages(program: str) -> Path:
 
 
 def installed_apart(program: str, package: Path, folder: Path) -> Path:
-    """Make an environment with the package of a file, and with what another environment has besides; its bin folder.
+    """Make an environment with a package file and the other packages of an existing environment.
 
-    Dependencies come by a path file: their own path files, among them the editable clone's, are not read through it.
+    Return its bin folder. Dependencies come by a path file, through which their own path files,
+    such as the editable clone's, are not read.
     """
     subprocess.run([program, "-m", "venv", str(folder)], check=True)
     own = str(folder / "bin" / "python")
@@ -54,9 +57,9 @@ def installed_apart(program: str, package: Path, folder: Path) -> Path:
 
 
 def own_environment(folder: Path, program: str) -> dict[str, str]:
-    """Return environment variables without those by which a clone could be found.
+    """Return the environment variables without those by which a clone could be found.
 
-    Jupyter's templates are in the environment that the dependencies come from.
+    Jupyter's templates are in the environment from which the dependencies come.
     """
     left_out = ("PYTHONPATH", "RUNBOOK_PROJECT", "RUNBOOK_RUNS", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}

@@ -77,7 +77,9 @@ CHOSEN = chosen_versions(os.environ.get("PYTHONS", "all"), OTHERS, head)
 
 @pytest.fixture(scope="session", autouse=True)
 def say_what_is_run():
-    """Say first and last which Pythons are run, so that a log shows what it proves."""
+    """Say at the beginning and at the end which Pythons are run, so that a log shows what it
+    proves.
+    """
     text = summary(OWN, OTHERS, CHOSEN)
     print(f"\n{text}", flush=True)
     yield
@@ -105,7 +107,9 @@ def losses_with(python: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def own_losses(tmp_path_factory):
-    """Losses of this environment's Python, on this machine: another processor rounds differently."""
+    """Losses with this environment's Python on this machine, because another processor rounds
+    differently.
+    """
     return losses_with(sys.executable, tmp_path_factory.mktemp("own"))
 
 

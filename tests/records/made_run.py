@@ -1,4 +1,4 @@
-"""A finished run made from values, for tests of what lies over records; nothing is executed."""
+"""A finished run made from values, for tests of what is made from records. Nothing is executed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HOSTILE = """<table><tr><td>kept</td></tr></table>
 def notebook(
     *outputs: nbformat.NotebookNode, markdown: str = "# Title\n\nWhy."
 ) -> nbformat.NotebookNode:
-    """An executed notebook: heading, one cell with outputs."""
+    """An executed notebook: a heading, and one cell with outputs."""
     cell = nbformat.v4.new_code_cell(
         "print(1)", execution_count=1, outputs=list(outputs), id="code-1"
     )
@@ -68,7 +68,7 @@ def data(**kinds: object) -> nbformat.NotebookNode:
 
 
 def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
-    """The output by which a notebook names its run."""
+    """The output in which a notebook names its run."""
     told = {"run_folder": str(run_folder), "phase": record.phase, "execution": record.started}
     return nbformat.v4.new_output(
         "display_data", data={MIME: told, "text/plain": "Record of this notebook"}

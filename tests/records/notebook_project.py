@@ -1,4 +1,4 @@
-"""A small project with marker notebooks, for tests that execute them for real."""
+"""A small project with marker notebooks, for tests that really execute them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Project:
     def notebook(
         self, *cells: str, phase: str = PHASE, bind: bool = True, finish: bool = True
     ) -> Path:
-        """Write a master: heading, parameters, bind, the cells given, finish."""
+        """Write a master: heading, parameters, bind, the given cells, finish."""
         code = [BIND.format(project=str(self.root), phase=phase)] if bind else []
         code += [*cells, *([FINISH] if finish else [])]
         nodes = [nbformat.v4.new_markdown_cell(f"# {phase}\n\nA marker notebook.")]
@@ -66,13 +66,13 @@ class Project:
         return path
 
     def record(self, suffix: str, phase: str = PHASE) -> Path:
-        """A record file of the run."""
+        """Return a record file of the run."""
         return self.run_folder / "records" / f"{phase}{suffix}"
 
     def papermill(
         self, notebook: Path, output: Path, *options: str, engine: str = "runbook"
     ) -> subprocess.Popen[str]:
-        """Start the papermill program."""
+        """Start the program papermill."""
         command = [
             str(BIN / "papermill"),
             str(notebook),
@@ -98,19 +98,19 @@ def start(command: list[str], folder: Path, **environment: str) -> subprocess.Po
 
 
 def statuses(notebook: nbformat.NotebookNode) -> list[str]:
-    """papermill's status of each code cell."""
+    """Return papermill's status of each code cell."""
     return [cell.metadata.papermill.status for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def children_of(pid: int) -> set[int]:
-    """Processes below one, however deep."""
+    """Return all descendants of a process."""
     import psutil
 
     return {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Those that still run."""
+    """Return those that are still running."""
     import psutil
 
     found = set()

@@ -1,4 +1,4 @@
-"""The elements of an HTML page with their texts, so that a test asks for a value by its place."""
+"""The elements of an HTML page with their texts, so that a test can request a value by its place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WITHOUT_END = {"meta", "link", "br", "hr", "img", "input", "path", "line", "poly
 
 @dataclass
 class Element:
-    """One element: its tag, attributes, and the text inside it."""
+    """An element: its tag, its attributes, and the text inside it."""
 
     tag: str
     attributes: Mapping[str, str | None]
@@ -42,7 +42,7 @@ class _Reader(HTMLParser):
 
 
 def elements_of(page: str, tag: str, **attributes: str) -> list[Element]:
-    """Return the elements of a tag that have these attributes, in their order."""
+    """Return the elements of a tag that have these attributes, in order."""
     return [
         element
         for element in _Reader(page).elements
@@ -56,5 +56,5 @@ def texts_of(page: str, tag: str, **attributes: str) -> list[str]:
 
 
 def definitions_of(page: str) -> dict[str, str]:
-    """Return what stands beside each term of the page's lists, such as its facts."""
+    """Return the description of each term in the page's lists, such as its facts."""
     return dict(zip(texts_of(page, "dt"), texts_of(page, "dd"), strict=True))

@@ -1,4 +1,6 @@
-"""The logbook: an entry for whatever happened, by time over all jobs, and what people write into it."""
+"""The logbook: an entry for everything that happened, in order of time over all jobs, and people's
+notes.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""The report to mail: short, alone, with its records inside, and a first sentence for a manager."""
+"""The report to mail: short, self-contained, with its records inside, and a first sentence for a
+manager.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,10 @@ OPEN = Check("plan came true", "warn", "throughput 21 %", "within 50 %")
 
 
 def finished_run(runs, *open_checks):
-    """A run with a record of every phase, the last with these checks besides one that passed."""
+    """A run with a record of every phase.
+
+    The last has these checks in addition to one that passed.
+    """
     run_folder = write_run(runs)
     for phase in PHASES:
         verdict = "warn" if open_checks else "pass"

@@ -1,4 +1,4 @@
-"""Losses of several runs over each other: what is read, thinned, and followed while a run trains."""
+"""The losses of several runs in one chart: what is read, thinned, and followed while a run trains."""
 
 from __future__ import annotations
 

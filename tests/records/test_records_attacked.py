@@ -1,4 +1,6 @@
-"""Records under attack: no room for the notebook, two writers, a clock that was set back, a stop between notebooks."""
+"""Records under attack: no space for the notebook, two writers, a clock that was set back, a stop
+between notebooks.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from runbook.records.messages import RecordMessage
 from runbook.records.phase_record import find_phase_record
 
 LOUD = "print('x' * 400_000)"
-"""More than a file may hold in these tests."""
+"""Maximum size of a file in these tests."""
 LIMIT = 200
-"""Thousand bytes, as bash's ulimit counts."""
+"""Thousands of bytes, as bash's ulimit counts."""
 PHASE_IN_A_PROCESS = """
 import logging, sys
 from pathlib import Path
@@ -45,7 +47,7 @@ print(outcome)
 def with_small_files(
     project: Project, notebook, *, kilobytes: int
 ) -> subprocess.CompletedProcess[str]:
-    """Execute a phase where no file can grow beyond a size, as where a disk or a quota is full."""
+    """Execute a phase while no file can grow beyond a size, as with a full disk or quota."""
     words = [sys.executable, "-c", PHASE_IN_A_PROCESS, str(notebook), str(project.run_folder)]
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *words]
     environment = {**os.environ, "IPYTHONDIR": str(project.root / "ipython")}
@@ -58,7 +60,7 @@ def with_small_files(
 def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_with_room_again(
     tmp_path,
 ):
-    """The second execution also finds the record of a time to come: the clock was set back meanwhile."""
+    """The second execution also finds a record with a future time, because the clock was set back."""
     project = Project(tmp_path)
     notebook = project.notebook(WORK, LOUD, "print('still here')")
     done = with_small_files(project, notebook, kilobytes=LIMIT)

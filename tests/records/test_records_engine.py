@@ -1,4 +1,6 @@
-"""What a notebook says after each way it can end, run by the real papermill program with real kernels."""
+"""A notebook's content after each way in which it can end, run by the real papermill with real
+kernels.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.notebooks
 
 CHILD = "import subprocess\nprint(subprocess.Popen(['sleep', '300']).pid, flush=True)\n"
 OPEN_SOCKETS = "TCP without encryption"
-"""What jupyter_client warns of where kernels listen on ports that others can reach."""
+"""jupyter_client's warning about kernels that listen on ports that others can reach."""
 LINES = 5000
 ENDINGS = {
     "success": ([WORK], (), 0),
@@ -38,7 +40,7 @@ ENDINGS = {
     "sigterm": ([WORK, SLEEP], (), signal.SIGTERM),
     "exit": ([WORK, "import sys\nsys.exit(0)"], (), 0),
 }
-"""Cells, options of papermill, and the signal to send once the cell sleeps."""
+"""Cells, papermill's options, and the signal to send once the cell sleeps."""
 
 
 @dataclass
@@ -219,7 +221,9 @@ def test_log_of_a_stopped_notebook_is_short(endings):
 
 
 def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
-    """5000 redrawn lines give one output; a display updated in place is logged; sockets fit under a long path."""
+    """5000 redrawn lines give one output, a display updated in place is logged, and sockets work
+    below a long path.
+    """
     project = Project(tmp_path)
     redraw = (
         f"import sys\nfor n in range({LINES}):\n    sys.stdout.write(f'\\r{{n}} of {LINES}')\n"
@@ -274,7 +278,9 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
 
 
 def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
-    """ZeroMQ drops messages while 1,000 wait for a reader; papermill is stopped until that many have long been sent."""
+    """ZeroMQ drops messages if more than 1,000 wait for a reader. papermill is stopped until that
+    many have been sent.
+    """
     project = Project(tmp_path)
     output = tmp_path / "out.ipynb"
     lines = "import pathlib\nprint('be' + 'gun', flush=True)\nfor n in range(9000):\n    print(n, flush=True)"
@@ -285,7 +291,7 @@ def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
     process.send_signal(signal.SIGSTOP)
     deadline = (
         time.monotonic() + 60
-    )  # a kernel whose output waits for its reader does not come to the end before
+    )  # a kernel whose output waits for its reader does not reach the end before
     while not (tmp_path / "sent").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGCONT)
@@ -311,7 +317,7 @@ def test_a_cell_whose_end_is_never_told_is_waited_for_only_while_output_comes(mo
     monkeypatch.setattr(asyncio, "wait", half_a_minute)
     rest = runner._rest_of(SimpleNamespace(done=lambda: False), cell)
     with pytest.raises(CellTimeoutError) as ended:
-        rest.send(None)  # without a loop: other tests' browser has one running
+        rest.send(None)  # without an event loop, because other tests' browser has one running
     assert runner._messages == 40
     assert RecordMessage.END_OF_CELL_MISSING.fill() in str(ended.value)
     assert f"after {client.MOST_SECONDS_OF_SILENCE} seconds" in str(ended.value)

@@ -1,4 +1,6 @@
-"""What was recorded stays as it was, or is found out: record, manifest, verification, history."""
+"""Recorded content stays unchanged, or the change is detected: record, manifest, verification,
+history.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +218,7 @@ TRAINED = {
 
 @pytest.fixture
 def trained(run_folder) -> Path:
-    """The run with all that a training leaves, recorded at its end."""
+    """A run with everything that training leaves, recorded at its end."""
     for name, text in TRAINED.items():
         (run_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (run_folder / name).write_text(text)
@@ -238,12 +240,10 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
             (trained / name).write_text(text[1:] + "x" if change == "edited" else text + "x")
     write_phase_record(
         replace(RECORD, phase="05-analysis"), phase_record_path(trained, "05-analysis")
-    )  # grown files have a done phase
+    )  # files that have grown have a done phase
     run_report.write_report(trained)
     write_manifest(trained, "05-analysis", [phase_record_path(trained, "05-analysis")])
-    growing = (
-        {"events.jsonl"} if change == "longer" else set()
-    )  # phases that come later append to it
+    growing = {"events.jsonl"} if change == "longer" else set()  # later phases append to it
     assert {finding.file for finding in verify_run(trained)} == set(TRAINED) - growing
 
 
@@ -380,7 +380,9 @@ def test_a_folder_that_cannot_be_listed_is_neither_whole_nor_forgotten(trained, 
 
 
 def test_an_unchanged_file_is_not_read_again(run_folder):
-    """Checkpoints are large: what has the same size and time keeps its checksum when the manifest is written anew."""
+    """Checkpoints are large: a file with the same size and time keeps its checksum when the
+    manifest is rewritten.
+    """
     before = read_manifest(run_folder)["metrics.jsonl"]
     path = run_folder / "metrics.jsonl"
     path.chmod(0o000)

@@ -1,4 +1,4 @@
-"""Phases executed in this process, by every tool that executes notebooks, and filed with their run."""
+"""Phases executed in this process by every tool that executes notebooks, and filed with their run."""
 
 from __future__ import annotations
 
@@ -122,7 +122,9 @@ def test_braces_in_a_path_are_not_fields(tmp_path):
 
 
 def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
-    """Its notebook calls every cell completed; the record was never ended, and says so when it is filed."""
+    """Its notebook calls every cell completed; the record was never ended, and says so when it is
+    filed.
+    """
     project = Project(tmp_path)
     process = project.papermill(
         project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient"

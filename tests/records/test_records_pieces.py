@@ -1,4 +1,4 @@
-"""Streams, cells, origins, sockets and signals, each by itself."""
+"""Streams, cells, origins, sockets and signals, each tested separately."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_ignored_signal_stays_ignored():
 
 
 def test_importing_the_engine_stays_light():
-    """papermill imports every registered engine at its start, whichever is used."""
+    """papermill imports every registered engine when it starts, whichever is used."""
     heavy = {"nbconvert", "torch", "pandas", "pydantic", "runbook.planning"}
     words = "import sys, runbook.records.engine.papermill_engine as e; "
     words += f"print(sorted({heavy} & set(sys.modules)), e.RunbookEngine.__name__)"

@@ -1,4 +1,6 @@
-"""A report for outside: no planted user, host, account, path or bucket in any file, and still a whole report."""
+"""A report for outsiders: no planted user, host, account, path or bucket in any file, but still a
+complete report.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,7 @@ TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {M
 
 
 def png(words: str = "") -> bytes:
-    """A picture of one pixel, with its author where one is told."""
+    """A picture of one pixel, with its author if one is given."""
     parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))]
     parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
     parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
@@ -59,7 +61,7 @@ def base64_of(content: bytes) -> str:
 
 
 def everything_in(path: Path) -> str:
-    """A file's text, and all that is encoded in it."""
+    """Return a file's text, and everything that is encoded in it."""
     text = path.read_text()
     for found in re.findall(r"[A-Za-z0-9+/]{16,}={0,2}", text):
         try:
@@ -74,7 +76,7 @@ SVG = f"<svg xmlns='http://www.w3.org/2000/svg'><title>{TEXT}</title><metadata>{
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Path:
-    """A run in whose every kind of file all of it was planted."""
+    """A run with all of these words planted in every kind of file."""
     folder = write_run(tmp_path / "runs")
     (folder / "run.yaml").write_text(
         f"run: toy\ndata:\n  bucket: {BUCKET}\n  folder: {PLACE}\n"
@@ -239,7 +241,7 @@ def test_hosts_are_known_by_their_shape_too(host):
 
 SPACED = "/scratch/my project/runs of max/local"
 SHORT_WORDS = {"jd": "user", "n1": "host", "/home/Max Mustermann": "path"}
-"""Names of two letters, and a home with a space."""
+"""Names of two letters, and a home folder with a space."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The record as a person steps through a notebook: errors, re-runs, a second round, and no kernel at all."""
+"""The record while a person steps through a notebook: errors, repeated cells, a second round, and
+no kernel at all.
+"""
 
 from __future__ import annotations
 

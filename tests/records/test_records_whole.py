@@ -1,4 +1,4 @@
-"""The whole report in one file, the links to evidence and the page of known failures."""
+"""The whole report in one file, the links to evidence, and the page of known failures."""
 
 from __future__ import annotations
 

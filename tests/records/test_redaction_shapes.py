@@ -1,4 +1,6 @@
-"""Hosts, addresses, paths and secrets that no file of the run names: the redactor knows them by their shape."""
+"""Hosts, addresses, paths and secrets that no file of the run names: the redactor recognizes them
+by their form.
+"""
 
 import time
 
@@ -7,7 +9,7 @@ import pytest
 from runbook.tools.redact.redaction import Redactor
 
 HIDDEN = {
-    # hosts with a domain, and by their names
+    # hosts with a domain, and hosts by their names
     "cloned from gitlab.company.com today": "cloned from [host] today",
     "head.default.svc.cluster.local, nas.local": "[host], [host]",
     "login.hpc.uni-acme.de": "[host]",
@@ -17,7 +19,7 @@ HIDDEN = {
     "--rdzv_endpoint=head:29400": "--rdzv_endpoint=[host]:29400",
     'the "master_addr": "head"': 'the "master_addr": "[host]"',
     "connect to head:29500 failed; [head]:29500": "connect to [host]:29500 failed; [host]:29500",
-    # addresses of every scheme
+    # addresses with every scheme
     "tcp://head:29400 timed out": "[address] timed out",
     "init_method=tcp://10.1.2.3:29400": "init_method=[address]",
     "redis://:pw@cache:6379/0 and ldap://dc1": "[address] and [address]",
@@ -28,7 +30,7 @@ HIDDEN = {
     "git@gitlab.company.com:ml/gpt.git": "[address]",
     "registry.acme.com:5000/ml/gpt:1": "[address]",
     "https://mm.acme.com/hooks/abc": "[address]",
-    # numbers of machines
+    # numbers that identify machines
     "eth0 aa:bb:cc:dd:ee:ff, AA-BB-CC-DD-EE-FF, 0011.2233.4455": "eth0 [address], [address], [address]",
     "ib0 0x0002c903000a1b2c": "ib0 [address]",
     "2001:DB8::1 and FE80:0:0:0:202:B3FF:FE1E:8329": "[address] and [address]",
