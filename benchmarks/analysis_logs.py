@@ -210,7 +210,7 @@ def read(path: Path, output: Path) -> dict[str, float]:
 
 
 def count(output: Path) -> int:
-    """Count the records in the JSON without loading it whole."""
+    """Count the records in the JSON without loading all of it."""
     with output.open("rb") as stream:
         return sum(line.lstrip().startswith(b'{"iteration"') for line in stream)
 

@@ -49,7 +49,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 
 RANKS = (8, 200, 1024, 10_000)
 RANKS_PER_MACHINE = 8
-STEP_SECONDS = 1.0  # shorter than a step of any large training
+STEP_SECONDS = 1.0  # shorter than a step of any large training run
 SAVE_SECONDS = 1200.0  # between two saves
 SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
 """Metadata operations of the job's scripts per second: job.sh looks for two files each second and
@@ -84,7 +84,7 @@ CLOCK = Clock()
 
 
 class Operations:
-    """Counts metadata operations of this process: in the run's folder, and elsewhere on this machine."""
+    """Counts this process's metadata operations, in the run's folder and elsewhere on this machine."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()
@@ -126,7 +126,7 @@ OPERATIONS = Operations()
 
 
 class StandInStore:
-    """The ranks' store, which is in the memory of rank 0's process and not in a file."""
+    """The ranks' store. It is in the memory of rank 0's process, not in a file."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -193,7 +193,7 @@ class ControlPlane:
         }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
-        """All watchdogs check for this many simulated seconds.
+        """Let all watchdogs check for this many simulated seconds.
 
         Rank 0's processor time is measured at the real interval.
         """
@@ -215,7 +215,10 @@ class ControlPlane:
         }
 
     def steps(self, num_steps: int) -> dict[str, Any]:
-        """Rank 0 and the last rank report steps; every rank compares the times after each exchange."""
+        """Let rank 0 and the last rank report steps.
+
+        Every rank compares the times after each exchange.
+        """
         logs = [TrainingLog(self.spec, self.ranks(rank)) for rank in (0, self.num_ranks - 1)]
         detector = StragglerDetector(1)
         every = exchange_interval(self.num_ranks)
@@ -251,7 +254,7 @@ class ControlPlane:
     def save(self) -> dict[str, Any]:
         """Do what rank 0 does for a save.
 
-        Rank 0 makes the folder, writes metadata with a checksum of each rank's file, renames the
+        Rank 0 creates the folder, writes metadata with a checksum of each rank's file, renames the
         folder, and writes the tracker.
         """
         root = self.folder / "checkpoints"
@@ -294,7 +297,7 @@ class ControlPlane:
     def hang(self) -> dict[str, Any]:
         """Measure how the watchdogs name the rank that causes a hang.
 
-        All ranks stand still, and the cause is a rank of the last machine.
+        All ranks hang, and the cause is a rank on the last machine.
         """
         store = StandInStore()
         culprit = self.num_ranks - 2

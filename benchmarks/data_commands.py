@@ -71,7 +71,7 @@ NO_CHECKOUT = "{folder} is no checkout of Megatron-LM: it has no tools/preproces
 
 @dataclass(frozen=True)
 class Megatron:
-    """A checkout of Megatron-LM, and the settings with which its tools start on a CPU without a network."""
+    """A checkout of Megatron-LM, and the settings that let its tools start on a CPU without a network."""
 
     folder: Path
     python: Path
@@ -80,7 +80,7 @@ class Megatron:
 
     @classmethod
     def found(cls, folder: Path, python: Path | None) -> Megatron:
-        """Prepare the checkout: add GPT-2 as a model folder, and a name that Python 3.11 lacks."""
+        """Prepare the checkout: add a GPT-2 model folder, and define a name that Python 3.11 lacks."""
         if not (folder / "tools" / "preprocess_data.py").is_file():
             raise SystemExit(NO_CHECKOUT.format(folder=folder))
         extra = folder / ".runbook-benchmark"
@@ -135,8 +135,8 @@ def measure_command(
 ) -> Run:
     """Remove the command's old output, run the command, and remove its new output.
 
-    Python may store compiled modules, as for an installed package, even where this environment
-    forbids it.
+    Python may store compiled modules, as for an installed package, even if this environment forbids
+    it.
     """
     remove(prefix)
     surroundings = {**os.environ, **(env or {})}

@@ -4,8 +4,8 @@
 
 FOLDER holds text, a few hundred megabytes of it. Each moment lies within the length of an
 undisturbed run. At the end the bytes must equal those of the undisturbed run, and each kill may
-cost at most one shard per worker: a hook in the processes' sitecustomize records each start of a
-shard, and a shard that started n times was done n - 1 times too often.
+cost at most one shard per worker. A hook in the processes' sitecustomize records each start of a
+shard; a shard that started n times was repeated n - 1 times.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
 
 
 def main() -> None:
-    """Measure and print.
+    """Measure, and print the results.
 
     Exit with code 1 if a byte differs or a kill costs more than one shard per worker.
     """

@@ -8,14 +8,14 @@ two workers.
 
 CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
 transformers, triton; gigatoken for its fast tool). Without CHECKOUT, Hugging Face's tokenizers,
-which Megatron's tool calls, are measured in our own reader. If gigatoken and awkward are installed
-here, gigatoken is measured as well: with a minimal writer around it
+which Megatron's tool calls, are measured with our own reader. If gigatoken and awkward are
+installed here, gigatoken is measured as well: with a minimal writer around it
 (`benchmarks.gigatoken_writer`), and bound to one core, as our command is. Every measured command is
 a separate process, timed from its start to its end with its imports. Commands alternate, so that
-other load on the machine slows all of them; the median counts. Our command with one worker is bound
-to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our command
-reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must be
-equal, byte for byte.
+other load on the machine slows all of them; the median is reported. Our command with one worker is
+bound to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our
+command reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must
+be equal, byte for byte.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def _summary(results: list[Run], text: int) -> dict[str, Any]:
 
 
 def show(figures: dict[str, Any]) -> None:
-    """Print the table of a corpus and the ratios that have a target."""
+    """Print the table for a corpus and the ratios that have a target."""
     print(
         f"\n{figures['corpus']}: {figures['text'] / 1e6:.0f} MB of text, {figures['tokens'] / 1e6:.1f} M tokens"
     )

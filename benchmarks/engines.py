@@ -1,4 +1,4 @@
-"""Compare the trainer's two engines: whether they reach the same losses, and how fast each of them is.
+"""Compare the trainer's two engines: whether they reach the same losses, and how fast each is.
 
     python -m benchmarks.engines agree     every allowed mixture on at most 4 processes, 20 iterations in fp32
     python -m benchmarks.engines speed     the smoke shape, by turns, median of the rounds
@@ -41,7 +41,7 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Number of steps in one turn, and number of first steps that are not counted."""
+"""Number of steps per turn, and number of steps at its start that are not counted."""
 
 
 def main() -> None:

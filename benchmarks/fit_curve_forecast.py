@@ -39,7 +39,7 @@ FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Shares of the steps at which each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
-"""The number of repetitions of one recipe that the fit uses."""
+"""Maximum number of repetitions of one recipe that the fit uses."""
 DIGITS = 5
 
 
@@ -107,7 +107,7 @@ class Family:
 
     @property
     def path(self) -> Path:
-        """The table of the curves."""
+        """Path of the table of curves."""
         return FOLDER / self.table
 
 
@@ -226,7 +226,10 @@ def errors_at(
     models: dict[str, CurveModel],
     others: list[CurveModel],
 ) -> Errors:
-    """Forecast each curve with the model that has not seen its group, together with the other families."""
+    """Forecast each curve with the model that has not seen its group.
+
+    The other families' models are used as well.
+    """
     errors = []
     half_widths = []
     for cut in cuts_of(curves, (share,)):

@@ -1,4 +1,4 @@
-"""Measure everything about the trainer that one GPU can show, in one call, and write it into one folder.
+"""Measure everything about the trainer that one GPU can show, in one call and into one folder.
 
     python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
@@ -7,8 +7,8 @@
 
 Each job of a stage is a process with its own deadline; while it measures, the next jobs import
 their modules. FOLDER/gpu.json is rewritten after every row, so that a call that is cut short keeps
-the rows that it has. docs/gpu.md says what each stage measures, how the folder reaches a device
-machine, and how to read the file.
+its rows. docs/gpu.md says what each stage measures, how the folder reaches a device machine, and
+how to read the file.
 
 `--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it tests this program
 and measures nothing. `--plan` prints the planned memory and step time next to each measured row, on
@@ -97,14 +97,15 @@ def measure(arguments: argparse.Namespace) -> None:
 
 
 def set_variables(caches: Path, *, rehearsal: bool) -> None:
-    """Set the variables that the processes read when they start.
+    """Set the environment variables that the processes read when they start.
 
     A variable that is already set keeps its value.
     """
     threads = "1" if rehearsal else "8"
     defaults = {
         "OMP_NUM_THREADS": threads,
-        # torch 2.11 reads the first name and warns of the second; older versions know the second alone.
+        # torch 2.11 reads the first name and warns about the second; older versions know only the
+        # second.
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
         "TRITON_CACHE_DIR": str(caches / "triton"),
@@ -124,7 +125,7 @@ def set_variables(caches: Path, *, rehearsal: bool) -> None:
 def interprets_triton() -> bool:
     """Return whether Triton's kernels can be interpreted on a CPU.
 
-    Triton 3.6 reads loop bounds in a way that numpy 2.4 warns of and numpy 2.5 refuses.
+    Triton 3.6 reads loop bounds in a way that numpy 2.4 warns about and numpy 2.5 refuses.
     """
     numbers = metadata.version("numpy").split(".")
     return (int(numbers[0]), int(numbers[1])) < (2, 5)

@@ -8,8 +8,8 @@ each, the result of a plain fit of E + A/N^a + B/D^b is shown, without weights, 
 correction.
 
 Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
-rungs was chosen by the first table, before the second existed. If you give two tables of your own,
-only these are measured.
+rungs was chosen with the first table, before the second existed. If you pass two tables of your
+own, only these are measured.
 """
 
 import csv
@@ -34,7 +34,7 @@ ROLLING_SHARES = (0.5, 0.65, 0.8)
 
 @dataclass(frozen=True)
 class Split:
-    """The runs that are fitted and the runs that are forecast."""
+    """The runs to fit and the runs to forecast."""
 
     name: str
     fitted: Runs
@@ -42,7 +42,7 @@ class Split:
 
 
 def read_table(path: Path) -> tuple[Runs, Array]:
-    """Read a table. Return its runs and whether each is a target."""
+    """Read a table. Return its runs, and whether each is a target."""
     runs = as_runs(read_finished_trainings(path))
     with path.open(encoding="utf-8", newline="") as file:
         targets = [row.get("part") == "target" for row in csv.DictReader(file)]

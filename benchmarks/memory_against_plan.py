@@ -2,9 +2,10 @@
 
     python -m benchmarks.memory_against_plan [--all | --deepspeed]
 
-Each row trains a few steps of mock data with the project's own trainer and prints the plan's bytes beside the peak
-resident memory of the fullest rank (metrics.jsonl), and the plan's step time, corrected by the median of steps 2 to 5,
-beside the median of the steps after them. Run it on an idle machine.
+Each row trains a few steps on mock data with the project's own trainer. It prints the plan's bytes
+next to the peak resident memory of the fullest rank (metrics.jsonl), and the plan's step time,
+corrected by the median of steps 2 to 5, next to the median of the later steps. Run it on an idle
+machine.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def measure(words: str) -> dict[str, float]:
 
 
 def train(folder: Path, world_size: int) -> None:
-    """Run the trainer's ranks to their end."""
+    """Run the trainer's ranks to completion."""
     port = str(free_port())
     shared = {
         "WORLD_SIZE": str(world_size),
@@ -167,9 +168,9 @@ def train(folder: Path, world_size: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port that the kernel gives to no other process.
+    """Return a port that the kernel assigns to no other process.
 
-    The port lies below the range from which the kernel gives ports, so that the ranks can take it.
+    The port is below the range from which the kernel assigns ports, so that the ranks can bind it.
     """
     while True:
         port = random.randrange(20000, 30000)

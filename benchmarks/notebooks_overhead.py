@@ -8,11 +8,11 @@ python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--step
 1. Each notebook of a small run is executed by papermill, as `runbook run` does it; then its cells
    run as one plain Python program in another run folder. The difference is the cost of papermill,
    the kernel, saving and the report.
-2. A training runs in alternating turns: unwatched, and while a kernel, started as a browser starts
-   one, draws its picture once a second. Each turn has a median step time; the difference between
-   the two medians of these is the cost of watching.
+2. A training run goes through alternating turns: unwatched, and while a kernel, started as a
+browser starts one, draws its figure once a second. Each turn has a median step time; the difference
+between the medians of the two kinds of turns is the cost of watching.
 3. `look`: CPU seconds of one look at the finished run DIR: it asks the scheduler, reads the new
-   lines, and draws the picture as text and HTML. A watch cell does this once a second; CPU time
+   lines, and draws the figure as text and HTML. A watch cell does this once a second; CPU time
    hardly depends on other load.
 """
 
@@ -112,11 +112,11 @@ class Watcher:
         return used.user + used.system, time.monotonic()
 
     def begin(self) -> None:
-        """Look once a second from now on."""
+        """Start to look once a second."""
         self.client.execute("picture.follow(lambda: scheduler.state(job))")
 
     def end(self) -> int:
-        """Stop looking, and return how many pictures were drawn."""
+        """Stop looking, and return how many figures were drawn."""
         self.manager.interrupt_kernel()
         self.client.get_shell_msg(timeout=30)
         drawn = 0

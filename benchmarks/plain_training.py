@@ -1,4 +1,4 @@
-"""A GPT in plain PyTorch as nanoGPT trains it, with which our trainer is compared.
+"""A GPT in plain PyTorch, trained as nanoGPT trains it, for comparison with our trainer.
 
 It uses SDPA, fused AdamW, autocast and torch.compile.
 

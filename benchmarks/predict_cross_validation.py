@@ -50,11 +50,11 @@ TABLES = (
     "benchmarks/a100_step_times.csv",
 )
 NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
-"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step: first looked at when the
-model's form was decided, and used in no fit.
+"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step. It was first looked at once the
+model's form was fixed, and is used in no fit.
 """
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
-"""The errors that --fit measures on rows whose source, or whose family, the fit has not seen."""
+"""The errors that --fit measures on rows whose source or family the fit has not seen."""
 STEP_TIMES = "a100_step_times.csv"
 """Step times of VIA-Research/vTrain (f8dda8473a48).
 
@@ -64,26 +64,28 @@ profiled once on an A100. The fit keeps them, because without them the errors of
 are left out do not fall (docs/measurements/predicted-speed.md).
 """
 COVERAGE = 0.8
-"""The share of rows that an interval should contain."""
+"""The fraction of rows that an interval should contain."""
 NEW_SOURCE = 0.5
 """How much an interval is widened for a new source: 1 is sure to contain 80 % of a new source's
 rows (arXiv:1809.07441), and 0 contains fewer. docs/plan.md says how many of the left-out rows the
 interval contains.
 """
 SHRINKAGE = 3.0
-"""The number of sources at which a family's own sources weigh as much as all families together."""
+"""The number of sources at which a family's own sources count as much as all families together."""
 SOURCE_WEIGHT = 0.5
 """A row is weighted by n^-SOURCE_WEIGHT if its source has n rows, so that a source has the weight
 of the square root of its number of rows, as in the fit.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
-"""A family with fewer rows or sources for a class of node counts gets the interval of all rows in that class."""
+"""A family with fewer rows or sources in a class of node counts gets the interval of all rows in
+that class.
+"""
 SLOPES_HOLD = 4
 """Rounds of a fit that reuse the same slopes, because computing slopes takes most of its time."""
 THINNED = 70
-"""The number of rows that a fit takes from a source with more than twice as many, because these
-rows are nearly alike.
+"""The number of rows that a fit uses from a source with more than twice as many, because such rows
+are nearly alike.
 """
 WIDTH = {
     "sustained": 0.15,
@@ -140,7 +142,7 @@ round figures for launches and latency, chosen with knowledge of the step times.
 """
 MISS = 1.0
 MOST = 0.85
-"""The largest share of its datasheet's figure that a matrix product, a link or a network sustains.
+"""The largest share of its datasheet figure that a matrix product, a link or a network sustains.
 """
 
 
@@ -397,7 +399,7 @@ class LeftOut:
 
     @property
     def logarithm(self) -> float:
-        """The size of the error as a logarithm, which is the same for half and double the speed."""
+        """The absolute logarithm of the error, which is the same for half and for double the speed."""
         return abs(math.log1p(self.error))
 
 
@@ -512,7 +514,7 @@ def judged_rows(left_out: Sequence[LeftOut]) -> list[tuple[LeftOut, bool]]:
 
 
 def measured_on_one_node(left_out: Sequence[LeftOut]) -> tuple[int, int]:
-    """Return the number of measured rows on one node inside their interval, and of all of them."""
+    """Return the number of measured one-node rows inside their interval, and of all of them."""
     is_inside = [
         is_inside
         for left, is_inside in judged_rows(left_out)
@@ -577,7 +579,7 @@ def show(title: str, rows: Sequence[Known], wrong: Sequence[float]) -> None:
 
 
 def mean_of_times(wrong: Sequence[float]) -> float:
-    """Return the mean size of the step-time errors that correspond to these errors of speed.
+    """Return the mean size of the step-time errors that correspond to these speed errors.
 
     >>> mean_of_times([0.25, -0.2])
     0.225
@@ -586,7 +588,7 @@ def mean_of_times(wrong: Sequence[float]) -> float:
 
 
 def spread(wrong: Sequence[float]) -> tuple[float, float]:
-    """Return the median and the 90th percentile of the errors' sizes.
+    """Return the median and the 90th percentile of the absolute errors.
 
     >>> spread([0.1, -0.2, 0.3])
     (0.2, 0.3)

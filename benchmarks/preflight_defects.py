@@ -1,8 +1,9 @@
 """`python -m benchmarks.preflight_defects`: does `runbook preflight` name the defect of a cluster?
 
-It starts the tests' Slurm of two nodes (tests/slurm; root and Debian's slurm packages), makes each defect of
-tests/slurm/defects.py for real, one after the other, calls preflight, and writes a table: which check was the first defect,
-whether that is the right cause, how long it took. Before, between and after them it calls preflight on sound nodes.
+It starts the tests' two-node Slurm cluster (tests/slurm; needs root and Debian's slurm packages),
+creates each defect of tests/slurm/defects.py for real, one at a time, calls preflight, and writes a
+table: which check found the first defect, whether that is the right cause, and how long it took.
+Before, between and after the defects it calls preflight on sound nodes.
 """
 
 from __future__ import annotations

@@ -5,12 +5,11 @@
 
 Steps of three kinds take turns in one process for each shape: `plain`, `twice` (the first
 micro-batch computed twice, without fingerprints) and `hashed` (the same with fingerprints and the
-line for replay.jsonl). On a GPU the trainer takes `norms`, and `bits` with deterministic
-algorithms; on a CPU it takes `bits`. Prints one JSON object: medians in ms, the cost of
-fingerprints in ms, and its share of the replayed step. Fingerprints cover two passes of one
-micro-batch, whatever the number of micro-batches: `share_of_micro_batch` is their cost against
-those two passes alone. On a CPU, ms are of processor time, which other load on the machine affects
-less.
+line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms;
+on a CPU it uses `bits`. Prints one JSON object: medians in ms, the cost of fingerprints in ms, and
+its share of the replayed step. Fingerprints cover two passes of one micro-batch, whatever the
+number of micro-batches: `share_of_micro_batch` is their cost against those two passes alone. On a
+CPU, ms are of processor time, which other load on the machine affects less.
 """
 
 from __future__ import annotations
@@ -118,10 +117,10 @@ def measure_shape(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def summary(arguments: argparse.Namespace, times: dict[str, list[float]]) -> dict[str, Any]:
-    """Return medians of the kinds, and what fingerprints add to a replayed step.
+    """Return the median of each kind, and what fingerprints add to a replayed step.
 
-    The cost is the median of the differences within a round, which a drift of the machine's speed
-    does not change.
+    The cost is the median of the differences within a round, so that drift in the machine's speed
+    does not change it.
     """
     medians = {kind: statistics.median(values) for kind, values in times.items()}
     row: dict[str, Any] = {

@@ -2,11 +2,11 @@
 
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
-The program sums torch.profiler's own time of each operator by the part that it serves; every call
-of one operator at the same shapes counts as the fastest of them, because other load on the machine
-only adds time. An operator inside our attention, our loss or an optimizer counts there. Under
-torch.compile a generated kernel may hold several parts: its name lists their operators, and the
-first that `OPERATORS` has counts.
+The program sums torch.profiler's self time of each operator by the part that it serves. Every call
+of an operator at the same shapes counts with the time of the fastest such call, because other load
+on the machine only adds time. An operator inside our attention, our loss or an optimizer belongs to
+that part. Under torch.compile a generated kernel may contain several parts: its name lists their
+operators, and the first one in `OPERATORS` decides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OWNERS = {
     "clip_grad": "optimizer",
     "engine update": "optimizer",
 }
-"""Words in the name of an operator that give their part to all operators inside it."""
+"""Words in an operator's name that assign their part to all operators inside it."""
 
 OPERATORS = {
     "log_softmax": "loss",
@@ -81,7 +81,8 @@ def profile(program: str, shape: str, precision: str, steps: int) -> dict[str, A
         while inside is not None:
             names.append(inside.name)
             inside = inside.cpu_parent
-        # An operator on lists of tensors (Adam's) has no shapes: each of its calls counts as it is.
+        # An operator on lists of tensors (Adam's) has no shapes: each of its calls counts with its
+        # own time.
         shapes = str(event.input_shapes) if any(event.input_shapes) else str(event.id)
         calls[part_of(names), " in ".join(names[:2]), shapes].append(
             event.self_cpu_time_total / 1e6
@@ -104,7 +105,7 @@ def _in_a_process_of_its_own(program: str, arguments: argparse.Namespace) -> dic
 
 
 def page_table(found: list[dict[str, Any]], date: str, place: str) -> str:
-    """Return the programs' results as a page's paragraph and table."""
+    """Return the programs' results as a paragraph and a table for a page."""
     lines = [
         f"{date}, {place}; one step:\n",
         f"| program | a step | {' | '.join(PARTS)} |",

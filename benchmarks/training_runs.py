@@ -1,4 +1,4 @@
-"""Whole runs of the trainer.
+"""Complete runs of the trainer.
 
 It measures the speed-up from a second replica on a second core, and how long a save delays the
 training.
@@ -6,12 +6,13 @@ training.
     python -m benchmarks.training_runs scaling [--precision bf16] [--rounds 5]     about 4 minutes
     python -m benchmarks.training_runs saving [--rounds 2]                         about 4 minutes
 
-Both take turns, so that other load slows both sides, and need an idle machine. `scaling`: the same
-global batch of four on one process pinned to one core, and on two data-parallel processes pinned to
-a core each; a turn's result is its median step after the first, and the medians over the turns
-count. `saving`: one process with one thread, the other core free, saves every sixth step, in turns
-waiting for each save and writing it beside the training; the stall of a save is the sum over the
-steps until the next one of (time between two metrics lines - median of undisturbed steps).
+Both alternate between their two sides, so that other load slows both, and need an idle machine.
+`scaling`: the same global batch of four on one process pinned to one core, and on two data-parallel
+processes pinned to one core each. A turn's result is its median step time after the first step, and
+the median over the turns is reported. `saving`: one process with one thread, the other core free,
+saves every sixth step; turns that wait for each save alternate with turns that save in the
+background. The stall of a save is the sum over the steps until the next save of (time between two
+metrics lines - median of undisturbed steps).
 """
 
 from __future__ import annotations
@@ -31,13 +32,15 @@ from tests.training.group import Zygote
 
 EVERY = 6
 SAVES = 3
-"""Steps from one save to the next, and the saves that are counted in a turn; the save at the end of
-the turn is not counted.
+"""Steps from one save to the next, and number of saves that are counted in a turn; the save at the
+end of the turn is not counted.
 """
 BATCH = 4
 STEPS = 3
 LEFT_OUT = 1
-"""For a turn of `scaling`: sequences of a step, steps, and the first steps that are not counted."""
+"""For a turn of `scaling`: sequences per step, steps, and number of first steps that are not
+counted.
+"""
 
 
 def pin() -> None:

@@ -1,4 +1,4 @@
-"""Speed and memory of our trainer and of a plain PyTorch GPT of the same shape, whose steps alternate.
+"""Speed and memory of our trainer and of a plain PyTorch GPT of the same shape, step by step.
 
     python -m benchmarks.training_vs_plain [--shapes smoke 125m] [--precisions bf16 fp32] [--rounds 5] [--json FILE]
     OMP_NUM_THREADS=1 python -m benchmarks.training_vs_plain --shapes smoke --limit 205 --page PAGE.md
@@ -6,14 +6,14 @@
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
 Each program is a separate process with its own model; the processes take steps in turn, so that
-other load slows all of them, and the median counts. Both get the same random tokens; reading data
-is left out on both sides. `ours` is the megatron-core engine's own compute and update; `plain` is
-benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison, `even`
-and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
-in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides; the
-processor time of each step is shown beside it, because a busy machine stretches the wall time and
-not the processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's
-peak. If a model does not fit into a GPU's memory, its program ends, and its row says so.
+other load slows all of them, and the median is reported. Both get the same random tokens; reading
+data is left out on both sides. `ours` is the megatron-core engine's own compute and update; `plain`
+is benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison,
+`even` and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32
+copy in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides;
+the processor time of each step is shown next to it, because a busy machine stretches wall time but
+not processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's peak.
+If a model does not fit into a GPU's memory, its program ends, and its row says so.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ def compare(
     begin = time.monotonic()
     programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
-        program.step(counts=False)  # builds, compiles, touches all memory
+        program.step(counts=False)  # this step builds, compiles and touches all memory
     for done in range(rounds):
         if done and time.monotonic() - begin > limit:
             rounds = done
@@ -350,7 +350,7 @@ def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
 
 
 def write_page(page: Path, table: str) -> None:
-    """Replace the text between the page's marks with the table."""
+    """Replace the text between the page's markers with the table."""
     before, rest = page.read_text(encoding="utf-8").split(PAGE_MARKS[0])
     after = rest.split(PAGE_MARKS[1])[1]
     page.write_text(f"{before}{PAGE_MARKS[0]}\n{table}\n{PAGE_MARKS[1]}{after}", encoding="utf-8")

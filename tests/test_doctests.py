@@ -1,4 +1,4 @@
-"""The examples in docstrings say what the functions return."""
+"""The examples in docstrings show what the functions return."""
 
 import doctest
 import importlib

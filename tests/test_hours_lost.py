@@ -1,4 +1,4 @@
-"""docs/hours-lost.md and the tried remedies: what they claim has evidence of the sort that they name."""
+"""docs/hours-lost.md and the tried remedies: every claim has evidence of the named kind."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def problems() -> list[Problem]:
 
 @cache
 def sources() -> str:
-    """Everything that a job, a site or a rule is made from."""
+    """Everything that jobs, sites and rules are made from."""
     folders = (CLONE / "runbook", CLONE / "params")
     files = [path for folder in folders for path in folder.rglob("*")]
     texts = [path for path in files if path.suffix in (".py", ".yaml", ".j2")]
@@ -49,7 +49,7 @@ def sources() -> str:
 
 
 def faults(problem: Problem) -> set[str]:
-    """Return what a row claims without evidence."""
+    """Return the claims of a row that have no evidence."""
     wrong = set()
     if not THREADS.fullmatch(problem.threads):
         wrong.add("threads")

@@ -1,4 +1,6 @@
-"""The house itself: walls between packages, what an install without extras can do, names that exist."""
+"""The structure of the project: walls between packages, an install without extras, and names that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 EXTRAS = {"jupyter", "train", "data", "forecast", "test", "docs"}
-TRACKERS = {"mlflow", "trackio", "wandb", "evaluation"}  # for who uses one: not in the lock
+TRACKERS = {"mlflow", "trackio", "wandb", "evaluation"}  # for users who want one; not in the lock
 BASE = {"click", "jinja2", "psutil", "pydantic", "pyyaml"}
 IMPORT_NAMES = {
     "megatron-core": "megatron",
@@ -27,7 +29,7 @@ IMPORT_NAMES = {
     "jupyterlab": "jupyterlab",
 }
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
-"""What only those packages bring."""
+"""Packages that only those install."""
 BLOCK = """
 import sys
 class Absent:
@@ -43,7 +45,7 @@ def requirement_name(requirement: str) -> str:
 
 
 def absent_without_extras() -> set[str]:
-    """Import names of everything that the extras bring and the base install does not."""
+    """Return the import names of everything that the extras install and the base install does not."""
     brought = {
         requirement_name(one)
         for name, group in PROJECT["project"]["optional-dependencies"].items()
@@ -54,7 +56,7 @@ def absent_without_extras() -> set[str]:
 
 
 def without_extras(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """Run Python code where the packages of all extras cannot be imported."""
+    """Run Python code in which the packages of all extras cannot be imported."""
     program = BLOCK.format(absent=absent_without_extras()) + code
     return subprocess.run(
         [sys.executable, "-c", program, *words],
@@ -66,7 +68,7 @@ def without_extras(code: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def tracked() -> list[Path]:
-    """The files of the repository; without git, those that are there."""
+    """Return the files of the repository, or without git, all existing files."""
     if (REPOSITORY / ".git").exists():
         listed = subprocess.run(
             ["git", "ls-files", "-z"], cwd=REPOSITORY, capture_output=True, text=True, check=True
@@ -98,7 +100,7 @@ def test_the_walls_between_packages_hold():
 
 
 def test_every_package_has_its_place_in_the_order():
-    """A new package that no layer names would be outside every wall."""
+    """A new package that is in no layer would be outside every wall."""
     (layers,) = [
         one["layers"]
         for one in PROJECT["tool"]["importlinter"]["contracts"]
@@ -236,7 +238,9 @@ def test_every_package_of_the_jupyter_and_data_extras_is_known_to_the_command_li
 
 
 def test_the_wheel_holds_what_the_package_reads():
-    """hatchling packs what git does not ignore: each file the packages read has to be such a one."""
+    """hatchling packs the files that git does not ignore, so no file that the packages read may be
+    ignored.
+    """
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["runbook"]
     wheel = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]
     assert [
@@ -322,7 +326,7 @@ def test_the_readme_is_read_in_three_minutes():
 
 
 def _is_alternative(word: str) -> bool:
-    """`.bin/.idx`, `plan/predict`: words set side by side, not a path."""
+    """`.bin/.idx`, `plan/predict`: alternatives, not a path."""
     first = word.partition("/")[0]
     return not (REPOSITORY / first).exists()
 
@@ -358,7 +362,10 @@ def test_every_module_says_its_one_reason_in_its_first_line():
 
 
 MOST_LOOSE_SIGNATURES = 70
-"""Functions that take or return a dictionary of anything. Lower it when there are fewer."""
+"""Number of functions that take or return a dictionary of anything.
+
+Lower it when there are fewer.
+"""
 
 
 def package_modules() -> dict[str, Path]:
@@ -370,7 +377,7 @@ def package_modules() -> dict[str, Path]:
 
 
 def test_no_module_imports_itself_through_others():
-    """Also inside packages, and counting imports inside functions and for types alone."""
+    """This includes cycles inside packages, and imports inside functions or only for types."""
     modules = package_modules()
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():
@@ -381,12 +388,12 @@ def test_no_module_imports_itself_through_others():
                 graph[name] |= {
                     target if target in modules else node.module for target in targets
                 } - {name}
-    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle
+    graphlib.TopologicalSorter(graph).prepare()  # CycleError names the cycle
 
 
 PHASE_NAME = re.compile(r"0[0-6]-[a-z]+(-test)?(--[a-z-]+)?")
 WITHOUT_PHASE_NAMES = {
-    # Imports nothing of ours, because node_checks starts below it on any node.
+    # Imports none of our modules, because node_checks starts below it on any node.
     "runbook",
     "runbook.plan_file.phase_names",
 }
@@ -397,7 +404,7 @@ def test_the_name_of_a_phase_is_written_once():
     for name, path in package_modules().items():
         text = path.read_text()
         is_checked = name not in WITHOUT_PHASE_NAMES and not name.startswith("runbook.tools.")
-        # Most modules have none, and parsing is slow.
+        # Most modules have none, and parsing is slow, so check the text first.
         if not is_checked or not PHASE_NAME.search(text):
             continue
         for node in ast.walk(ast.parse(text)):
@@ -426,7 +433,7 @@ def test_untyped_mappings_stay_at_the_edge():
 
 
 def test_no_class_name_means_two_things():
-    """Nor is a record or a formula defined twice."""
+    """No record or formula is defined twice, either."""
     classes: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for name, path in package_modules().items():

@@ -1,4 +1,4 @@
-"""Sizes and counts that no machine has are refused, before anything is computed with them."""
+"""Impossible sizes and counts are refused before anything is computed with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The counts of tools/readability.py get no worse. Lower a limit when the code has become better."""
+"""The counts of tools/readability.py do not get worse. Lower a limit when the code has improved."""
 
 from __future__ import annotations
 

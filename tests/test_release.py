@@ -1,4 +1,4 @@
-"""The release: sdist and wheel, installed where no clone is."""
+"""The release: the sdist and the wheel, installed without a clone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def release(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def call(release, tmp_path_factory):
-    """A command of the installed wheel, called in an empty folder."""
+    """Run a command of the installed wheel in an empty folder."""
     folder = tmp_path_factory.mktemp("installed")
     programs = installed_apart(sys.executable, release.wheel, folder / "environment")
     empty = folder / "empty"

@@ -1,4 +1,6 @@
-"""Safety: JupyterLab keeps its token, a named secret is in nothing that is said or written, set-up quotes."""
+"""Safety: JupyterLab keeps its token, a secret never appears in any output or file, and set-up
+quotes its values.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_nothing_here_tells_jupyterlab_to_drop_its_token():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch) -> Path:
-    """A project whose text needs a token and whose site needs a password, each named by its environment variable."""
+    """A project whose text needs a token and whose site needs a password, each given by an
+    environment variable.
+    """
     root = tmp_path / "project"
     for name in ("params", "notebooks"):
         shutil.copytree(REPOSITORY / name, root / name)
@@ -124,7 +128,7 @@ HOSTILE = st.lists(
 @example(value="'; touch made; '")
 @example(value="x\ntouch made\n")
 def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, tmp_path):
-    """What a person types is one word of bash; the step's own command writes it down."""
+    """What a person types is one word in bash; the step's own command writes it to a file."""
     own = load("local", project=REPOSITORY)
     step = Preparation(
         title=f"a {value}",

@@ -1,4 +1,6 @@
-"""What `make setup`, conda and pip install, on machines with and without GPUs; nothing is installed here."""
+"""What `make setup`, conda and pip install on machines with and without GPUs, without installing
+anything.
+"""
 
 import importlib.metadata
 import io
@@ -54,7 +56,7 @@ def program(folder, name, *lines):
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine without GPU programs but those it is given; make shows what it would do."""
+    """A machine with only the given GPU programs, on which make shows what it would do."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).symlink_to(CLONE / name)
     for name in ("nvidia-smi", "rocminfo", "rocm-smi"):
@@ -76,7 +78,7 @@ def machine(tmp_path):
 
 
 def set_up_options(said):
-    """Return the options with which make starts the set-up."""
+    """Return the options that make passes to the set-up."""
     (command,) = [shlex.split(line) for line in said.splitlines() if "tools/set_up.py" in line]
     return options_of(command, "tools/set_up.py")
 
@@ -104,7 +106,9 @@ def test_beside_an_nvidia_gpu_pytorch_has_cuda_and_the_run_says_what_local_does(
     hints = [words[1] for words in commands_of(said, "echo")]
     command = "runbook run local --set site=local-gpu --as gpu"
     assert [hint.endswith(f": {command}") for hint in hints] == [False, True]
-    assert "transformer_engine" not in said  # it takes minutes, and the run on the CPU needs none
+    assert (
+        "transformer_engine" not in said
+    )  # it takes minutes, and a run on the CPU does not need it
 
 
 @pytest.mark.parametrize("seen", [{}, NVIDIA])
@@ -143,7 +147,9 @@ IMPORT_ERROR = "libcudnn.so.9: cannot open"
 
 @pytest.fixture
 def set_up_with(tmp_path):
-    """An environment whose pip is made up: it notes what it is asked for and fails where a text occurs in it."""
+    """An environment with a fake pip, which records its arguments, and fails if they contain a
+    given text.
+    """
     (tmp_path / "venv").mkdir()
 
     def run(kind="cpu", torch_index="", *, fails_at="nothing", installed="", imports=0):
@@ -182,7 +188,7 @@ def test_set_up_says_its_four_steps_with_source_and_size(set_up_with):
 
 
 def test_without_the_cpu_index_pytorch_comes_with_the_libraries_that_it_is_linked_to(set_up_with):
-    """PyPI's build has CUDA: without them, importing it fails (libcudnn.so.9)."""
+    """PyPI's build has CUDA; without these libraries, importing it fails (libcudnn.so.9)."""
     done = set_up_with(fails_at=f"{INDEX}cpu")
     assert done.code == 0
     assert done.pip[1] == f"--constraint {CLONE / 'requirements.lock'} {TORCH}"
@@ -229,7 +235,7 @@ def test_a_pytorch_that_cannot_be_imported_ends_the_set_up(set_up_with, tmp_path
     assert done.out.endswith(Line.FAILED.fill(error=reason, log=log) + "\n")
 
 
-# pip 23.2.1 on Python 3.12, not on a terminal, 2026-11-26; some lines left out.
+# pip 23.2.1 on Python 3.12, not on a terminal, 2026-11-26; some lines are left out.
 PIP_LINES = """\
 Collecting torch==2.13.0
   Downloading torch-2.13.0-cp312-cp312-manylinux_2_28_x86_64.whl (526.6 MB)
@@ -278,7 +284,7 @@ COMPILER_ERROR = "error: cudnn.h is missing"
 
 @pytest.fixture
 def engine(tmp_path):
-    """tools/transformer_engine.sh beside a python whose torch, pip and Transformer Engine are made up."""
+    """tools/transformer_engine.sh with a Python whose torch, pip and Transformer Engine are fake."""
 
     def run(cuda="13.0", nvcc=True, pip=0, imports=(1, 0)):
         tried = tmp_path / "tried"
@@ -344,7 +350,7 @@ def test_conda_gives_pytorch_of_pypi_which_has_cuda():
     assert pip == [
         "-r requirements.lock",
         "-e .",
-    ]  # an extra index outranks PyPI: 2.13.0+cpu is newer than 2.13.0
+    ]  # an extra index has priority over PyPI: 2.13.0+cpu is newer than 2.13.0
 
 
 def environment():
@@ -352,7 +358,7 @@ def environment():
 
 
 def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
-    """As far as they are installed here: whatever they require is pinned, to a version that they accept."""
+    """If they are installed here: all their requirements are pinned, to versions that they accept."""
     wrong = []
     for name, version in PINS.items():
         try:
@@ -364,7 +370,7 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
             if wanted.marker and not wanted.marker.evaluate({"extra": ""}):
                 continue
             pinned = PINS.get(named(wanted.name))
-            if re.match("nvidia-|cuda-|triton", wanted.name):  # with PyTorch, where it has CUDA
+            if re.match("nvidia-|cuda-|triton", wanted.name):  # with PyTorch, if it has CUDA
                 continue
             if pinned is None or not wanted.specifier.contains(pinned, prereleases=True):
                 wrong.append(f"{name} {version} asks for {line}; pinned: {pinned}")
@@ -373,7 +379,9 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
 
 @pytest.mark.rotate(5, turn=0)
 def test_pip_resolves_the_lock_for_conda_in_a_fresh_environment(tmp_path):
-    """With dependencies, as conda's pip does: what it would install are the pins, and what PyTorch needs for CUDA."""
+    """With dependencies, as conda's pip does, it would install the pinned versions and PyTorch's
+    CUDA packages.
+    """
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     pip = [
         tmp_path / "venv/bin/python",

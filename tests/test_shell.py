@@ -167,7 +167,7 @@ def test_a_detached_program_is_nobodys_child_and_leads_its_own_session(tmp_path)
         process = psutil.Process(pid)
         assert wait_until(
             lambda: err.read_text() != "", 20
-        )  # before its exec is over, Linux shows an empty environment
+        )  # until its exec is complete, Linux shows an empty environment
         assert os.getsid(pid) == pid
         assert process.ppid() != os.getpid()
         assert pid not in [child.pid for child in psutil.Process().children(recursive=True)]
@@ -201,8 +201,8 @@ def test_only_this_module_starts_programs():
     others = [
         path
         for path in package.rglob("*.py")
-        # The trainer stands alone; node_checks and packed_environment run on nodes that have plain
-        # Python only. A rank of a fork server that is gone becomes the program that it was to be.
+        # The trainer is independent; node_checks and packed_environment run on nodes with only
+        # plain Python. A rank whose fork server is gone execs the program that it should have run.
         if path.name not in ("shell.py", "fork_server.py")
         and not {"training", "node_checks", "packed_environment"} & {*path.parts}
     ]

@@ -1,4 +1,4 @@
-"""What other people wrote cannot steer the terminal that it is shown on."""
+"""Text that other people wrote cannot control the terminal on which it is shown."""
 
 import io
 import sys

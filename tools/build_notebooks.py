@@ -2,7 +2,8 @@
 
 masters/*.md are MyST Markdown as jupytext reads it, so that a change to a notebook is reviewed as
 text. Cells that all notebooks share are in masters/shared.md; `{phase}` in them is the notebook's
-name. --check only compares. --import goes the other way, after an edit in JupyterLab.
+name. --check only compares. --import writes the masters from the notebooks, after an edit in
+JupyterLab.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def read_cells(text: str) -> Iterator[MasterCell]:
 
 
 def shared_cells(phase: str) -> dict[str, MasterCell]:
-    """Return the cells that all notebooks share, filled in for one of them."""
+    """Return the cells that all notebooks share, filled in for one notebook."""
     text = SHARED.read_text(encoding="utf-8").replace(PHASE, phase)
     return {cell.id: cell for cell in read_cells(text)}
 

@@ -1,4 +1,4 @@
-"""Differences between the rendered trainings and their documents, listed in params/differs."""
+"""Differences between the rendered training jobs and their documents, listed in params/differs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Departure(Strict):
         ) and variant not in self.variants_without
 
     def items(self) -> Iterator[tuple[str, str, ValuePair | None]]:
-        """Yield kind, name and both values of each setting.
+        """Yield the kind, the name and both values of each setting.
 
         The values are None if they belong to the machine or the job.
         """
@@ -81,16 +81,16 @@ class DepartureFile(Strict):
     differs: list[Departure]
 
     data: list[DataDeparture] = []
-    """Differences in the text that is trained on."""
+    """Differences in the training text."""
 
 
 def read_departures(run: str, project: Path) -> list[Departure]:
-    """Return how a run differs from its document (or from every document), in the file's order."""
+    """Return the differences of a run from its document (or from every document), in file order."""
     return _read(run, project).differs
 
 
 def read_data_departures(run: str, project: Path) -> list[DataDeparture]:
-    """Return the differences of a run's text from that of its document, in the file's order."""
+    """Return the differences between a run's text and its document's text, in the file's order."""
     return _read(run, project).data
 
 

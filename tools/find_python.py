@@ -66,8 +66,8 @@ def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> 
     sentences = ["This is Python " + version_text(version) + "; " + works + "."]
     if found:
         places = ", ".join(version_text(one) + " (" + path + ")" for one, path in found.items())
-        # The oldest one is suggested, because every test runs on it. On newer ones only the
-        # trainer's tests run.
+        # Suggest the oldest one, because every test runs on it. Only the trainer's tests run on
+        # newer ones.
         sentences += ["Found here: " + places + ".", "Type: make setup PYTHON=" + found[min(found)]]
     else:
         sentences += [

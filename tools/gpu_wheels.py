@@ -5,8 +5,8 @@
 The machine has torch, numpy, psutil, pyyaml, jinja2, click, einops, msgpack, packaging, tqdm and
 py-cpuinfo. It does not have megatron-core, DeepSpeed, pydantic and their dependencies. DeepSpeed is
 published only as a source archive: its wheel is built here with DS_BUILD_OPS=0, so that it contains
-no compiled operators and fits every Python. docs/gpu.md describes how the folder is installed on
-the GPU machine.
+no compiled operators and works with every Python version. docs/gpu.md describes how the folder is
+installed on the GPU machine.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ PURE = ("hjson", "annotated-types", "typing-inspection", "typing-extensions")
 PLATFORM = "manylinux_2_28_x86_64"
 OLDER_PLATFORM = "manylinux2014_x86_64"
 MOST_BYTES = 40 * 2**20
-"""Limit for the wheels in bytes, because the working tree and everything that travels with it
-share 64 MiB."""
+"""Limit for the wheels, in bytes: the working tree and everything sent with it share 64 MiB."""
 
 
 def main() -> None:
@@ -48,7 +47,7 @@ def main() -> None:
 def download(
     folder: Path, python: str, packages: list[str], *, with_dependencies: bool = False
 ) -> None:
-    """Download wheels for the GPU machine's Python, whatever Python runs this program."""
+    """Download wheels for the GPU machine's Python, whichever Python runs this program."""
     command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary", ":all:"]
     command += ["--python-version", python, "--implementation", "cp"]
     command += ["--platform", PLATFORM, "--platform", OLDER_PLATFORM, "-d", str(folder)]

@@ -1,7 +1,7 @@
 """Check master notebooks against our rules: python tools/lint_notebooks.py [NOTEBOOK...].
 
-The rules: one parameters cell that equals the schema, no program in a cell (`!`, `%%bash`, `def`),
-no absolute path, no output, a unique id for each cell, prose before every code cell. Faults are
+The rules: one parameters cell that matches the schema, no program in a cell (`!`, `%%bash`, `def`),
+no absolute path, no output, a unique id for each cell, prose before every code cell. Violations are
 printed; the exit code is 1 if there are any.
 """
 
@@ -64,7 +64,7 @@ class Fault:
 
 
 def faults(notebook: dict[str, Any]) -> Iterator[Fault]:
-    """Yield all faults of a notebook."""
+    """Yield all violations in a notebook."""
     cells: list[Cell] = notebook["cells"]
     ids = [cell.get("id", "") for cell in cells]
     for name in sorted({one for one in ids if ids.count(one) > 1 or not ID.fullmatch(one)}):
@@ -82,7 +82,7 @@ def faults(notebook: dict[str, Any]) -> Iterator[Fault]:
 
 
 def cell_faults(cell: Cell) -> Iterator[Fault]:
-    """Yield the faults of one cell."""
+    """Yield the violations in one cell."""
     name = cell.get("id", "?")
     source = "".join(cell["source"])
     if PLACE.search(source):

@@ -20,7 +20,7 @@ GCD_BYTES = 64 * 2**30
 LUMI_MODELS = {"125M": (12, 768, 12), "13B": (40, 5120, 40)}
 """Layers, hidden size and heads of the document's two models, whose sequences have 2,048 tokens."""
 ROUNDING = 0.0005
-"""Half of the last digit of the document's samples/s."""
+"""Half a unit in the last digit of the document's samples/s."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def lumi_rows() -> list[StatedRow]:
 def judged_table(rows: Sequence[StatedRow]) -> Table:
     """Return the document's columns, recomputed from its samples/s.
 
-    The stated values and the fault of each row are next to them.
+    Each row also has the stated values and what is wrong with them.
     """
     fitted = []
     for one in rows:
@@ -101,7 +101,7 @@ def judged_table(rows: Sequence[StatedRow]) -> Table:
 
 
 def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
-    """Return whether a row can be right, and if not, why."""
+    """Return whether a row can be right, and why if it cannot."""
     row = one.row
     cut = one.row.parallel
     tflops = one.row.tflops(LUMI_CONVENTION)
@@ -138,7 +138,7 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
 def fitting(one: StatedRow) -> tuple[int, ModelShape] | None:
     """Return the tensor size that fills the devices, with the shape padded for it.
 
-    Return None if the row's own size fills them, or if the stated speed is not that of the other
+    Return None if the row's own size fills them, or if the stated speed does not match the other
     size.
     """
     row = one.row

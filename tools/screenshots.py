@@ -1,7 +1,7 @@
 """Draw docs/pictures from one small run in a real JupyterLab: python tools/screenshots.py.
 
-The program needs chromium and takes some minutes. The run is the small one that the tests use, so
-the pictures are real.
+The program needs chromium and takes a few minutes. The run is the small one that the tests use, so
+the pictures show a real run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEXT = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
 
 
 def main() -> None:
-    """Make the run, take the pictures, and save them."""
+    """Execute the run, take the screenshots, and save them."""
     browser_path = (
         os.environ.get("RUNBOOK_CHROMIUM")
         or shutil.which("chromium")
@@ -81,7 +81,7 @@ def made(toy: Toy, *words: str) -> None:
 def look_at_notebooks(browser: Browser, lab: Lab) -> None:
     """Take screenshots of the form in notebook 00, and of a running job in notebook 04.
 
-    The page of notebook 04 has been closed and opened again.
+    The page of notebook 04 is closed and opened again first.
     """
     page = browser.new_page(viewport={"width": 1100, "height": 1300})
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")

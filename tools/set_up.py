@@ -1,8 +1,8 @@
 """`make setup`: create the virtual environment and install what requirements.lock pins.
 
-Each step prints what it installs, from where and how large it is. On a terminal a status line
-follows pip's progress; elsewhere (CI, nohup) a line is printed every half minute. All output of pip
-is in `set-up.log` in the environment.
+Each step prints what it installs, from where, and how large it is. On a terminal a status line
+follows pip's progress; elsewhere (CI, nohup) a line is printed every half minute. All of pip's
+output is in `set-up.log` in the environment.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class SetUpError(Exception):
 
 @dataclass(frozen=True)
 class Choices:
-    """The Makefile's options, and what it found on this machine."""
+    """The Makefile's options, and what it detected on this machine."""
 
     venv: Path
     kind: str
@@ -95,7 +95,7 @@ class Choices:
 
 
 def torch_pin(lock: str) -> str:
-    """Return the requirement of PyTorch in the text of requirements.lock."""
+    """Return the PyTorch requirement from the text of requirements.lock."""
     pin = re.search(r"^torch==[0-9.]+", lock, re.MULTILINE)
     if pin is None:
         raise SetUpError("requirements.lock does not pin torch")
@@ -232,7 +232,8 @@ def install_torch(choices: Choices) -> None:
     _remove_cpu_torch(choices)
     if choices.torch_index:
         say(Line.GPU_BUILD_OF.fill(pin=pin, kind=choices.kind, index=choices.torch_index))
-        # That index has few versions of other packages, so the lock cannot constrain them here.
+        # That index has only a few versions of other packages, so the lock cannot constrain them
+        # here.
         run_pip(choices, "--index-url", choices.torch_index, pin)
     else:
         say(Line.OWN_INDEX_OF.fill(pin=pin, size=CUDA_BUILD))
@@ -258,7 +259,7 @@ def _install_cpu_torch(choices: Choices, pin: str) -> None:
 
 
 def _reason(last_lines: str) -> str:
-    """Return the line of pip that explains a failure best."""
+    """Return the line of pip's output that best explains a failure."""
     lines = last_lines.splitlines()
     for mark in ("WARNING: Retrying", "ERROR: Could not", "ERROR:", "WARNING:"):
         for line in lines:
@@ -276,9 +277,9 @@ def _remove_cpu_torch(choices: Choices) -> None:
 
 
 def install_lock(choices: Choices) -> None:
-    """Install every other package of requirements.lock in exactly the pinned version."""
+    """Install every other package of requirements.lock at exactly the pinned version."""
     lines = LOCK.read_text().splitlines(keepends=True)
-    if choices.kind == "rocm":  # PyTorch for ROCm has its own triton
+    if choices.kind == "rocm":  # PyTorch for ROCm has its own triton.
         lines = [line for line in lines if not line.startswith("triton==")]
     pins = choices.venv / "pins.lock"
     pins.write_text("".join(lines))

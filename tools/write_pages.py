@@ -1,6 +1,6 @@
 """Write the docs pages that are generated from code: python tools/write_pages.py.
 
-The output in docs/explain.md is written too.
+It also updates the output in docs/explain.md.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> 
 
 
 def storage_page() -> str:
-    """Return docs/storage.md: the time of a checkpoint on each tier of Azure's storage.
+    """Return docs/storage.md: the time to write a checkpoint on each tier of Azure's storage.
 
     The models are those of the Azure document.
     """
@@ -155,7 +155,7 @@ def explain_page(page: str) -> str:
 def _example_parts(page: str) -> tuple[str, str, str]:
     """Return the text before the example's question, the question, and the text after it.
 
-    The old answer is left out.
+    The old output is left out.
     """
     example = re.search(
         rf"(?P<question>(?<={re.escape(QUESTION_COMMAND)}).*?){re.escape(EXPLAIN_COMMAND)}.*?(?=```)",

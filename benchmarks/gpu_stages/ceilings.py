@@ -35,7 +35,7 @@ WGRAD_TOLERANCE = 2e-3
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the measurements."""
+    """The problem sizes that are measured."""
 
     square: int
     tokens: int

@@ -74,7 +74,7 @@ def _clock_seconds(functions: Sequence[Callable[[], Any]], calls: int) -> float:
 
 
 class StateReader:
-    """nvidia-smi, started while the GPU works and read afterwards, so that it sees the clocks under load."""
+    """nvidia-smi, started while the GPU is busy, so that it sees the clocks under load."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None

@@ -96,7 +96,7 @@ def nvidia_smi() -> dict[str, str]:
 
 
 def _probe(action: Any) -> dict[str, Any]:
-    """Return whether the action works, its seconds, and the reason if it does not."""
+    """Return whether the action works, its seconds, and the reason if it does not work."""
     start = time.monotonic()
     try:
         answer = action()

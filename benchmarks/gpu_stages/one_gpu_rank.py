@@ -27,7 +27,7 @@ _original: dict[str, Any] = {}
 
 
 def use_one_gpu() -> None:
-    """Replace the functions with which torch sends data between GPUs.
+    """Replace the functions that torch uses to send data between GPUs.
 
     Call this before megatron-core or DeepSpeed are imported.
     """
@@ -70,7 +70,10 @@ def _over_gloo(name: str) -> Callable[..., Any]:
 
 
 class Finished:
-    """The handle of a message that has already arrived; a group of such messages returns one too."""
+    """The handle of a message that has already arrived.
+
+    A group of such messages also returns one.
+    """
 
     def wait(self, *_: Any) -> bool:
         """Wait for nothing."""
@@ -247,7 +250,7 @@ def batch_isend_irecv(p2p_op_list: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def one_by_one(*_: Any, **__: Any) -> Iterator[Finished]:
-    """Replace the context in which torch joins messages into one: here each message is sent at once."""
+    """Replace the context in which torch combines messages: here each message is sent at once."""
     yield Finished()
 
 
@@ -269,7 +272,7 @@ def main() -> int:
 if __name__ == "__main__":
     exit_code = main()
     # End as the trainer does. While Python shuts down, a C++ thread of DeepSpeed's backward pass
-    # may need the interpreter: then Python 3.12 ends that thread, and with it the process, with
+    # may need the interpreter. Python 3.12 then ends that thread, and with it the process, with
     # "terminate called without an active exception".
     from runbook.training.__main__ import leave
 

@@ -23,7 +23,7 @@ MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
 
 
 def compare(path: Path, copy: Path | None = None) -> list[str]:
-    """Plan each row of the file that is a step of the trainer; return lines to print.
+    """Plan each row of the file that describes a step of the trainer. Return the lines to print.
 
     `copy` becomes the same file with a `planned` entry in those rows; the file itself stays as it is.
     """
@@ -42,7 +42,7 @@ def compare(path: Path, copy: Path | None = None) -> list[str]:
 
 
 def set_words_of(row: dict[str, Any], device: str) -> list[str]:
-    """Return the key=value settings with which this row is planned.
+    """Return the key=value settings that this row is planned with.
 
     The list is empty if the row is not a step of the trainer.
     """
@@ -103,7 +103,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 @contextlib.contextmanager
 def planned_gpu(name: str, memory_bytes: int) -> Iterator[None]:
-    """Put a program called nvidia-smi on PATH that names this GPU, so that `site=local-gpu` finds it."""
+    """Put an nvidia-smi on PATH that reports this GPU, so that `site=local-gpu` finds it."""
     if name == "cpu":
         yield
         return

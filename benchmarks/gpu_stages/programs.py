@@ -41,7 +41,7 @@ SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
 """Shapes with a small vocabulary, for rehearsals, whose kernels may be interpreted, and for CPUs.
 """
 VOCABULARY = (50257, 50304)
-"""Number of GPT-2's tokens, without and with padding to a multiple of 128."""
+"""Size of GPT-2's vocabulary, without and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
 """The same for the shapes in `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
@@ -161,9 +161,12 @@ def prepare_trainer(spec: schema.PhasePlan) -> None:
 
 
 def draw_weights_on_device() -> None:
-    """Let the trainer draw the initial weights on the device, by the same rule but with a different generator.
+    """Let the trainer draw the initial weights on the device, with a different random generator.
 
-    The trainer's own generator draws on the host, 1e9 numbers in about 8 s, and gives every layout the same weights.
+    The rule is the same.
+
+    The trainer's own generator draws on the host, 1e9 numbers in about 8 s, and gives every layout
+    the same weights.
     """
     from runbook.training.engines import gpt_model
 
@@ -171,7 +174,10 @@ def draw_weights_on_device() -> None:
 
 
 def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed: int) -> None:
-    """Write initial weights by GPT-2's rule: normal numbers, smaller with depth if they add to the residual stream."""
+    """Write initial weights by GPT-2's rule.
+
+    They are normally distributed, and smaller with depth where they add to the residual stream.
+    """
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
     from runbook.training.engines.engine import each_shard

@@ -1,4 +1,4 @@
-"""Trainings of several ranks that share one GPU, compared with the losses on one CPU.
+"""Training runs with several ranks on one GPU, compared with the losses on one CPU.
 
 Kernels, layouts and sums are real here; NCCL and speed are not (one_gpu_rank.py).
 """
@@ -30,12 +30,12 @@ from benchmarks.gpu_stages.trainings import (
 from benchmarks.gpu_stages.worker import Emit
 
 TRAINING_SECONDS = 150.0
-"""Seconds that all trainings of a wave have together; they run at the same time."""
+"""Seconds that all training runs of a wave have together; they run at the same time."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A layout over several ranks, and the settings of its training."""
+    """A layout over several ranks, and the settings of its training run."""
 
     name: str
     spec: dict[str, Any]
@@ -183,15 +183,14 @@ class Training:
 
 NEAR_INTERVAL = 3
 KILLED_AFTER = 10
-"""The number of records in metrics.jsonl after which the ranks are killed; the training has 20
-steps.
+"""The number of records in metrics.jsonl after which the ranks are killed; the run has 20 steps.
 """
 
 
 def near(arguments: dict[str, Any], emit: Emit) -> None:
     """Kill a training run that keeps copies in node memory, start it again, and compare its losses.
 
-    The losses are compared with those of an undisturbed training.
+    The losses are compared with those of an undisturbed run.
     """
     size = arguments["size"]
     with corpus_folder() as root, tempfile.TemporaryDirectory(dir="/dev/shm") as memory:

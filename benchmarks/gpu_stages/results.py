@@ -49,7 +49,7 @@ class Results:
         return jobs
 
     def add_row(self, stage: str, job: str, row: dict[str, Any]) -> None:
-        """Add a row of a job and write the file."""
+        """Add a job's row and write the file."""
         if profile_text := row.pop("profile_text", ""):
             row["profile_file"] = self._write_profile(job, profile_text)
         if stage == "environment":
@@ -59,7 +59,7 @@ class Results:
         self.write()
 
     def add_job(self, **fields: Any) -> None:
-        """Add how a job ended and write the file."""
+        """Record how a job ended and write the file."""
         self.jobs.append(fields | {"at": round(time.monotonic() - self._begun, 1)})
         self.write()
 

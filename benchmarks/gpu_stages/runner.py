@@ -27,7 +27,7 @@ about as long.
 EXIT_SECONDS = 10.0
 """Seconds that a process has to end after it reports that it is done; then it is killed."""
 RESERVE_SECONDS = 4.0
-"""Seconds of the whole deadline that are reserved to write the file and print the table."""
+"""Seconds of the overall deadline that are reserved for writing the file and printing the table."""
 
 
 class WorkerProcess:

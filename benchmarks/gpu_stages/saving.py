@@ -28,14 +28,15 @@ from benchmarks.gpu_stages.trainings import losses_of, train
 from benchmarks.gpu_stages.worker import Emit
 
 WAITED_AT = 16
-"""The first training ends here and waits for its save."""
+"""The first run ends here and waits for its save."""
 INTERVAL = 18
-"""The second training resumes, and saves in the background at multiples of this: each save comes 18 steps after the
-previous one, which has been written by then. Its second save uses the host memory that the first one pinned.
+"""The second run resumes, and saves in the background at multiples of this: each save comes 18
+steps after the previous one, which has been written by then. Its second save uses the host memory
+that the first one pinned.
 """
 SAVES_IN_BACKGROUND = 2
 LAST = 1000
-"""The benchmark does not wait for the end of the second training: its last save, in the foreground,
+"""The benchmark does not wait for the end of the second run: its last save, in the foreground,
 would measure nothing new.
 """
 POLL_SECONDS = 0.1
@@ -97,7 +98,7 @@ def _content(options: ProgramOptions, iterations: int, *, asynchronous: bool) ->
         "interval": INTERVAL if asynchronous else 0,
         "keep": 1,
         "asynchronous": asynchronous,
-        "resume_changed": True,  # the second training is longer
+        "resume_changed": True,  # the second run is longer
     }
     content = phase_content(options, checkpoint=saves)
     samples = iterations * content["batch"]["global"]
@@ -117,7 +118,10 @@ def _events(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    """Return the speed of the whole loop: the first two steps compile and fill caches."""
+    """Return the speed of the complete loop.
+
+    The first two steps compile and fill caches, so they are left out.
+    """
     seconds = [line["seconds"] for line in lines]
     median = statistics.median(seconds[2:] or seconds)
     sequences = options.micro_batch * options.num_micro_batches
@@ -139,7 +143,7 @@ def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -
 def stalls(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return by how much each gap between two lines of metrics was longer than usual.
 
-    A save in the background takes its copy in one gap and may slow the steps that follow.
+    A background save makes its copy in one gap and may slow the steps that follow.
     """
     first = lines[0]["iteration"] if lines else 0
     times = [line["time"] for line in lines]

@@ -8,8 +8,8 @@ from typing import Any
 from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
 
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
-"""The variable that names the trainer's GPU kernels for this benchmark as a comma-separated list;
-if it is unset, all are used.
+"""The environment variable that lists the trainer's GPU kernels to use in this benchmark, separated
+by commas; if it is unset, all are used.
 """
 PARTS = ("norm", "linear", "cross_entropy", "layers")
 KERNELS = "compiled"
@@ -82,7 +82,7 @@ def throughput_job(
 def model_1_3b(*, rehearsal: bool) -> list[Job]:
     """Return the jobs at 1.3B.
 
-    They time the trainer without its GPU kernels, then with one part after the other, then the plain
+    They time the trainer without its GPU kernels, then with each part alone, then the plain
     programs.
     """
     common: dict[str, Any] = {"rehearsal": rehearsal, "shape": "1.3b"}
@@ -169,7 +169,7 @@ def large(*, rehearsal: bool) -> list[Job]:
 
 
 def saving(*, rehearsal: bool) -> list[Job]:
-    """Return saves and a resume of 1.3B by the whole trainer."""
+    """Return the jobs in which the complete trainer saves and resumes 1.3B."""
     options: dict[str, Any] = {"program": "ours", "shape": "1.3b", "kernels": KERNELS}
     if rehearsal:  # its 38 steps would take minutes in Triton's interpreter
         options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
@@ -203,7 +203,10 @@ def precision(*, rehearsal: bool) -> list[Job]:
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:
-    """Return jobs at 1.3B again, the best one twice: the spread of their rows is the noise of every comparison."""
+    """Return jobs at 1.3B that repeat earlier ones, the best one twice.
+
+    The spread of their rows is the noise of every comparison.
+    """
     common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
     jobs = [
         throughput_job("repeats", "all kernels", profile=True, **common),

@@ -42,7 +42,9 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
             if micro_batch == 1:
                 raise
             too_large.append(f"micro-batch {micro_batch}: {error}"[:200])
-        torch._dynamo.config.automatic_dynamic_shapes = False  # torch compiles the next size anew
+        torch._dynamo.config.automatic_dynamic_shapes = (
+            False  # torch compiles the next size from scratch
+        )
         del micro_batches
         gc.collect()
         torch.cuda.empty_cache()
@@ -136,7 +138,7 @@ def mfu(options: ProgramOptions, sequences_per_second: float) -> float | None:
 
 
 def compiler_counts() -> dict[str, Any]:
-    """Return how many graphs torch.compile made, and where it broke them."""
+    """Return how many graphs torch.compile made, and where the graph breaks are."""
     from torch._dynamo.utils import counters
 
     stats = counters.get("stats", {})

@@ -40,11 +40,11 @@ SIZES = {
     "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 64},
 }
 AGREES = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""How far apart the losses of two devices may lie: they add up in different orders, and the
+"""How far apart the losses of two devices may be: the devices add in different orders, and the
 difference grows over 20 steps.
 """
 RESUME_AGREES = 1e-2
-"""Attention's backward pass on a GPU adds up in an order that changes from run to run."""
+"""Attention's backward pass on a GPU adds in an order that changes from run to run."""
 
 
 def content_of(
@@ -295,7 +295,7 @@ def eight_bits(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _attempt(action: Any) -> dict[str, Any]:
-    """Return the row, or the reason why there is no row, so that the next training still runs."""
+    """Return the row, or the reason why there is no row, so that the next run still starts."""
     try:
         row: dict[str, Any] = action()
         return row
@@ -321,7 +321,7 @@ def _leave_groups() -> None:
 
 
 def write_losses(sizes: list[str], made: dict[str, Any]) -> None:
-    """Train on this CPU, and write the losses with which GPUs are compared."""
+    """Train on this CPU, and write the losses that GPUs are compared with."""
     losses: dict[str, dict[str, list[float]]] = {}
     for size in sizes:
         losses[size] = {}

@@ -40,7 +40,7 @@ def main() -> None:
             importlib.import_module(module)
         emit({"ready": round(time.monotonic() - begun, 2)})
         if not sys.stdin.readline():
-            _leave(rows, 0)  # the parent has ended, or has no time left for this job
+            _leave(rows, 0)  # The parent has ended, or has no time left for this job.
         module_name, function_name = job["function"].split(":")
         module = importlib.import_module(f"benchmarks.gpu_stages.{module_name}")
         getattr(module, function_name)(job["arguments"], emit)
@@ -59,7 +59,10 @@ def _take_standard_output() -> TextIO:
 
 
 def _leave(rows: TextIO, code: int) -> None:
-    """End at once: exit handlers of torch and NCCL take seconds, and the driver frees everything anyway."""
+    """Exit at once.
+
+    The exit handlers of torch and NCCL take seconds, and the driver frees everything anyway.
+    """
     rows.flush()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -80,7 +80,7 @@ def phase_option(
     *names: str,
     default: str = FULL,
 ) -> Callable[[Command], Command]:
-    """Return an option for a phase; by default it is `--phase` for one of the two trainings.
+    """Return an option for a phase; by default it is `--phase`, for one of the training phases.
 
     An unknown phase is wrong usage.
     """

@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Code, RuleResult
 from runbook.plan_file.json_records import NOT_IN_JSON, as_json
 
 VERDICTS = ("pass", "fail", "warn", "unknown")
-"""`unknown` means that the rule could not be applied, because a value is unknown."""
+"""The verdict `unknown` means that the rule could not be applied, because a value is unknown."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def judge(
 
 
 def check_of(result: RuleResult, phase: str = "", *, otherwise: str = "fail") -> Check:
-    """Return the check for a rule's result, with its text.
+    """Return the result of a rule as a check, with its text filled in.
 
     `phase` precedes the name if each phase has its own check. `otherwise` is the verdict if the
     rule does not hold.

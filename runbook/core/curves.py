@@ -20,7 +20,7 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
 def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
     """Return the curve with at most this many points.
 
-    Keep its ends, and the lowest and highest point of each stretch.
+    The ends of the curve are kept, and the lowest and highest point of each stretch.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)
@@ -129,7 +129,7 @@ MOST_POINTS = 600
 COLOURS = ("var(--good, #0072b2)", "var(--bad, #d55e00)", "var(--care, #b58900)", "currentColor")
 """Blue, orange, yellow and the page's text colour, for light and dark mode.
 
-Dashes distinguish the lines without colour.
+Without colour, dashes distinguish the lines.
 """
 DASHES = ("", "6 3", "2 2", "8 2 2 2")
 

@@ -1,4 +1,4 @@
-"""Errors that users can see. Each names the fault, the rule and the remedy, with the values."""
+"""Errors that users can see. Each names the fault, the rule, the values and the remedy."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from runbook.plan_file.errors import CodedError
 class RunbookError(CodedError):
     """An error that the user can fix.
 
-    Only its text is shown, and the command exits with `exit_code`.
+    Only the error's text is shown, and the command exits with `exit_code`.
     """
 
     exit_code = 1
@@ -33,7 +33,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Valid values do not fit together: layout, batch, memory, held-out data."""
+    """Values that are valid by themselves do not fit together, such as those of layout and batch."""
 
     exit_code = 2
 

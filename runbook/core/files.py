@@ -1,4 +1,4 @@
-"""Files: atomic writes, checksums, JSON records, and files of JSON lines that are still growing.
+"""Writes files atomically, computes checksums, and reads JSON records and growing JSON-lines files.
 
 write_text(path, text)      with replacing(path) as stream: ...      sha256_of(path, length=None) ->
 str read_json_record(path, kind, meaning, remedy) -> kind | None
@@ -41,9 +41,9 @@ def write_text(
 def replacing(
     path: Path, *, mode: int = 0o666, error: type[RunbookError] = RecordError
 ) -> Iterator[BinaryIO]:
-    """Yield a temporary stream next to a file; at the end, sync it and rename it to the file.
+    """Yield a stream to a temporary file, which is synced and then renamed to the target.
 
-    Raise `error` with the reason if that fails.
+    Raise `error` with the reason if the file cannot be written.
 
     Readers see either the complete file or none, even from a different machine or after a power
     loss. The umask applies to `mode`.
@@ -126,7 +126,7 @@ def utc_now() -> str:
 def make_dated_folder(parent: Path, name: str) -> Path:
     """Make a folder in `parent`, named after the current time.
 
-    A number is appended if a folder of the same second exists.
+    A number is appended if a folder with the same time exists.
     """
     folder = parent / free_name(parent, f"{name}-{name_time(utc_now())}")
     folder.mkdir(parents=True)
@@ -172,7 +172,7 @@ def name_time(moment: str) -> str:
 class Tail:
     """Reads a growing JSON-lines file, each line once.
 
-    An incomplete last line is left until it is complete.
+    An incomplete last line is not read until it is complete.
     """
 
     path: Path

@@ -1,4 +1,4 @@
-"""Lock files, which let only one process at a time work on a run, and which name the holder.
+"""Lock files, which let only one process at a time work on a run and name that process.
 
 A lock is held as long as its file exists. The file is created by a hard link (or by exclusive
 creation if the file system has no hard links). Both are atomic on local and network file systems,
@@ -37,13 +37,13 @@ executes.
 
 A job outlives these notebooks and does not inherit the variable.
 """
-# Without hard links, a lock can be seen half-written, but for no longer than this.
+# Without hard links, other processes may see a half-written lock, but for no longer than this.
 WRITING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that holds a lock, with when and why it acquired the lock."""
+    """The process that holds a lock, and when and why it acquired the lock."""
 
     # Becomes part of a file name.
     token: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
@@ -69,8 +69,8 @@ class Holder:
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
     """Hold a run while something changes its files.
 
-    Yield a sentence about the dead holder if its lock was taken over, or else ''. If the run is
-    held, raise `HeldError` with the holder, the time, the host and the purpose.
+    Yield a sentence about the previous holder if a dead holder's lock was taken over, or else ''.
+    If the run is held, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
 
@@ -198,7 +198,7 @@ def _write_part(path: Path, holder: Holder) -> Path:
 
 
 def _writing_seconds(path: Path) -> float:
-    """Return how many more seconds an unreadable lock may still be incomplete."""
+    """Return for how many more seconds an unreadable lock may still be incomplete."""
     try:
         return WRITING_SECONDS - abs(time.time() - path.stat().st_mtime)
     except FileNotFoundError:
@@ -206,7 +206,7 @@ def _writing_seconds(path: Path) -> float:
 
 
 def _read(path: Path) -> Holder | HeldError | None:
-    """Return the holder, None if there is no lock, or the error of a lock that cannot be read."""
+    """Return the holder, None if there is no lock, or the error if the lock cannot be read."""
     remedy = f"If nobody works on {path.parent}, remove that file and try again."
     try:
         return read_json_record(

@@ -1,4 +1,4 @@
-"""Processes on this machine: their identity, their state, and all processes of a job."""
+"""Identifies processes on this machine, checks their state, and finds all processes of a job."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Standing(StrEnum):
 
     ALIVE = "alive"
     DEAD = "dead"
-    # The same host, but it has been rebooted since then
+    # On the same host, which has been rebooted since then
     REBOOTED = "rebooted"
-    # A different host or container, whose processes are not visible from here
+    # On a different host or in a different container, whose processes are not visible from here
     ELSEWHERE = "elsewhere"
 
 
@@ -101,7 +101,7 @@ def identify(pid: int) -> Identity | None:
 def identity_of_ended(pid: int) -> Identity:
     """Return the identity of a process that ended before it could be identified.
 
-    No running process matches it.
+    No running process has this identity.
     """
     return Identity(
         pid,
@@ -128,7 +128,7 @@ def standing(identity: Identity) -> Standing:
 
 
 def process_tree(*tokens: str) -> list[psutil.Process]:
-    """Return every running process of these jobs except this one.
+    """Return every running process of these jobs, except the current process.
 
     These are the marked processes and all their descendants.
     """
@@ -167,7 +167,7 @@ def send(processes: list[psutil.Process], signal_number: signal.Signals) -> int:
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, interval: float = 0.05) -> bool:
-    """Return whether a condition became true in time. It is checked at least once."""
+    """Return whether a condition became true in time. The condition is checked at least once."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -182,7 +182,8 @@ def kill_until_none(
 ) -> list[psutil.Process]:
     """Kill the processes that `find` returns, until it returns none.
 
-    New processes may start during the kills. Return the processes that could not be killed.
+    New processes may start while others are being killed. Return the processes that could not be
+    killed.
     """
 
     def none_left() -> bool:
@@ -208,7 +209,7 @@ def _namespace() -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when a running process started, or None if it has ended or never existed."""
+    """Return the start time of a running process, or None if it has ended or never existed."""
     try:
         if Path("/proc/self/stat").exists():
             stat = Path(f"/proc/{pid}/stat").read_bytes()

@@ -18,7 +18,7 @@ PROCESS_MEMORY = "memory of a process (B)"
 USEFUL_TIME = "useful time (% of held time)"
 """Share of the allocated time that was spent in steps that count."""
 LAST_TO_FIRST = "last / first"
-"""The ratio of a value in the last of several runs to its value in the first."""
+"""The ratio of a value in the last of two or more runs to its value in the first."""
 
 WAITING_FOR_DATA = "waiting for data"
 SHARE_OF_STEP_TIME = "share of step time (%)"

@@ -96,8 +96,8 @@ def follow(
 ) -> int:
     """Run a program, pass on each line of its output as it arrives, and return its exit code.
 
-    Kill its process group when it ends, when it takes longer than `timeout` seconds, or when this
-    process is stopped.
+    Kill the program's process group when the program ends, when it takes longer than `timeout`
+    seconds, or when this process is stopped.
     """
     process = _start(
         argv,
@@ -135,7 +135,8 @@ def start_detached(
 
     Return the process id.
 
-    It runs in a new session, reads no input, and appends its output to the files `out` and `err`.
+    The program runs in a new session, reads no input, and appends its output to the files `out` and
+    `err`.
     """
     command = _command(argv, cwd, env)
     launcher = [
@@ -164,7 +165,7 @@ def start_detached(
 
 
 def how_it_ended(exit_code: int) -> str:
-    """Return an exit code with its meaning as readable text.
+    """Return a readable text with an exit code and its meaning.
 
     If signal N killed a program, shells report 128 + N and Python reports -N.
 

@@ -42,7 +42,7 @@ class Table:
     title: str = ""
     # Notes for the reader, shown below the rows
     notes: Sequence[str] = ()
-    # Files or pages that the values come from
+    # Files or pages from which the values were taken
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -116,7 +116,7 @@ class Table:
         )
 
     def _row_html(self, row: Row, columns: Sequence[tuple[str, str]]) -> str:
-        """Return a row as HTML; `columns` are names and styles."""
+        """Return a row as HTML; `columns` contains the columns' names and styles."""
         cells = []
         for name, style in columns:
             text, exact = _rounded(_quantity(name, row), row.get(name))
@@ -245,7 +245,7 @@ def _quantity(column: str, row: Row) -> str:
 def _rounded(name: str, value: Any) -> tuple[str, str]:
     """Return a value formatted for display, and an HTML attribute with all its digits as a tooltip.
 
-    Measured values are shown with four digits. The attribute is empty if no digit is lost.
+    Measured values are shown with four digits. The attribute is empty if rounding changes nothing.
     """
     # The neighbouring cell shows the same value in a larger unit.
     if name == "unit" and value == "B":

@@ -1,4 +1,4 @@
-"""Numbers with units: as people write them (4TiB, 300B tokens, 00:30:00) and as we show them."""
+"""Parses numbers with units as people write them (4TiB, 300B tokens, 00:30:00), and formats them."""
 
 import itertools
 import math
@@ -50,7 +50,7 @@ _MOST = 10**30
 
 
 class UnitError(CodedError, ValueError):
-    """A text is not a number with a unit, or its number is too large."""
+    """A text is not a number with a unit, or the number is too large."""
 
 
 def parse_bytes(text: str | int) -> int:

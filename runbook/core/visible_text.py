@@ -12,16 +12,18 @@ from collections.abc import Iterator
 from typing import Any, TextIO, cast
 
 _CONTROLS = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 except tab and line feed, DEL, and C1, in which U+009B starts a sequence as ESC [ does."""
+"""The control characters: C0 except tab and line feed, DEL, and C1, in which U+009B starts a
+sequence as ESC [ does.
+"""
 _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _UNSEEN = "\u00ad\u180e\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"
-"""Soft hyphen, separators, zero-width spaces, tags.
+"""The invisible characters: soft hyphen, separators, zero-width spaces, tags.
 
 The joiners U+200C and U+200D are not included, because words and emoji contain them.
 """
 _HIDDEN = re.compile(f"[{_CONTROLS}{_DIRECTIONS}{_UNSEEN}]")
 _COLOUR = r"\x1b\[(?:0|1|2|4|22|24|39|3[1-7]|9[0-7])?(?:;(?:0|1|2|4|22|24|39|3[1-7]|9[0-7]))*m"
-"""Only foreground colours and weights.
+"""Matches only foreground colours and font weights.
 
 Concealed text (8), background colours and black (30) can hide text.
 """
@@ -49,9 +51,10 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def for_terminal(text: str) -> str:
-    r"""Return text for a terminal.
+    r"""Return a text that is safe to show on a terminal.
 
-    This works like `visible`, but keeps colours and the carriage return of a progress line.
+    Like `visible`, this replaces invisible characters, but it keeps colours and the carriage return
+    of a progress line.
 
     >>> for_terminal("\x1b[33mwarn\x1b[0m \x1b[8mhidden\x9b2J")
     '\x1b[33mwarn\x1b[0m \\u001b[8mhidden\\u009b2J'
@@ -66,12 +69,12 @@ class TerminalStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text, and return the length of the original text."""
+        """Write the text as `for_terminal` returns it, and return the original text's length."""
         self._stream.write(for_terminal(text))
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write several texts."""
+        """Write each of these texts."""
         for line in lines:
             self.write(line)
 

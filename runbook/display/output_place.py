@@ -64,7 +64,7 @@ def current_shell() -> Any:
 def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any:
     """Display a bundle of formats in the notebook.
 
-    Return its handle if it will be updated later.
+    Return the display's handle if the display will be updated later.
     """
     import IPython.display
 
@@ -110,7 +110,7 @@ class Formula(str):
 class View(list[Any]):
     """The output of a cell, in order: tables, formulas, figures with captions, text.
 
-    It displays itself, and each part can be used separately.
+    A view displays itself, and each part can be used separately.
     """
 
     @property
@@ -198,7 +198,7 @@ MARKS = {
 }
 """Symbol and colours (page, terminal) of each verdict, in reading order.
 
-Blue and orange are from Okabe and Ito's palette, and people with the common forms of colour
+Blue and orange are from Okabe and Ito's palette, so people with the common forms of colour
 blindness can tell them apart.
 """
 
@@ -216,7 +216,7 @@ class CheckTable(Table):
         super().__init__(rows, f"{title} ({self.summary()})")
 
     def summary(self) -> str:
-        """Return how many checks have each verdict.
+        """Return a text with the number of checks for each verdict.
 
         >>> CheckTable([Check("a", "pass", "1", "1"), Check("b", "fail", "2", "1")]).summary()
         '2 checks: 1 fail, 1 pass'
@@ -252,7 +252,7 @@ class CheckTable(Table):
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
     """Show checks as a table, with those that need attention first.
 
-    On a terminal they are coloured unless NO_COLOR is set.
+    On a terminal, verdicts are coloured unless NO_COLOR is set.
     """
     table = CheckTable(checks, title)
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"

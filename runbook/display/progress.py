@@ -4,13 +4,14 @@
     progress.update(done=12, loss=9.8, losses=sparkline(values))   # at most one drawing per second
     progress.finish(done=100, loss=3.6)                            # the final picture, always drawn
 
-`done` counts up to `total`. Every other name is a fact shown next to it, and its newest value is
-kept (None removes it). `draw_beside` adds a curve, if drawings can be shown, and lines below it.
-This module does not do the work itself, so a later call (from a re-run cell, or on a different
-machine) shows the same picture. `timed` adds how long this call took.
+`done` counts up to `total`. Every other name is a fact that is shown next to `done`. The newest
+value of each fact is kept, and None removes the fact. `draw_beside` adds a curve, if drawings can
+be shown, and lines below it. This module only shows the work, so a later call (from a re-run cell,
+or on a different machine) shows the same picture. `timed` adds the duration of this call.
 
-A curve is an image with its numbers in the alt text. JupyterLab, GitHub and nbviewer do not remove
-it, and it needs no script. Our own pages draw the same curve inline instead, in their own colours.
+A curve is an image whose alt text contains the numbers. JupyterLab, GitHub and nbviewer do not
+remove images, and no script is needed. Our own pages draw the same curve inline instead, in their
+own colours.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ BAR_WIDTH = 24
 class Progress:
     """A live display of the progress of some work.
 
-    It is also a context manager, which draws the final picture at its end.
+    It is also a context manager, which draws the final picture when the block ends.
 
     >>> Progress("data", total=200, unit="documents", place=Place.PIPE).update(50, rate="3 MB/s")
     data: 50 of 200 documents (25 %), rate 3 MB/s
@@ -152,13 +153,13 @@ class Progress:
         self._draw()
 
     def as_text(self) -> str:
-        """Return one line: title, progress, and facts."""
+        """Return a line with the title, the progress, and the facts."""
         facts = [f"{name} {show_value(value)}" for name, value in self.facts.items()]
         parts = [self._how_far(), *facts]
         return f"{self.title}{self._took()}: " + ", ".join(filter(None, parts))
 
     def as_long_text(self) -> str:
-        """Return the line, with the last events below it."""
+        """Return the line of `as_text`, with the last events below it."""
         return "\n".join([self.as_text(), *[f"  {event}" for event in self.events]])
 
     def as_html(self) -> str:

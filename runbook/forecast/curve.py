@@ -26,15 +26,15 @@ from runbook.forecast.tables import PartialCurve
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """The points at which the curve is read, as shares of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input value that is used if it is unknown when the learning rate starts to decay.
+"""Input value that is used if the start of the learning-rate decay is unknown.
 
-A separate input marks this case.
+A separate input tells the process that this value was used.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
 """Shares of the steps at which the width of the interval was measured."""
 LENGTH = 2.0
-"""Length scale over which curves count as similar, in standard deviations of the inputs."""
+"""Length scale within which curves count as similar, in standard deviations of the inputs."""
 NOISE = 0.05
 LINEAR = 0.05
 """Variances of the noise and of the linear part, relative to the variance of the Gaussian part."""
@@ -77,7 +77,7 @@ class CurveModel:
 def forecast_curve(curve: PartialCurve) -> CurveForecast:
     """Return the forecast of the last validation loss.
 
-    Raise DataError if the curve is too short.
+    Raise `DataError` if the curve is too short.
     """
     steps, losses = _checked(curve)
     share = float(steps[-1] / curve.total_steps)
@@ -115,7 +115,7 @@ class ChangeForecast:
 
 
 NEARNESS_POWER = 4.0
-"""Families are weighted by the distance to their nearest curve, to the power of -4.
+"""The weight of a family is the distance to its nearest curve, to the power of -4.
 
 With this weighting, 80 curves of other recipes were forecast as accurately as with the process of
 their own family.
@@ -157,7 +157,7 @@ greatest width and a warning is shown.
 
 
 def widening(distance: float) -> float:
-    """Return by how much the interval widens at this distance from the nearest fitted curve.
+    """Return the factor by which the interval widens at this distance from the nearest curve.
 
     If the width grows with the square of the distance, intervals contain 75 to 96% of the curves of
     a track that was held out of the fit, and 69 to 100% of the curves of a held-out schedule.
@@ -232,7 +232,7 @@ def _squared_distances(first: Array, second: Array) -> Array:
 def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveModel:
     """Fit the Gaussian process.
 
-    Parts of curves that have smaller weights are treated as noisier.
+    Parts of curves with smaller weights are treated as noisier.
     """
     means = inputs.mean(axis=0)
     deviations = inputs.std(axis=0) + 1e-6

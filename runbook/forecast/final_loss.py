@@ -20,7 +20,7 @@ from runbook.forecast.messages import ForecastMessage
 FEWEST_RUNS = 5
 """Fewest runs to which laws are fitted.
 
-A law has five parameters, so it would fit fewer runs whatever they are.
+A law has five parameters, so it would fit any smaller number of runs, whatever their losses.
 """
 FEWEST_FOR_CHOICE = 60
 """Smallest number of runs from which a backtest can choose a single law."""
@@ -40,8 +40,8 @@ that it shares with neighbouring rows.
 """
 
 USUAL_SCORE = 0.025
-"""Relative error, divided by the square root of the decades, that is assumed as long as a family
-has no backtests of its own.
+"""Relative error, divided by the square root of the decades, that is assumed if a family has no
+backtests of its own.
 """
 USUAL_SCORE_ROWS = 15
 """Weight of the usual score, expressed as a number of errors from the family's own backtests."""
@@ -67,7 +67,7 @@ class LossForecast:
 def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target.
 
-    Raise DataError if the runs are too few.
+    Raise `DataError` if there are too few runs.
     """
     check_runs(runs)
     choices = voting_choices(runs)
@@ -83,7 +83,7 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:
-    """Return the laws to try on these runs.
+    """Return the laws that are fitted to these runs.
 
     With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
     right. A single exponent and the count of all parameters gave the smallest errors in tests on
@@ -96,7 +96,7 @@ def voting_choices(runs: Runs) -> list[LawChoice]:
 
 
 def check_runs(runs: Runs) -> None:
-    """Raise DataError if no law can be fitted to the runs."""
+    """Raise `DataError` if no law can be fitted to the runs."""
     if len(runs) < FEWEST_RUNS:
         raise DataError(
             ForecastMessage.TOO_FEW_FINISHED_RUNS, fewest_runs=FEWEST_RUNS, number_of_runs=len(runs)
@@ -133,7 +133,7 @@ class _Backtest:
 
 
 def _backtests(runs: Runs, choices: Sequence[LawChoice]) -> list[_Backtest]:
-    """Return a backtest for each share that leaves enough runs both to fit and to forecast."""
+    """Return a backtest for each share that leaves enough runs for both the fit and the forecast."""
     backtests = []
     for share in BACKTEST_SHARES:
         limit = np.quantile(runs.flops, share)
@@ -198,7 +198,7 @@ def _similarity(first: Runs, second: Runs) -> Array:
 
 
 def interval_score(scores: Sequence[Array]) -> float:
-    """Return the relative half-width of the interval, divided by the root of the decades.
+    """Return the interval's relative half-width, divided by the square root of the decades.
 
     It is a weighted mean of the usual score of other families and the score of this family's own
     backtests, because the 80th percentile of only a dozen errors is off by a third.

@@ -32,7 +32,7 @@ from runbook.forecast.laws import Array, LawChoice, Runs
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
 """Penalties on the exponents of laws that are fitted to a ladder.
 
-Rungs share a seed and a held-out text, so their losses differ less by chance than those in a table.
+Rungs share a seed and a held-out text, so their losses vary less by chance than those in a table.
 The data may therefore determine the exponent more freely than the usual penalty of 0.1 allows.
 """
 
@@ -40,7 +40,7 @@ The data may therefore determine the exponent more freely than the usual penalty
 def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
     """Return a forecast for each target from the rungs of one ladder.
 
-    The interval contains every vote. Raise DataError if the rungs are too few.
+    The interval contains every vote. Raise `DataError` if there are too few rungs.
     """
     check_runs(runs)
     line = line_of(runs)
@@ -64,10 +64,10 @@ def forecast_from_ladder(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def _by_line(runs: Runs, line: Runs, targets: Runs) -> LineVotes:
-    """Return the line's votes.
+    """Return the losses for which the line votes.
 
-    For a target off the line, they are multiplied by the ratio of the laws' predictions for the
-    target to those for the line.
+    For a target off the line, the votes are multiplied by the ratio of the laws' predictions for
+    the target to those for the line.
     """
     tokens = tokens_on_line(targets, line)
     beside = ~is_on_line(targets, runs)

@@ -1,4 +1,4 @@
-"""A straight line through a ladder's rungs: the logarithm of the loss against that of the tokens.
+"""Fits a straight line to a ladder's rungs: the logarithm of the loss against that of the tokens.
 
 Rungs with the same number of tokens per parameter lie on one line as compute grows. In 16 ladders
 on the included corpus, each trained together with its run on a GPU
@@ -18,8 +18,8 @@ from runbook.forecast.laws import Array, Runs
 FLOORS = (1.0, 1.7, 2.2)
 """Candidates for the loss, in nats, below which no model can go.
 
-It is 1.69 for web text (Hoffmann et al., arXiv:2203.15556); 1.0 to 2.2 covers the floors of other
-texts. Five rungs do not determine the floor, so each of these values has a vote.
+This floor is 1.69 for web text (Hoffmann et al., arXiv:2203.15556), and 1.0 to 2.2 covers the
+floors of other texts. Five rungs do not determine the floor, so each of these values has a vote.
 """
 WEIGHT_POWERS = (3.0, 4.0, 5.0)
 """The weight of a rung is its compute to the power of one of these.
@@ -27,7 +27,7 @@ WEIGHT_POWERS = (3.0, 4.0, 5.0)
 With 4, a rung with half the compute has a sixteenth of the weight.
 """
 FEWEST_ON_LINE = 3
-"""Minimum number of rungs: two define a line, and a third shows whether it bends."""
+"""Minimum number of rungs. Two define a line, and a third shows whether the line bends."""
 SAME_RATIO = 1.3
 """Training runs are on one line if their tokens per parameter differ by less than this factor."""
 UNEVEN = 0.04
@@ -95,7 +95,7 @@ def _extended(
     if line.loss.min() <= floor:
         floor = 0.0
     above_floor = np.log(line.loss - floor)
-    # numpy multiplies the residuals by the weights, not their squares.
+    # numpy multiplies the residuals, not their squares, by the weights.
     weights = (line.flops / line.flops[-1]) ** (power / 2)
     slope, height = np.polyfit(np.log(line.tokens), above_floor, 1, w=weights)
     losses: Array = floor + np.exp(height + slope * np.log(tokens))
@@ -103,7 +103,7 @@ def _extended(
 
 
 def line_errors(line: Runs) -> tuple[Array, Array]:
-    """Return how far lines through smaller rungs missed the next rung, and the decades to it."""
+    """Return the errors of lines through smaller rungs at the next rung, and the decades to it."""
     errors = []
     decades = []
     for count in range(FEWEST_ON_LINE, len(line)):

@@ -32,8 +32,8 @@ The losses of a small model with two seeds differ by about as much.
 START_EXPONENTS = (0.15, 0.25, 0.35, 0.5, 0.7)
 STARTS_REFINED = 2
 LOWEST_TERM = 1e-3
-"""Start value for a term that the linear fit sets to zero, because the logarithm of the term is
-needed.
+"""Starting value for a term that the linear fit sets to zero. It must be above zero, because the
+fit uses the logarithm of the term.
 """
 LOWER_BOUNDS = (-3.0, -12.0, -12.0, 0.03, 0.03)
 UPPER_BOUNDS = (3.0, 4.0, 4.0, 2.0, 2.0)

@@ -3,8 +3,8 @@
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 training runs;
 the coefficients are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). The law
 holds for their text and tokenizer. For 80% of the 86 runs of other families in benchmarks/forecast,
-it is at most 14% off. This is the width of its interval within the range of the fitted runs; beyond
-that range, the interval grows.
+its error is at most 14%. This is the half-width of its interval within the range of the fitted
+runs; beyond that range, the interval grows.
 """
 
 import math
@@ -45,7 +45,7 @@ class LawForecast:
     low: float
     high: float
     widening: float
-    """Factor by which the interval is wider than within the law's range."""
+    """Factor by which the interval is wider than inside the law's range."""
 
 
 def decades_beyond(parameters: float, tokens: float) -> float:
@@ -76,7 +76,7 @@ def published_loss(parameters: float, tokens: float) -> LawForecast:
 
 
 def why_not(parameters: float, tokens: float) -> str:
-    """Return why the law does not apply to a training run, or an empty text if it does."""
+    """Return the reason why the law does not apply to a training run, or '' if it applies."""
     if parameters < SMALLEST_SIZE or parameters > MOST_OVER * LARGEST_SIZE:
         fitted = f"{SMALLEST_SIZE:,.0f} to {LARGEST_SIZE:,.0f}"
         return ForecastMessage.OUTSIDE_OF_LAW.fill(parameters=parameters, fitted=fitted)
@@ -87,7 +87,7 @@ def why_not(parameters: float, tokens: float) -> str:
 
 
 def best_size(parameters: float, tokens: float) -> tuple[float, float]:
-    """Return the parameters and tokens with the lowest loss at the same compute (N x D)."""
+    """Return the numbers of parameters and tokens with the lowest loss at the same compute (N x D)."""
     product = parameters * tokens
     ratio = SIZE_EXPONENT * SIZE_TERM / (TOKEN_EXPONENT * TOKEN_TERM)
     size = (ratio * product**TOKEN_EXPONENT) ** (1 / (SIZE_EXPONENT + TOKEN_EXPONENT))

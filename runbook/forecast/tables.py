@@ -71,7 +71,7 @@ def as_runs(rows: list[TrainingRow]) -> Runs:
 
 
 def read_curve(path: Path) -> PartialCurve:
-    """Read the first part of a curve.
+    """Read a partial validation curve from a table.
 
     Lines without a validation loss are skipped.
     """

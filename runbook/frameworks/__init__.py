@@ -15,7 +15,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 
 
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
-    """Return the arguments that follow the training script, as the program receives them.
+    """Return the arguments that the training program receives after the name of its script.
 
     Relative paths in `phase` are relative to the run's folder, where jobs run.
     """
@@ -39,10 +39,10 @@ def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
 
 
 def option_values(settings: Settings, phase: PhasePlan, framework: str) -> dict[str, list[str]]:
-    """Return a framework's options for training this phase, each with its value as words.
+    """Return a framework's options for training this phase, each with its value as a list of words.
 
-    The run itself may use a different framework. If its tokenizer is not that of GPT-2, the options
-    for GPT-2's tokenizer are left out.
+    The run itself may use a different framework. If it does not use GPT-2's tokenizer, the options
+    for that tokenizer are left out.
     """
     training = settings.run.training.model_copy(update={"framework": framework})
     data = settings.run.data.model_copy(update={"tokenizer": "gpt2"})
@@ -86,16 +86,16 @@ _RENDERED = (
     "parallel.first_stage_layers",
     "parallel.last_stage_layers",
 )
-"""Keys that change what a step computes, how it is carried out, or when the training ends.
+"""Keys that change what a step computes, how it is computed, or when training ends.
 
-A framework either has an option for each of them, or rejects it.
+A run that sets such a key is refused if its framework has no option for the key.
 """
 
 
 _OF_MEGATRON_LM = ("training.reduce_in_bf16", "training.loss_fusion")
-"""Keys that only Megatron-LM has.
+"""Keys that only Megatron-LM honours.
 
-Our own trainer sums in fp32 and has its own loss.
+Our own trainer sums gradients in fp32 and has its own implementation of the loss.
 """
 
 
@@ -163,8 +163,7 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework receives in a different unit, as several options, or from the job's script.
-"""
+"""Keys that a framework receives in another unit, as multiple options, or from the job's script."""
 
 
 def _refuse_unknown(settings: Settings) -> None:

@@ -1,7 +1,7 @@
 """Options of Megatron-LM and Megatron-DeepSpeed, and DeepSpeed's configuration file.
 
 Megatron-LM is NVIDIA/Megatron-LM e958b2ca, which the Azure document uses. Megatron-DeepSpeed is
-Microsoft's repository, or its fork for LUMI or by ALCF.
+Microsoft's repository, or one of its forks for LUMI and for ALCF.
 """
 
 import hashlib
@@ -40,7 +40,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.plan_file.schema import PhasePlan, Source
 
 OWN_DEEPSPEED = "deepspeed.json"
-"""Name of DeepSpeed's configuration file in a job folder of our own trainer."""
+"""Name of DeepSpeed's configuration file in the job folders of our own trainer."""
 Condition = Callable[[PhasePlan], bool]
 """A condition under which an option is written for a phase."""
 
@@ -95,8 +95,8 @@ def _counts_tokens(run: PhaseRun) -> bool:
 def _unit(run: PhaseRun) -> str:
     """Return the unit of a phase's lengths: iters, samples or tokens.
 
-    Megatron does not accept a mixture: all lengths are in iterations if each is a whole number of
-    iterations, and otherwise in samples.
+    Megatron does not accept a mixture of units, so all lengths are in iterations if each is a whole
+    number of iterations, and otherwise in samples.
     """
     phase = run.phase
     if _counts_tokens(run):
@@ -114,7 +114,7 @@ def _unit(run: PhaseRun) -> str:
 
 
 def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
-    """Return a writer that converts the plan's number of samples at `path` to this unit.
+    """Return a writer that converts the number of samples at `path` in the plan to `unit`.
 
     The writer returns None if the phase uses a different unit.
     """
@@ -133,10 +133,10 @@ def _in(unit: str, path: str) -> Callable[[PhaseRun], int | None]:
 
 
 def _train_samples(run: PhaseRun) -> int | None:
-    """Return the length in samples, or None if the phase's unit is iterations.
+    """Return the training length in samples, or None if the phase's unit is iterations.
 
-    The samples are also needed for a length in tokens, because Megatron-DeepSpeed computes its
-    number of iterations from them, and ends when the first of the two lengths is reached.
+    The number of samples is needed even for a length in tokens, because Megatron-DeepSpeed computes
+    its number of iterations from it, and stops at whichever of the two lengths it reaches first.
     """
     return None if _unit(run) == "iters" else run.phase.duration.samples
 
@@ -146,7 +146,7 @@ def _train_tokens(run: PhaseRun) -> int | None:
 
 
 def _warmup_tokens(run: PhaseRun) -> int | None:
-    """Return the warm-up as the run specifies it, not rounded to whole samples."""
+    """Return the warm-up in tokens, as the run specifies it, not rounded to whole samples."""
     tokens = _in("tokens", _WARMUP)(run)
     return tokens and (run.training.warmup_tokens or tokens)
 
@@ -204,7 +204,7 @@ def _is_interleaved(phase: PhasePlan) -> bool:
 
 
 def _one_text(phase: PhasePlan) -> bool:
-    """Return whether the split divides each token file, because no complete file is held out."""
+    """Return whether each token file is split, which is the case if no whole file is held out."""
     return bool(phase.data.train) and not phase.data.held_out
 
 
@@ -228,7 +228,10 @@ def _exit_minutes(run: PhaseRun) -> int:
 
 
 def _save_interval(run: PhaseRun) -> int:
-    """Return the steps between two saves. Without an interval, training saves once at its end."""
+    """Return the number of steps between two saves.
+
+    Without an interval, training saves once, at its end.
+    """
     return run.phase.checkpoint.interval or run.phase.duration.iterations
 
 
@@ -238,7 +241,7 @@ def _layers_per_chunk(run: PhaseRun) -> int:
 
 
 def _shares_states(run: PhaseRun) -> int:
-    """Return 1 if a ZeRO stage is set. Megatron-LM only offers the distributed optimizer."""
+    """Return 1 for any ZeRO stage above 0. Megatron-LM only has its distributed optimizer."""
     return min(1, run.phase.parallel.zero_stage)
 
 
@@ -255,12 +258,12 @@ def _reduces_in_bf16(run: PhaseRun) -> bool:
 
 
 def _fuses_loss(run: PhaseRun) -> str | None:
-    """Return the value of the option that turns fusion on, which both implementations need."""
+    """Return the value of the option that turns on loss fusion, which both implementations need."""
     return None if run.training.loss_fusion == "auto" else _NATIVE_LOSS
 
 
 def _loss_implementation(run: PhaseRun) -> str | None:
-    """Return the fused loss's implementation; None for the option's default or an unfused loss."""
+    """Return the fused loss to request, or None for the option's default or an unfused loss."""
     implementation = run.training.loss_fusion
     return None if implementation in ("auto", _NATIVE_LOSS) else implementation
 
@@ -318,7 +321,7 @@ def _loss_scaling(
 
 
 def _weighted(use: str) -> Callable[[PhaseRun], tuple[object, ...] | None]:
-    """Return a writer of weights and prefixes for the files of a use (train, validation or test).
+    """Return a writer of the weights and prefixes of the train, validation or test files.
 
     A single file is written without a weight. If there are no files, the option is not written.
     """
@@ -344,9 +347,10 @@ _BACKENDS = {
     "flash1": "flash",
     "plain": "unfused",
 }
-"""Megatron-LM's option for each version of flash attention.
+"""Megatron-LM's attention backend for each value of training.attention.
 
-Megatron-LM does not choose the version, and Transformer Engine has its own.
+The two versions of flash attention share a backend, because Megatron-LM does not choose between
+them, and Transformer Engine has its own.
 """
 _READ_BACKENDS = one_of(
     {"auto": "auto", "flash": "flash2", "unfused": "plain", "fused": "auto", "local": "plain"}
@@ -367,7 +371,7 @@ _GROUP_SIZE = "tuning.recompute_num_layers"
 _EXIT = "limits.exit_interval"
 _SAVES = "checkpoint.saves"
 
-# Each row: the framework's name, our key, how to read it, how to write it, when.
+# Each row has the framework's name, our key, how to read and write the value, and when to write it.
 _MODEL = (
     Option("num-layers", "training.shape.layers", whole, "model.layers"),
     Option("hidden-size", "training.shape.hidden", whole, "model.hidden"),
@@ -456,8 +460,8 @@ _DATA = (
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
-# A training run that saves nothing gets no folder, because these programs save at their end if
-# --save is given.
+# A training run that saves nothing gets no checkpoint folder, because these programs save at their
+# end if --save is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
     Option("eval-interval", "training.eval_interval", whole, evaluation_interval),
@@ -482,7 +486,7 @@ _OUTPUTS = (
         ours=_OWN_CHECKPOINT,
     ),
     Option("tensorboard-dir", write="log.tensorboard", ours="written into the run's folder"),
-    # When asked to stop, the program saves and ends.
+    # When asked to stop, the program saves a checkpoint and exits.
     _always("exit-signal-handler", "always given"),
     Option(
         "exit-interval",
@@ -700,7 +704,7 @@ _DEEPSPEED_MODEL = (
     ),
 )
 _DEEPSPEED_ENGINE = (
-    # The scheduler uses the numbers in these options, not those in the checkpoint, so that the
+    # The scheduler uses the values of these options, not those in the checkpoint, so that the
     # length can be changed.
     _always("override-opt_param-scheduler", "always given"),
     _always("deepspeed", "given by the framework megatron-deepspeed"),
@@ -759,7 +763,7 @@ _ONLY_READ = (
     Option("transformer-impl", ours=_PINNED),
     Option("attention-softmax-in-fp32", ours="the pinned commit decides"),
 )
-"""Older names, and options that have no effect here."""
+"""Older names of options, and options that have no effect here."""
 
 
 def _by_name(*tables: Iterable[Option]) -> dict[str, Option]:

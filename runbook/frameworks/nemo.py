@@ -1,6 +1,6 @@
 """Options of NeMo, which are Hydra overrides of its configuration.
 
-The version is that of NeMo-Framework-Launcher 23.04, which the AWS document uses.
+The version is NeMo-Framework-Launcher 23.04, which the AWS document uses.
 """
 
 import re
@@ -38,7 +38,7 @@ _PRECISIONS = {
     "16-mixed": "fp16",
 }
 _PRECISION_WORDS: dict[str, object] = {"bf16": "bf16", "fp16": 16, "fp32": 32}
-"""NeMo's name for each of our number formats."""
+"""NeMo's name for each number format of ours."""
 _RECOMPUTED = {
     "full": "full",
     "selective": "selective",
@@ -90,7 +90,7 @@ def _read_virtual(text: str) -> int:
 
 
 def _interleaved(run: PhaseRun) -> object:
-    """Return None for an interleaved pipeline, and null otherwise.
+    """Return None (write nothing) for an interleaved pipeline, and Hydra's null otherwise.
 
     NeMo's file for 175B sets these options for its interleaved pipeline. Its files for smaller
     sizes, which do not interleave, leave them empty.
@@ -125,7 +125,7 @@ def _read_recompute_num_layers(text: str) -> int:
 
 
 def _read_kv_heads(text: str) -> int:
-    """Read the number of query groups. null means as many as heads, which is 0 in a run file."""
+    """Read the number of query groups. null means one group per head, which is 0 in a run file."""
     return 0 if text.lower() in ("null", "none") else whole(text)
 
 
@@ -152,7 +152,7 @@ def _warmup_steps(run: PhaseRun) -> int:
 
 
 def _constant_steps(run: PhaseRun) -> int:
-    """Return the steps at the minimum learning rate. NeMo decays until max_steps minus these steps.
+    """Return the number of steps at the minimum learning rate, before which NeMo's decay ends.
 
     If the result is negative, the decay lasts longer than the training.
     """
@@ -165,7 +165,7 @@ def _data_kind(run: PhaseRun) -> str:
 
 
 def _data_prefix(run: PhaseRun) -> tuple[object, ...]:
-    """Return the weight and the prefix of each training file, one after another."""
+    """Return the weight and the prefix of each training file as one flat sequence."""
     pairs = [(source.weight, source.prefix) for source in run.phase.data.train]
     return tuple(chain(*pairs))
 
@@ -181,7 +181,7 @@ _FUSE = "training.fuse_gradients"
 _SCALE = "precision.initial_loss_scale"
 _WINDOW = "precision.loss_scale_window"
 
-# Each row: NeMo's name, our key, how to read it, how to write it, when.
+# Each row has NeMo's name, our key, how to read and write the value, and when to write it.
 _TRAINER = (
     Option("trainer.num_nodes", "jobs.training.nodes", whole, _nodes),
     Option("trainer.devices", "jobs.training.devices_per_node", whole, _devices),
@@ -204,8 +204,8 @@ _TRAINER = (
 )
 _CALLBACK = "exp_manager.checkpoint_callback_params"
 _EXPERIMENT = (
-    # NeMo's file inserts the launcher's base_results_dir here, which a program that is started
-    # without the launcher does not know.
+    # NeMo's file inserts the launcher's base_results_dir here, which a program started without the
+    # launcher does not know.
     Option("run.results_dir", write="checkpoint.folder"),
     Option("exp_manager.explicit_log_dir", write="checkpoint.folder"),
     Option("exp_manager.wandb_logger_kwargs.name", write="phase"),
@@ -302,7 +302,7 @@ _ONLY_READ = (
     Option("model.position_embedding_type", "model.position_embedding", _READ_POSITIONS),
     Option("model.rotary_base", "model.rope_base", float),
 )
-"""The launcher's own option, and properties of a model that the document's files lack."""
+"""The launcher's own option, and options for properties that the document's models lack."""
 READ = {option.name.lstrip("+"): option for option in (*OPTIONS, *_ONLY_READ) if option.read}
 """The overrides that may be passed to NeMo or its launcher, by name."""
 _KIND = {
@@ -335,8 +335,8 @@ def arguments(run: PhaseRun) -> list[str]:
     """Return the overrides that follow megatron_gpt_pretraining.py.
 
     The site's options replace ours. The base is the configuration file in the image, which is not
-    edited. Every value that the file takes from the launcher is given here. In the document's
-    script, each of eight ranks rewrote the file.
+    edited. Every value that the file expects from the launcher is passed as an override. In the
+    document's script, each of the eight ranks rewrites the file instead.
     """
     site_options = run.settings.site.frameworks["nemo"].options
     of_hydra = ("config-name", "config-path")

@@ -1,6 +1,6 @@
 """Every name that documents and programs use for a key of the run file.
 
-There is a single table, and each reader uses a part of it.
+All names are in a single table, of which each reader uses a part.
 """
 
 from collections.abc import Iterator

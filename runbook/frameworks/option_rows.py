@@ -37,7 +37,7 @@ class PhaseRun:
 
     @property
     def evaluation_interval(self) -> int:
-        """Return the steps between two evaluations.
+        """Return the number of steps between two evaluations.
 
         Without evaluations, this is the length of the training, because some programs do not accept
         0.
@@ -103,9 +103,9 @@ class Option:
     when: str | Callable[[PhasePlan], object] | None = None
     """A path in the phase's plan, or a function.
 
-    The option is written in the phases for which this is true.
+    The option is written in the phases for which this path or function yields a true value.
 
-    None means all phases.
+    If this is None, the option is written in all phases.
     """
     means: str | int | None = None
     """The key's value if the option is a flag without a value.
@@ -113,7 +113,7 @@ class Option:
     The option is written if and only if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does by itself, so that nobody needs to set the option."""
+    """What the runbook does automatically, so that nobody needs to set the option."""
 
     @property
     def keys(self) -> list[str]:
@@ -142,7 +142,7 @@ class Option:
 
 
 def fixed(value: object) -> Writer:
-    """Return a writer that always returns this value, whatever the run file says."""
+    """Return a writer that always returns this value, regardless of the run file."""
     return lambda run: value
 
 
@@ -169,7 +169,7 @@ def evaluation_batches(run: PhaseRun) -> int:
 def chosen(name: str, key: str, read: Reader) -> Option:
     """Return a row for a key that keeps its name in plan.json.
 
-    It is written only if the key was set.
+    The option is written only if the key was set.
     """
     path = plan_path(key)
     return Option(
@@ -253,9 +253,9 @@ _FALSE = ("false", "0", "no", "off")
 
 
 def truth(text: str) -> bool:
-    """Read True or False as shells, Hydra and people write them.
+    """Read a boolean in any spelling that shells, Hydra or people use.
 
-    Raise `KeyError` for anything else.
+    Raise `KeyError` for any other text.
     """
     word = text.lower()
     if word in _TRUE:
@@ -268,7 +268,7 @@ def truth(text: str) -> bool:
 def three_shares(text: str) -> str:
     """Return Megatron's --split with all three shares.
 
-    Megatron also accepts one or two. NeMo's split is a list, or a list as text.
+    Megatron also accepts one or two shares. NeMo's split is a list, or a list as text.
 
     >>> three_shares("'98, 2'"), three_shares("949,50,1"), three_shares("[99990,8,2]")
     ('98,2,0', '949,50,1', '99990,8,2')
@@ -286,5 +286,5 @@ def minutes(text: str) -> int:
 
 
 def one_of(names: Mapping[str, str]) -> Reader:
-    """Return a reader that translates words by a mapping."""
+    """Return a reader that translates words with a mapping."""
     return lambda text: names[text.strip("\"'").lower()]

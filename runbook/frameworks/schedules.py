@@ -36,7 +36,7 @@ def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
 
 
 def schedule_reader(framework: str) -> Reader:
-    """Return a reader that translates a framework's name of a schedule into ours.
+    """Return a reader that translates a framework's name for a schedule into ours.
 
     >>> schedule_reader("megatron-lm")("WSD"), schedule_reader("nemo")("CosineAnnealing")
     ('wsd', 'cosine')

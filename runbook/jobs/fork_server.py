@@ -1,12 +1,12 @@
 """Fork server: imports torch and megatron-core once, and forks a training rank for each request.
 
-Ladders, drills and tests start several jobs. A forked rank starts in a fraction of a second, and is
-a separate process that can be killed, stopped and traced like any other. This file is run in two
+Ladders, drills and tests start many jobs. A forked rank starts in a fraction of a second, and is a
+separate process that can be killed, stopped and traced like any other. This file can be run in two
 ways, both without the package's other modules:
 
-- `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` runs the server, which
-  imports these modules too. Its owner is the first connection. When that connection closes, the
-  server ends all ranks and then itself. With `--keep-ranks` it waits until its ranks have ended.
+- `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` runs the server, which also
+  imports these modules. Its owner is the first connection. When that connection closes, the server
+  ends all ranks and then itself. With `--keep-ranks` it waits until its ranks have ended.
 - `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
   job's script. It requests a rank, passes signals on to it, and exits as the rank does; the rank
   ends if this process is killed. It is started for every rank of every job, so this file imports
@@ -44,14 +44,14 @@ MODULES = (
 The trainer is named as a string, because only this separate process imports it.
 """
 KEEP_RANKS = "--keep-ranks"
-"""Option that lets ranks outlive the server's owner, as the jobs of a ladder do."""
+"""Option that lets ranks outlive the server's owner, as the ranks of a ladder's jobs must."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """Yield a short name for a socket, because the address of a socket is limited to 107 bytes."""
+    """Yield a short name for a socket, because a socket's address is limited to 107 bytes."""
     folder, name = os.path.split(path)
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -90,7 +90,7 @@ class RankRequest:
 
 
 class ForkServer:
-    """Forks ranks, and keeps the connection to each rank's client, by process id."""
+    """Forks ranks, and keeps the connection to each rank's client by the rank's process id."""
 
     def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
@@ -226,7 +226,7 @@ def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
 def _become_rank(request: RankRequest, files: Sequence[int]) -> None:
     """Run the function and exit.
 
-    An exception ends this process just as it would end a rank that was not forked.
+    An exception ends this process just as it would end a rank without a fork server.
     """
     for number, file in zip((1, 2), files, strict=True):
         os.dup2(file, number)
@@ -285,7 +285,7 @@ class RankStandIn:
         Return None if no server listens.
         """
         parent = os.getppid()
-        # 1 is PR_SET_PDEATHSIG; a rank that was not forked sets this itself.
+        # 1 is PR_SET_PDEATHSIG, which a rank without a fork server sets itself.
         ctypes.CDLL(None).prctl(
             1,
             signal.SIGKILL,
@@ -324,7 +324,7 @@ class RankStandIn:
 
 
 def end_like(code: int) -> None:
-    """Exit with this code, or die from the signal that a negative code stands for."""
+    """Exit with this code. If it is negative, die from the signal that it stands for."""
     if code < 0:
         if -code not in (signal.SIGKILL, signal.SIGSTOP):
             signal.signal(-code, signal.SIG_DFL)
@@ -336,7 +336,7 @@ def end_like(code: int) -> None:
 if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         code = RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:])
-        if code is None:  # The server ended without removing its socket, or it has ended just now.
+        if code is None:  # The server ended without removing its socket, or it has only just ended.
             os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
         end_like(code)
     options = [word for word in sys.argv[1:] if word == KEEP_RANKS]

@@ -11,5 +11,5 @@ from runbook.plan_file.job_ends import JobEnd as JobEnd
 
 
 def job_end(status: JobStatus, cause: EndCause | None = None) -> JobEnd:
-    """Return how a job ended according to its status, with this cause."""
+    """Return a job's end, with this cause and with everything else from the job's status."""
     return JobEnd(status.state, status.exit_code, status.signal, cause)

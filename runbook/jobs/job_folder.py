@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder jobs/<phase>[-n] of a run, with the submitted files and the job's own records."""
+    """The folder jobs/<phase>[-n] of a run. It has the submitted files and the job's records."""
 
     path: Path
 
@@ -46,7 +46,7 @@ class JobFolder:
     record = _File("job.json")
     out = _File("out")
     err = _File("err")
-    # Written before the submission: the folders whose work the job needs, one per line
+    # Written before the submission: the folders of the jobs whose work this job needs, one per line
     after = _File("after")
     # Written by the job:
     # Once: the process and machine of the job
@@ -57,13 +57,13 @@ class JobFolder:
     hostfile = _File("hostfile")
     # The ids of the queue's jobs that share this folder, one per line; the submitter writes them
     chain = _File("chain")
-    # The decision after the newest attempt of a job that is in a chain or has spare nodes; see
+    # What was decided after the newest attempt of a job in a chain or with spare nodes; see
     # next_job
     decision = _File("decision")
-    # The exit code of rank 0's program, which rank 0 writes in a queue's job
+    # The exit code of rank 0's program, which rank 0 itself writes if the job is in a queue
     rank_0 = _File("rank-0")
-    # The first rank whose program a signal ended, and the signal; that rank writes it in a queue's
-    # job
+    # The first rank whose program a signal ended, and the signal; that rank writes it if the job is
+    # in a queue
     rank_signal = _File("rank-signal")
     timed_out = _File("timed_out")  # Exists once the job's walltime has run out
     reason = _File("reason")  # One sentence about its end
@@ -78,7 +78,7 @@ class JobFolder:
     stop_requested = _File("stop_requested")
     # Exists while a watcher waits before submitting the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
-    # Exists once nothing is left running of a local job whose script vanished
+    # Exists once no process is left of a local job whose script vanished
     nothing_left = _File("nothing_left")
 
     def __post_init__(self) -> None:
@@ -110,7 +110,7 @@ WORST_FIRST = (
     JobState.STOPPED,
     JobState.DONE,
 )
-"""The ends of jobs, from worst to best.
+"""The states in which jobs end, from worst to best.
 
 An array ends as its worst element does.
 """
@@ -118,7 +118,7 @@ An array ends as its worst element does.
 
 @dataclass(frozen=True)
 class JobStatus:
-    """The status of a job at a certain time."""
+    """The status of a job at one point in time."""
 
     state: JobState
     job_id: str
@@ -178,12 +178,10 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""A heartbeat from a different machine may be this many seconds in the future, because clocks
-differ.
-"""
+"""Seconds by which a different machine's heartbeat may be in the future, because clocks differ."""
 
 FRESH_SECONDS = 120.0
-"""A job whose last sign of life is no older than this is running, whatever the queue reports.
+"""Seconds after a sign of life during which a job counts as running, whatever the queue reports.
 
 Network file systems may show changes up to 60 s late.
 """
@@ -273,9 +271,9 @@ For the heartbeats of ranks, see `training/health/heartbeat.py`.
 def heartbeat_age(folder: JobFolder) -> float | None:
     """Return the seconds since the job's last sign of life.
 
-    Return None if there is none, or if its time is too far ahead of our clock. If the heartbeat was
-    written on this machine since its last boot, uptimes are compared, because clock changes do not
-    affect them. Between machines, only clock times can be compared.
+    Return None if there was no sign of life, or if its time is too far ahead of our clock. If the
+    heartbeat was written on this machine since its last boot, uptimes are compared, because clock
+    changes do not affect them. Between machines, only clock times can be compared.
     """
     try:
         unix_time, uptime, writer_boot_id = read_text(folder.heartbeat).split()
@@ -292,9 +290,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return when the job last showed a sign of life, by the clock of its own machine.
+    """Return the time of the job's last sign of life, by the clock of its own machine.
 
-    If it has shown none since its start, return the time of the start.
+    If there was none since the job started, return the time of the start.
     """
     start = read_started(folder)
     try:
@@ -306,7 +304,7 @@ def last_seen(folder: JobFolder) -> float | None:
 
 
 def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """Return the status of a job that has written its exit code, or None before that."""
+    """Return the status of a job that has written its exit code, or None if it has not done so."""
     code = _whole_number(read_text(folder.exit_code))
     if code is None:
         return None
@@ -318,7 +316,7 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    # This is also true of a job that ended before the request to stop reached it.
+    # A job that ended before the request to stop reached it is treated in the same way.
     if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
@@ -367,7 +365,7 @@ def status_by_files(
     state: JobState,
     reason: str,
 ) -> JobStatus:
-    """Return a status with this state, and with the times recorded in the job's own files."""
+    """Return a status with this state and with the times that the job's own files record."""
     began = read_started(folder)
     status = JobStatus(
         state,
@@ -441,7 +439,7 @@ class Scheduler(ABC):
             return self._start(folder, self._earlier_jobs(folder), after)
 
     def _earlier_jobs(self, folder: JobFolder) -> list[EarlierJob]:
-        """Return the other jobs of the folder's phase, with how they ended.
+        """Return the other jobs of the folder's phase, each with its end.
 
         Raise `JobError` if one of them has not ended.
         """
@@ -464,8 +462,8 @@ class Scheduler(ABC):
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue this many more jobs from a folder, and return their ids.
 
-        Each job starts after the previous one has ended. Raise `JobError` if the scheduler does not
-        support this, or if the queue refuses a job.
+        Each job starts after the previous one has ended. Raise `JobError` if the scheduler has no
+        such chains, or if the queue refuses a job.
         """
         raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
 
@@ -489,7 +487,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """End the job and everything that it started, by a request first and then by force.
+        """End the job and everything that it started, first by request and then by force.
 
         A job that has already ended keeps its state.
         """

@@ -40,7 +40,7 @@ class NodeKind:
 
 @dataclass(frozen=True)
 class UnusableNodes:
-    """Nodes that do not accept jobs, and why."""
+    """Nodes that do not accept jobs, and the reason."""
 
     count: int
     names: str
@@ -73,11 +73,11 @@ class QueueLimits:
     """The only accounts that are allowed; empty means all."""
     denied_accounts: tuple[str, ...] = ()
     words: str = ""
-    """The line that the queue prints about this partition."""
+    """The queue's own line about this partition."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
     """Kinds of nodes in the queue, with the number of nodes of each kind.
 
-    Empty if they were not queried, or if the scheduler does not report them.
+    Empty if the nodes were not queried, or if the scheduler does not report their kinds.
     """
 
 
@@ -118,7 +118,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return what the script in a job's folder requests; empty if there is no script."""
+    """Return the requests of the script in a job's folder, all empty if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
@@ -218,7 +218,7 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
-    """Return the folder of each element of an array; empty if the job is not an array."""
+    """Return the folder of each element of an array, or no folders if the job is not an array."""
     indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
@@ -241,7 +241,7 @@ def array_indices(text: str) -> list[int]:
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
     """Return the status of an array once every element has written its exit code.
 
-    Return None before that.
+    Until then, return None.
     """
     parts = element_folders(folder)
     if not parts:

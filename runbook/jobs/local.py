@@ -1,4 +1,7 @@
-"""Jobs on this machine without a queue: a detached job.sh, tracked by its files and process."""
+"""Runs jobs on this machine without a queue.
+
+A job is a detached job.sh, known by its files and process.
+"""
 
 import contextlib
 import secrets
@@ -34,8 +37,8 @@ class LocalScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the job's state.
 
-        It is determined by the exit code, or else by the process, or, on a different host, by the
-        last sign of life.
+        The state depends on the exit code, or else on the process, or, for a job of a different
+        host, on the last sign of life.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)
@@ -53,7 +56,7 @@ class LocalScheduler(Scheduler):
         return job_folder.read_end(folder, job_id) or status
 
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
-        """Ask the job to save and stop, and kill all its processes after `grace_seconds`."""
+        """Ask the job to save and stop, and kill what is left of it after `grace_seconds`."""
         status = self.state(folder)
         identity = _identity(folder)
         if status.final:
@@ -115,8 +118,8 @@ class LocalScheduler(Scheduler):
         assert not after, "only the jobs of a queue wait for each other"
         _end_lost_jobs(earlier)
         job_id = f"local-{secrets.token_hex(4)}"
-        # Write the record first, so that the job's processes can be found whatever happens
-        # afterwards.
+        # Write the record first, so that the job's processes can be found no matter what happens
+        # next.
         record = JobRecord(
             kind=self.kind,
             job_id=job_id,
@@ -222,7 +225,7 @@ def _job_id(folder: JobFolder) -> str:
         raise JobError(
             JobMessage.NO_JOB_SUBMITTED, folder=folder.path, record_name=folder.record.name
         )
-    # The job was started by hand, perhaps only a moment ago.
+    # The job was started by hand and may not have written its record yet.
     if not folder.record.exists():
         processes.wait_until(lambda: job_folder.read_started(folder) is not None, 1)
     record = job_folder.read_started(folder) or job_folder.read_record(folder)
@@ -242,9 +245,10 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 
 
 def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
-    """Kill all processes that lost jobs left running, and note that nothing is left of them.
+    """Kill all processes that lost jobs left running, and record that none of them is left.
 
-    The search reads every process of the machine, so it is not repeated for such a job.
+    The search reads every process of the machine, so it is not repeated for a job that has this
+    record.
     """
     lost_jobs = []
     for job in earlier:
@@ -256,13 +260,13 @@ def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
 
     _kill(*[job.status.job_id for job in lost_jobs])
     for job in lost_jobs:
-        # A job in a folder that cannot be written is searched for again next time.
+        # If a job's folder is not writable, the search for its processes is repeated next time.
         with contextlib.suppress(OSError):
             job.folder.nothing_left.touch()
 
 
 def _kill(*job_ids: str, spare: int = 0) -> None:
-    """Kill all processes of jobs.
+    """Kill all processes of these jobs.
 
     `spare` is the process id of the job's script, which is killed last, so that it can record how
     its ranks ended.

@@ -25,7 +25,7 @@ _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: 
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS reports a signal as this plus the signal's number: 271 is TERM, which qdel sends."""
+"""PBS reports a signal as this number plus the signal's: 271 is TERM, which qdel sends."""
 
 _DELETED = "91"
 _FAILED = "93"
@@ -116,7 +116,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return a route queue with its own limits, or else the widest limits of its destinations."""
+    """Return a route queue. A limit that it lacks is the widest of its destinations' limits."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -165,8 +165,8 @@ def state_of(
 
     For an unknown letter, the state is UNKNOWN.
 
-    A finished job without an exit status never ran. It was deleted by a user, or because of a job
-    on which it depended.
+    A finished job without an exit status never ran. Either a user deleted it, or PBS did because of
+    a job on which it depended.
 
     >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0))]
     ['pending', 'running', 'done']
@@ -316,13 +316,13 @@ class Pbs(Queue):
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return from `qstat -Q` whether each queue is open, its limit, and its number of jobs."""
+        """Return a row for each queue in `qstat -Q`, with its state, limit and number of jobs."""
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Return as text how one of PBS's commands ended.
+        """Describe how one of PBS's commands ended.
 
-        Its exit code is not a shell's, but the lowest 8 bits of PBS's error number, such as 153 or
-        187.
+        The command's exit code is the lowest 8 bits of PBS's error number, such as 153 or 187, and
+        has no meaning for a shell.
         """
         return JobReason.EXIT_CODE.fill(code=exit_code)

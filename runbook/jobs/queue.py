@@ -1,6 +1,6 @@
 """Jobs in any kind of queue.
 
-A job is submitted once, and tracked by its own files first, then by the queue.
+A job is submitted once. Its state is read from its own files first, and then from the queue.
 """
 
 import re
@@ -30,13 +30,13 @@ from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
 
 GO_ON = "go on"
-"""First line of a job's decision file if the next job of the chain should train."""
+"""First line of a job's decision file if the next job of the chain is to continue the training."""
 
 SUBMIT_SECONDS = 60.0
 """Time limit for a submission, in seconds."""
 
 ANSWER_SECONDS = 30.0
-"""Seconds after which a queue counts as unresponsive.
+"""Seconds after which a queue without an answer counts as unresponsive.
 
 Slurm's own clients give up earlier (MessageTimeout, 10 s).
 """
@@ -67,7 +67,7 @@ class QueueJob:
 
 
 class Queue(ABC):
-    """The commands of a kind of queue.
+    """The commands of one kind of queue.
 
     Every query raises `QueueSilentError` if the queue does not answer.
     """
@@ -83,21 +83,20 @@ class Queue(ABC):
     """The queue's commands. The last command ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """Pattern for the line with the job's id in the answer to a submission.
+    """Pattern of the line that contains the job's id in the answer to a submission.
 
     The id is the first group.
     """
     unknown_job: tuple[str, ...]
     """Messages by which the queue reports that it does not know a job."""
     broken_off: tuple[str, ...]
-    """Phrases in the output of a failed submission that mean that the job may be in the queue
-    anyway.
+    """Phrases in the output of a failed submission after which the job may be in the queue anyway.
 
-    A failed connection is not one of these.
+    A message that no connection could be made is not one of these.
     """
 
     def refuse(self, script: str) -> None:
-        """Raise `JobError` if a script requests more than the queue currently allows."""
+        """Raise `JobError` if a script requests more than the queue allows at present."""
         missing = [name for name in self.programs if shutil.which(name) is None]
         if missing:
             raise JobError(JobMessage.NO_LOGIN_NODE, missing=", ".join(missing), name=self.name)
@@ -185,7 +184,7 @@ class Queue(ABC):
     def end(self, job: str) -> None:
         """Remove a waiting job from the queue, or end a running job and all its processes.
 
-        The queue sends TERM, and then, after its own delay, KILL.
+        The queue sends TERM, and then KILL after a delay of its own.
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
@@ -204,7 +203,7 @@ class Queue(ABC):
         )
 
     def ending(self, exit_code: int) -> str:
-        """Return as text how a command ended."""
+        """Describe how a command ended."""
         return shell.how_it_ended(exit_code)
 
     @abstractmethod
@@ -230,16 +229,14 @@ class Queue(ABC):
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return the free resources of some partitions, one row each.
+        """Return the free resources of the partitions, one row for each.
 
         The columns depend on the queue.
         """
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
-"""The queue is not asked about a job whose last sign of life is more recent than this: it is
-running.
-"""
+"""Seconds after a sign of life during which a job is running, so that the queue is not asked."""
 
 ASK_SECONDS = 5.0
 """Minimum seconds between two queries about the same job, because everyone shares the queue."""
@@ -251,9 +248,9 @@ After that, a job counts as ended even if the cleanup hangs on a node.
 """
 
 CLEANUP_SECONDS = 300.0
-"""Seconds within which the starter ends after rank 0 has ended.
+"""Seconds within which the process starter ends after rank 0 has ended.
 
-Before it ends, pyxis removes the unpacked image from each node.
+Before the starter ends, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
@@ -308,10 +305,10 @@ class QueueScheduler(Scheduler):
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return the state of the job from its own files, the queue, or the queue's history.
+        """Read the state of the job from its own files, the queue, or the queue's history.
 
-        Raise `JobError` if no job was submitted. If none of these sources knows the state, it is
-        UNKNOWN.
+        Raise `JobError` if no job was submitted. If none of these sources knows the job, its state
+        is UNKNOWN.
         """
         if not folder.was_submitted():
             raise JobError(
@@ -335,7 +332,7 @@ class QueueScheduler(Scheduler):
         return follower or status
 
     def _status_of_newest(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of the job that started last in a folder, or else of the first job."""
+        """Return the status of a folder's last started job, or of its first job if none started."""
         end = job_request.array_end(folder, self._id(number))
         if end:
             return self._unless_requeued(folder, number, end)
@@ -364,7 +361,7 @@ class QueueScheduler(Scheduler):
         return [self._id(number) for number in numbers[1:]]
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Remove a chain's waiting jobs from the queue, and return how many there were."""
+        """Remove a chain's waiting jobs from the queue, and return their number."""
         numbers = [follower.partition("-")[2] for follower in _followers(folder)]
         waiting = []
         for number in numbers:
@@ -381,11 +378,11 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the chain's next job.
+        """Return the status of the next job in the chain.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN, because a second training run would start in the same folders if the chain counted
-        as ended.
+        UNKNOWN. If the chain counted as ended, a second training run could start in the same
+        folders.
         """
         if not _chain_goes_on(folder):
             return None
@@ -414,7 +411,7 @@ class QueueScheduler(Scheduler):
     def cancel(self, folder: JobFolder, *, grace_seconds: float = 20) -> JobStatus:
         """End the job and return its status.
 
-        A running job is first asked to save; after `grace_seconds` the queue ends it.
+        A running job is first asked to save. After `grace_seconds`, the queue ends it.
         """
         status = self.state(folder)
         if status.final:
@@ -561,11 +558,11 @@ class QueueScheduler(Scheduler):
         number: str,
         end: JobStatus,
     ) -> JobStatus:
-        """Return the job's end, unless its queue restarts it, or still may because a node was lost.
+        """Return the job's end, or a status that is not final if the queue may restart the job.
 
-        While the queue reports that the job is completing, a restart is possible, and two jobs
-        would then train in one folder. If the queue does not answer, the job is treated as ended,
-        because such a queue accepts no second job either.
+        While the queue reports that the job is completing, it may restart the job because a node
+        was lost, and two jobs would then train in one folder. If the queue does not answer, the job
+        is treated as ended, because such a queue accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -591,7 +588,7 @@ class QueueScheduler(Scheduler):
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of a job that has not written an exit code.
 
-        It is determined by the job's last sign of life, or else by the queue.
+        The status depends on the job's last sign of life, or else on the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -676,7 +673,7 @@ def _chain(folder: JobFolder) -> list[str]:
 
 
 def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of a chain's jobs that come after the job that started last."""
+    """Return the ids of those jobs of a chain that come after the job that started last."""
     chain = _chain(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:
@@ -685,7 +682,7 @@ def _followers(folder: JobFolder) -> list[str]:
 
 
 def _chain_goes_on(folder: JobFolder) -> bool:
-    """Return whether the next job of a chain trains, by the rule in chain.sh.j2."""
+    """Return whether the next job of a chain trains, according to the rule in chain.sh.j2."""
     if folder.cancelled.exists() or folder.stop_requested.exists():
         return False
     # Read the decision file before looking for its saved copy, because the next job may move it in
@@ -711,7 +708,7 @@ def _unfinished_elements(folder: JobFolder) -> list[str]:
 
 
 def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
-    """Write one line for each folder whose job must have succeeded before this job begins.
+    """Write one line for each folder whose job must succeed before this job starts.
 
     Each element of an array has its own folder.
     """
@@ -729,7 +726,7 @@ def _forgotten(folder: JobFolder) -> tuple[JobState, str]:
         return JobState.CANCELLED, JobMessage.CANCELLED_AND_FORGOTTEN.fill()
     start = job_folder.read_started(folder)
     last_seen = job_folder.last_seen(folder)
-    # State when the job was last seen, not how long ago that was, so that the text does not change.
+    # State the time when the job was last seen, not its age, so that the text does not change.
     if last_seen is None:
         sighting = "never seen"
     else:

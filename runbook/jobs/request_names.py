@@ -11,7 +11,7 @@ from runbook.core.units import clock_seconds
 
 
 class RequestKind(Enum):
-    """A kind of request that jobs can make in every queue."""
+    """A kind of request that a job can make to any queue."""
 
     NODES = auto()
     PARTITION = auto()
@@ -123,9 +123,7 @@ def grid_seconds(text: str) -> int:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds per unit, for the parts of a time limit from last to first: seconds, minutes, hours,
-days.
-"""
+"""Seconds per unit of a time limit's parts, from the last part (seconds) to the first (days)."""
 
 
 def oar_seconds(text: str) -> int:
@@ -145,7 +143,7 @@ def oar_seconds(text: str) -> int:
 def flux_seconds(text: str) -> int:
     """Return the seconds of a Flux time limit; 0 if it is not a time.
 
-    The time limit is a number with a unit, or else a number of minutes.
+    The time limit is a number with a unit, or a number of minutes without one.
 
     >>> flux_seconds("2h"), flux_seconds("90m"), flux_seconds("30")
     (7200, 5400, 1800)

@@ -15,7 +15,7 @@ from runbook.params.schema.site import Site
 
 @dataclass(frozen=True)
 class QueueKind:
-    """A kind of queue: its commands, and its parts of job scripts."""
+    """The commands of one kind of queue, and its parts of job scripts."""
 
     queue: type[Queue]
     scripts: type[QueueScripts]

@@ -1,8 +1,8 @@
 """Parses a script's requests to its queue.
 
-They are the directives of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$), Fujitsu's
-queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:) and Donau
-(#DSUB), and the options of sbatch, qsub and bsub.
+The requests are the directives of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
+Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:)
+and Donau (#DSUB), and the options of sbatch, qsub and bsub.
 """
 
 import re
@@ -43,7 +43,7 @@ _SHORT = {
 
 @dataclass(frozen=True)
 class Directive:
-    """One request to the queue."""
+    """A single request to the queue."""
 
     queue: str
     """slurm, pbs, lsf, sge (Grid Engine), pjm (Fujitsu's), oar, cobalt, msub, flux or dsub."""
@@ -54,7 +54,7 @@ class Directive:
 
 
 def directives_of(code: str) -> list[Directive]:
-    """Return the requests in a script's comments, such as #SBATCH lines, that its queue reads.
+    """Return those requests in a script's comments, such as #SBATCH lines, that its queue reads.
 
     >>> script = "#PBS -l select=4:system=x,walltime=1:00:00"
     >>> [(directive.name, directive.value) for directive in directives_of(script)]
@@ -73,7 +73,7 @@ def directives_of(code: str) -> list[Directive]:
 def late_directives(code: str) -> list[Directive]:
     r"""Return the requests after a script's first command, which its queue does not read.
 
-    Requests in a here-document belong to a different script and are left out.
+    Requests in a here-document are left out, because they belong to a different script.
 
     >>> late_directives("#SBATCH -N 2\nmodule load x\n#SBATCH -N 8")[0].value
     '8'
@@ -150,7 +150,7 @@ def all_directives(code: str) -> list[Directive]:
 
 
 def _with_whole_requests(options: Sequence[str]) -> list[str]:
-    """Return the words of an OAR request; the value of -l is one word, even with spaces.
+    """Return the words of an OAR request. The value of -l is one word, even if it has spaces.
 
     >>> _with_whole_requests(["-l", "{mem_core", ">", "3000}/nodes=2", "-q", "x"])
     ['-l', '{mem_core > 3000}/nodes=2', '-q', 'x']
@@ -189,8 +189,8 @@ _RESOURCES = ("l", "L", "rsc-list")
 _WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")
 """Resources that count whole nodes.
 
-Fujitsu's queue has `node`. In Grid Engine they depend on the machine: node_f on TSUBAME, rt_F and
-rt_AF on ABCI.
+Fujitsu's queue calls this resource `node`. In Grid Engine, its name depends on the machine: node_f
+on TSUBAME, rt_F and rt_AF on ABCI.
 """
 
 
@@ -228,7 +228,7 @@ def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether the word after an option is its value, not another option."""
+    """Return whether the word after an option is the option's value, not the next option."""
     return not word.startswith("-") or re.fullmatch(r"-\d+", word) is not None
 
 
@@ -274,7 +274,7 @@ _CONDITION_OF_OAR = re.compile(r"\{[^{}]*\}")
 
 
 def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
-    """Return the levels of a hierarchy, with nodes and devices multiplied by the levels above them."""
+    """Return a hierarchy's levels, with nodes and devices multiplied by the counts above them."""
     directives = []
     above = "1"
     for part in re.split(r"[,/](?=[A-Za-z_][\w.]*=)", hierarchy.strip().lstrip("/")):
@@ -292,7 +292,7 @@ def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
 def _product_of(above: str, amount: str) -> str:
     """Return the product of two counts.
 
-    If one of them is not a number but ALL or BEST, return both words.
+    If a count is ALL or BEST instead of a number, return both counts as words.
     """
     if above == "1":
         return amount

@@ -63,11 +63,11 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons for waiting that will not go away by themselves."""
+"""Reasons for which a job waits until somebody removes the reason."""
 
 
 def state_of(word: str) -> JobState:
-    """Return our name for one of Slurm's states, or UNKNOWN for any other word.
+    """Return our state for one of Slurm's, or UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -79,7 +79,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a job waits for a reason that will not go away by itself.
+    """Return whether a job waits for a reason that somebody must remove first.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -157,7 +157,7 @@ _SHOWN_LIMITS = (
     "State",
     "TotalNodes",
 )
-"""The limits of a partition that an error quotes from `scontrol show partition`."""
+"""The limits in `scontrol show partition` that an error message quotes."""
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -169,7 +169,7 @@ def _names(text: str) -> tuple[str, ...]:
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
     """Return a single entry for all elements of an array.
 
-    It is running while any element is running, and ends as the worst element does.
+    This entry is running while any element is running, and ends as the worst element does.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
@@ -266,7 +266,7 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue shows no exit code, so scontrol is asked for it.
+        squeue shows no exit code, so scontrol is asked for the exit code.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
@@ -296,7 +296,7 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
-        """Return the nodes of a partition that accept no jobs.
+        """Return those nodes of a partition that accept no jobs.
 
         Each entry has the reason that operators or Slurm gave.
         """
@@ -311,7 +311,7 @@ class Slurm(Queue):
         return parse_unusable_nodes(text)
 
     def most_cores(self, partition: str) -> int:
-        """Return the cores of a partition's largest node; 0 if Slurm does not report them."""
+        """Return the cores of a partition's largest node, or 0 if Slurm does not report them."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)

@@ -1,4 +1,4 @@
-"""Reads the script of a queued or finished job from Slurm, or from the file that PBS was given."""
+"""Reads the script of a queued or finished job, from Slurm or from the file that PBS received."""
 
 import json
 import shlex
@@ -15,8 +15,8 @@ _TIMEOUT_SECONDS = 30.0
 def submitted_script(job_id: str) -> tuple[str, str]:
     """Return the name and the text of a job's script.
 
-    Slurm keeps the script; PBS only knows which file was submitted. Raise `JobError` if there is no
-    queue here, or if it no longer has the script.
+    Slurm keeps the script, while PBS only knows which file was submitted. Raise `JobError` if this
+    machine has no queue, or if the script is no longer available.
     """
     if shutil.which("scontrol"):
         return f"job-{job_id}.sbatch", _script_of_slurm(job_id)

@@ -1,4 +1,4 @@
-"""The warm trainer: a fork server that this process starts and ends."""
+"""The warm trainer, a fork server that this process starts and ends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ WARM_SECONDS = 240.0
 class WarmTrainer:
     """A server that forks ranks for any client that sends a `RankRequest` to its socket.
 
-    The server ends when this process ends, for any reason. With `keeps_ranks`, it first waits until
-    its ranks have ended.
+    The server ends when this process ends for whatever reason. With `keeps_ranks`, it first waits
+    until its ranks have ended.
     """
 
     def __init__(self, folder: Path, *, keeps_ranks: bool = False) -> None:
@@ -73,7 +73,7 @@ class WarmTrainer:
         self.connect()
 
     def connect(self) -> None:
-        """Connect to the listening server, and so become its owner."""
+        """Connect to the listening server, which makes this process its owner."""
         with short_name(str(self.socket_path)) as name:
             self._owner.connect(name)
 
@@ -92,7 +92,7 @@ class WarmTrainer:
                 process.kill()
 
     def write_python(self, path: Path) -> None:
-        """Write a script to run instead of a rank's python. It requests the rank from this server.
+        """Write a script that replaces a rank's python and requests the rank from this server.
 
         If the server no longer listens, the script starts the rank with this process's own python.
         """

@@ -1,4 +1,4 @@
-"""A watcher's wait between a failed job and the next one, recorded in the ended job's folder.
+"""A watcher's wait between a failed job and the next one, recorded in the failed job's folder.
 
 The file names the watcher's process. If a watcher is killed during its wait, the file remains and
 no job is submitted.
@@ -33,7 +33,7 @@ _WAIT = TypeAdapter(WatcherWait)
 
 
 def begin_wait(folder: JobFolder, seconds: float) -> None:
-    """Record that this process waits this long before it submits the next job."""
+    """Record that this process waits for `seconds` before it submits the next job."""
     process = identify(os.getpid())
     assert process is not None, "this process runs"
     wait = WatcherWait(process, time.time() + seconds)

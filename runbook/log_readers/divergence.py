@@ -12,9 +12,9 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 
 
 def find_divergence(records: Sequence[Record]) -> Failure | None:
-    """Return the NaN at which the records stop being finite.
+    """Return the failure "NaN" at the first of the last records that are not finite.
 
-    Return None if the last records are finite. A skipped step, or a step with a loss scale, may
+    Return None if the last record is finite. A skipped step, or a step with a loss scale, may
     overflow, after which the scale falls and the training continues.
     """
     first: Record | None = None

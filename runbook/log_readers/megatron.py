@@ -10,8 +10,8 @@ from runbook.log_readers.record import OVERFLOW, Assembly, LineReader, Record, n
 
 _STAMP = re.compile(r"\[(\d{4}-\d\d-\d\d) \d\d:\d\d:\d\d(\.\d+)?\]")
 _CAUSAL_SINCE = "2025-03-06"
-"""Date of the commit (8873b55d6a) since which Megatron-LM counts only the causal half of the
-attention scores.
+"""Date of the commit (8873b55d6a) that made Megatron-LM count only the causal half of the attention
+scores.
 """
 _BY_DATE = {False: "megatron-full", True: "megatron-full-or-causal"}
 _NUMBERS = {
@@ -29,14 +29,14 @@ WHOLE = {
     "milliseconds": re.compile(r"\.\d$"),
     "seconds": re.compile(r"\.\d\d$"),
 }
-"""End of a complete value.
+"""Pattern of the end of a complete value, by field.
 
-In a line without a final bar, a value with any other end was cut off.
+In a line without a final bar, a value that does not end in this way was cut off.
 """
 
 
 def canonical(key: str) -> str:
-    """Return a key without spaces, underscores and dashes, so that all spellings are equal.
+    """Return a key in a form that all its spellings share: lower case, without spaces, `_` and `-`.
 
     >>> canonical(" elapsed_time_per_iteration_ms"), canonical(" lm-loss")
     ('elapsedtimeperiterationms', 'lmloss')
@@ -85,16 +85,16 @@ FAMILY = {
     "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
 }
-"""Descendants of Megatron, each with a key that only this program prints."""
+"""Programs derived from Megatron, by a key that only the program in question prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
-"""Key of Megatron-LM itself.
+"""A key that Megatron-LM itself prints.
 
 A log with this key is not Megatron-DeepSpeed's, even if a fork has added keys.
 """
 
 
 def meaning(key: str) -> str:
-    """Return our field for a key, or an empty string.
+    """Return the name of our field for a printed key, or an empty string if we have no such field.
 
     >>> meaning(" throughput per GPU (TFLOP/s/GPU)"), meaning(" num zeros")
     ('tflops', '')
@@ -122,8 +122,8 @@ def layout_of(
     """Return a regular expression for records with exactly these keys in this order.
 
     Each record ends with a bar. The groups of the expression are named after our fields. Return
-    None if a key has no value. `rate_first` means that samples/sec comes before the iteration, as
-    in gpt-neox.
+    None if any key in the record has no value. `rate_first` means that samples/sec comes before the
+    iteration, as in gpt-neox.
     """
     pattern = r"(?P<prefix>[^|]*?\s|)iteration\s*=?\s*(?P<iteration>\d+)\s*/\s*\d+\s*\|"
     if rate_first:
@@ -155,10 +155,11 @@ def convention(
 ) -> str:
     """Return the name of the formula behind a record's TFLOP/s, if the log reveals it.
 
-    Megatron-LM changed its formula without changing its line. A log from before the change is
-    `megatron-full`. A log with microseconds in its time stamps and Megatron-LM's own list of
-    arguments is from after the change. Any other log may be either, because our own trainer prints
-    the same line with the full convention. Megatron-DeepSpeed's factor follows from its arguments.
+    Megatron-LM changed its formula without changing the format of its log line. Logs from before
+    the change use `megatron-full`. A log with microseconds in its time stamps and Megatron-LM's own
+    list of arguments was written after the change. Any other log may use either formula, because
+    our own trainer prints the same line with the full formula. Megatron-DeepSpeed's factor follows
+    from its arguments.
     """
     if family in ("gpt-neox", "megatron-bridge"):
         return family
@@ -274,9 +275,10 @@ class Megatron(LineReader):
     """Whether this log writes losses with an exponent."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this format.
+        """Read the line if it is in this format, and return whether it is.
 
-        A record is passed on only once the next line has been read.
+        A record is passed on only once the next line has been read, because the record may continue
+        there.
         """
         if "iteration" in line:
             starts = [header.start() for header in _HEADER.finditer(line)]
@@ -435,9 +437,9 @@ class Megatron(LineReader):
         return True
 
     def _values(self, text: str) -> dict[str, str]:
-        """Return the text of each of our fields.
+        """Return the printed values by the name of our field.
 
-        If a value is printed twice, use the first.
+        If a field is printed twice, use its first value.
         """
         values: dict[str, str] = {}
         for piece in text.split("|"):
@@ -449,9 +451,9 @@ class Megatron(LineReader):
         return values
 
     def _meaning_of(self, key: str) -> str:
-        """Return our field for a key.
+        """Return the name of our field for a printed key, or an empty string.
 
-        A key that occurs for the first time may also show which program wrote the log.
+        If the key is new, also check whether it reveals the program that wrote the log.
         """
         name = self._keys.get(key)
         if name is None:
@@ -476,9 +478,9 @@ class Megatron(LineReader):
         self.name = family
 
     def _cut_off(self, pending: _Pending) -> str | None:
-        """Return the field whose value may have been cut off at the end of the line.
+        """Return the name of the field whose value may have been cut off at the end of the line.
 
-        The result is '' if only complete fields are missing, and None if nothing is missing.
+        The result is '' if only whole fields are missing, and None if nothing is missing.
         """
         last = pending.text.rpartition("|")[2]
         if not last.strip():
@@ -517,7 +519,7 @@ class Megatron(LineReader):
         pending: _Pending,
         before: Record | None,
     ) -> None:
-        """Set the skipped and NaN iterations, and the fields that follow from them."""
+        """Set the numbers of skipped and NaN iterations, and the fields that depend on them."""
         record.skipped = whole(pending.values.get("skipped"))
         record.nan = whole(pending.values.get("nan"))
         if pending.overflows:
@@ -573,7 +575,7 @@ class Megatron(LineReader):
         values: dict[str, str],
         prefix: str,
     ) -> None:
-        """Set the throughput and TFLOP/s, if the record has them."""
+        """Set the record's throughput and TFLOP/s if the line contains them."""
         record.read(values, _TOKEN_RATES)
         if "tflops" in values:
             record.tflops = tera(values["tflops"])
@@ -601,7 +603,7 @@ class Megatron(LineReader):
             record.mark("wrong_samples_per_second")
 
     def _use_bridge(self, record: Record) -> None:
-        """Give a record without TFLOP/s the value that Bridge printed in a separate line.
+        """Give a record without TFLOP/s the value that Megatron Bridge printed on a separate line.
 
         The step time in both lines shows whether they belong together.
         """
@@ -629,7 +631,7 @@ class Megatron(LineReader):
         return True
 
     def _other(self, line: str, out: Assembly) -> bool:
-        """Read a line between records: argument, start, overflow, Bridge's step time, or end."""
+        """Read a line between records, such as an argument, a start, an overflow or an end."""
         argument = _ARGUMENT.search(line) if " ..." in line else None
         if argument is not None and len(argument[1] + argument[2]) >= MIN_ARGUMENT_WIDTH:
             self.arguments[argument[1]] = argument[3]
@@ -658,7 +660,7 @@ class Megatron(LineReader):
         return True
 
     def _take_bridge(self, match: re.Match[str], out: Assembly) -> None:
-        """Keep Bridge's step time and TFLOP/s for the record before or after its line."""
+        """Keep the step time and TFLOP/s of a Bridge line for the previous or the next record."""
         self._bridge = (float(match[1]), float(match[2]))
         self.name = "megatron-bridge"
         before = out.previous()
@@ -672,7 +674,7 @@ def _is_open(text: str, values: Mapping[str, str]) -> bool:
 
 
 def _is_whole(values: Mapping[str, str]) -> bool:
-    """Return whether a record has everything that the fast path needs."""
+    """Return whether a record has every field that the fast path needs."""
     has_time = "milliseconds" in values or "seconds" in values
     return has_time and "skipped" in values and "loss" in values
 

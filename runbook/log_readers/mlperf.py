@@ -19,7 +19,10 @@ from runbook.log_readers.record import (
 MARK = ":::MLLOG"
 _ENTRY = json.JSONDecoder()
 _LANGUAGE_MODEL = re.compile(r"gpt|llama|deepseek|mixtral|mistral|qwen|nemotron", re.IGNORECASE)
-"""Benchmarks whose `eval_accuracy` is a loss. In others, such as bert, it is an accuracy."""
+"""Benchmarks whose `eval_accuracy` is a loss.
+
+In other benchmarks, such as bert, it is an accuracy.
+"""
 _RENAMED = {
     "submission_benchmark": "benchmark",
     "max_sequence_length": "sequence_length",
@@ -32,26 +35,28 @@ _LOSS_KEYS = ("reduced_train_loss", "train_loss")
 
 @dataclass
 class MlPerf(LineReader):
-    """Reads facts, evaluations and steps.
+    """Reads facts, evaluations and steps from MLPerf lines.
 
-    Several ranks may print each line, and a file may contain several runs.
+    More than one rank may print the same line, and a file may contain more than one run.
     """
 
     name: str = "mlperf"
     facts: Facts | None = None
     _evaluations: set[tuple[object, ...]] = field(default_factory=set)
-    """Evaluations of this run, as pairs of position and value."""
+    """Evaluations of this run, each as its loss and its position."""
     _block: dict[str, float | None] = field(default_factory=dict)
-    """Mean loss over the steps since the last evaluation."""
+    """Mean step time and throughput of the steps since the last evaluation."""
     _timed: bool = False
-    """Whether the log times single steps, so that the mean over a block adds nothing."""
+    """Whether the log contains the time of single steps, so that the mean over a block is not
+    needed.
+    """
     _unit: int = 0
-    """The increase of `step` in the entries per training step."""
+    """The amount by which an entry's `step` increases with each training step."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this format.
+        """Read the line if it is in this format, and return whether it is.
 
-        Raise `ValueError` if its entry is cut off.
+        Raise `ValueError` if an entry in the line is cut off.
         """
         is_broken = False
         # Two ranks may write into the same line.
@@ -104,7 +109,10 @@ class MlPerf(LineReader):
         time_ms: int | None,
         out: Assembly,
     ) -> None:
-        """Store a fact about the run. If there are several values, keep the first."""
+        """Store a fact about the run.
+
+        If the log gives more than one value for it, keep the first.
+        """
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
         fact: object
@@ -130,9 +138,9 @@ class MlPerf(LineReader):
         return self.facts
 
     def _iteration(self, metadata: dict[str, object], facts: Facts) -> int | None:
-        """Return the step at a position, or None if the position's unit is unknown.
+        """Return the training step at an entry's position, or None if the unit is unknown.
 
-        Logs count samples, tokens (GPT-3) or steps.
+        Logs give the position in samples, tokens (GPT-3) or steps.
         """
         batch = facts.global_batch_size
         samples = whole(metadata.get("samples_count"))
@@ -155,7 +163,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store an evaluation, and the mean of the steps before it."""
+        """Store an evaluation, and the mean values of the steps before it."""
         position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
         evaluation = (loss, *position)
         if evaluation in self._evaluations:
@@ -188,7 +196,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store the metrics of a step, or remember the mean over a block of steps."""
+        """Store the metrics of a step, or keep the mean values of a block of steps for later."""
         seconds = _first_number(values, _STEP_SECONDS_KEYS)
         loss = _first_number(values, _LOSS_KEYS)
         has_only_mean = seconds is not None and loss is None and "step" not in metadata
@@ -242,7 +250,7 @@ def _divides(unit: int, position: int) -> bool:
 
 
 def _first_number(values: dict[str, object], keys: tuple[str, ...]) -> float | None:
-    """Return the number under the first of these keys that is present."""
+    """Return the number stored under the first of these keys that is present."""
     for key in keys:
         if key in values:
             return number(str(values[key]))

@@ -30,15 +30,18 @@ _NANOCHAT_NAMES = {
 class NanoGpt(LineReader):
     """Reads `iter N: loss .., time ..ms, mfu ..%`.
 
-    Its mfu is always relative to an A100, so it is not used.
+    The printed mfu always refers to an A100, so it is not used.
     """
 
     name: str = "nanogpt"
     _evaluated: int = -1
-    """Iteration of the last evaluation, whose duration is included in that step's time."""
+    """Iteration of the last evaluation.
+
+    The printed time of this iteration includes the evaluation.
+    """
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         if "loss" not in line:
             if "Resuming training from" in line:
                 out.restart()
@@ -103,13 +106,14 @@ _MODDED_FIELD = re.compile(r"(\w+):([-+\w.]+)")
 class Modded(LineReader):
     """Reads modded-nanogpt's lines.
 
-    step_avg is the mean since step 10, not the step's own time. The first ten steps print `nanms`.
+    step_avg is the mean time per step since step 10, not the time of the printed step. The first
+    ten steps print `nanms`.
     """
 
     name: str = "modded-nanogpt"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         match = _MODDED_STEP.match(line) if "step:" in line else None
         if match is None:
             return False
@@ -152,14 +156,14 @@ _LLMC_FIELDS = {
 class LlmC(LineReader):
     """Reads llm.c's lines.
 
-    tok/s is the total over all devices. `(+nanz)` is not a loss, but the z-score of a loss, which
-    is NaN at first.
+    tok/s is the total over all devices. `(+nanz)` is the z-score of a loss, not a loss, and is NaN
+    at first.
     """
 
     name: str = "llm.c"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         main = _MAIN.match(line) if line.startswith("s:") else None
         if main is not None:
             self._main(main, out)
@@ -190,7 +194,7 @@ class LlmC(LineReader):
         return True
 
     def _main(self, match: re.Match[str], out: Assembly) -> None:
-        """Read a line of main.log, which is a HellaSwag accuracy, an evaluation, or a step."""
+        """Read a line of main.log, which has a HellaSwag accuracy, an evaluation, or a step."""
         iteration, kind, loss, learning_rate, norm = match.groups()
         if kind == "eval":
             out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1

@@ -1,4 +1,7 @@
-"""Log readers for NeMo: the progress bar of 1.x, the line of 2.x, and DLLogger's JSON."""
+"""Log readers for NeMo.
+
+They read the progress bar of 1.x, the log lines of 2.x, and DLLogger's JSON.
+"""
 
 import json
 import math
@@ -14,7 +17,7 @@ _BAR = re.compile(
 )
 _BEGIN = re.compile(r"(?=Epoch \d+:)")
 LONGEST_BAR = 4096
-"""Longest text that can be a bar, in characters."""
+"""Length, in characters, of the longest text that is read as a progress bar."""
 _OPEN = re.compile(r"Epoch \d+:.*\d(?:/\d+|it) \[[^\]]*$")
 _FIELD = re.compile(r"([A-Za-z_][\w/ ]*?)=\s*([-+\w.]+)")
 _LINE = re.compile(r"Training epoch \d+, iteration (\d+)/\d+ \|.*")
@@ -41,7 +44,7 @@ def _fields(text: str) -> dict[str, str]:
 
 
 def _num_known(text: str) -> int:
-    """Count the fields of a line that have a value and a known key."""
+    """Return the number of fields in a line that have a value and a known key."""
     return sum(bool(value) and key in _KNOWN for key, value in _fields(text).items())
 
 
@@ -49,18 +52,23 @@ def _num_known(text: str) -> int:
 class Nemo1(LineReader):
     """Reads PyTorch Lightning's progress bar.
 
-    A step may be drawn many times, with its counters rounded to three or four digits.
+    The bar of a step may be drawn many times, with counters that are rounded to three or four
+    digits.
     """
 
     name: str = "nemo-1"
     _offset: int = 1
-    """The bar's count minus global_step, learned from bars that print global_step exactly."""
+    """The bar's count minus global_step, taken from bars that print global_step without rounding.
+    """
     _done: int = -1
     _open: str = ""
     """The beginning of a bar that a terminal wrapped."""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this format. Join a wrapped bar up to its closing bracket."""
+        """Read the line if it is in this format, and return whether it is.
+
+        Join the lines of a wrapped bar.
+        """
         if self._continues_bar(line):
             line = self._open + line
             self._open = ""
@@ -85,7 +93,7 @@ class Nemo1(LineReader):
         return "=" in line or "]" in line
 
     def _take_bars(self, bars: list[str], out: Assembly) -> bool:
-        """Read the complete bars, and return whether there is one."""
+        """Read the complete bars among these texts, and return whether there is at least one."""
         matches = [_BAR.search(text[:LONGEST_BAR]) for text in bars]
         whole_bars = [match for match in matches if match is not None]
         for match in whole_bars:
@@ -93,7 +101,7 @@ class Nemo1(LineReader):
         return bool(whole_bars)
 
     def _bar(self, match: re.Match[str], out: Assembly) -> None:
-        """Take a bar."""
+        """Read a bar."""
         values = {key.strip(): value for key, value in _FIELD.findall(match["fields"])}
         done = int(match["done"])
         iteration, is_rounded = self._iteration(done, values.get("global_step"))
@@ -116,7 +124,7 @@ class Nemo1(LineReader):
         is_rounded: bool,
         out: Assembly,
     ) -> None:
-        """Add a record with all values of a bar, if the bar has moved to a different step.
+        """Add the record of a bar if the bar has moved to a different step.
 
         A bar is redrawn many times without moving.
         """
@@ -134,7 +142,7 @@ class Nemo1(LineReader):
         out.add(record, rounded=is_rounded)
 
     def _iteration(self, done: int, printed: str | None) -> tuple[int, bool]:
-        """Return the step that a bar shows, and whether it is only a rounded number.
+        """Return the step that a bar shows, and whether that step is only a rounded number.
 
         `printed` is the bar's global_step, such as `1.23e+4`.
         """
@@ -158,7 +166,7 @@ class Nemo1(LineReader):
 class Nemo2(LineReader):
     """Reads `Training epoch E, iteration I/N | ...`.
 
-    I starts again in each epoch, so steps are numbered with global_step.
+    The iteration restarts in each epoch, so records are numbered by global_step.
     """
 
     name: str = "nemo-2"
@@ -168,7 +176,7 @@ class Nemo2(LineReader):
     _prefix: str = ""
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         match = _LINE.search(line) if "Training epoch " in line else None
         if match is not None:
             self.flush(out)
@@ -190,7 +198,7 @@ class Nemo2(LineReader):
 
     @staticmethod
     def _continues(line: str, text: str) -> bool:
-        """Return whether the line continues a wrapped record, and so completes more fields."""
+        """Return whether the line adds fields to the wrapped record in `text`."""
         if ":" not in line or "epoch " in line:
             return False
         return _num_known(text + line) > _num_known(text)
@@ -207,7 +215,7 @@ class Nemo2(LineReader):
         self._text = None
 
     def _logger(self, line: str, out: Assembly) -> bool:
-        """Read DLLogger's JSON."""
+        """Read a line of DLLogger's JSON, and return whether it is valid."""
         try:
             data = json.loads(line[line.index("{") :]).get("data", {})
         except (ValueError, AttributeError):
@@ -225,7 +233,7 @@ class Nemo2(LineReader):
         iteration: int,
         out: Assembly,
     ) -> None:
-        """Add the record of a step; `iteration` counts within the epoch."""
+        """Add the record of a step. `iteration` counts from the start of the epoch."""
         step = number(values.get("global_step"))
         record = Record(iteration if step is None else int(step), line=out.line)
         if step is None:

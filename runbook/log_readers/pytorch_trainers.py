@@ -27,7 +27,7 @@ class Torchtitan(LineReader):
     name: str = "torchtitan"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         if "step:" not in line:
             if "Training starts at step" in line:
                 out.restart()
@@ -64,11 +64,11 @@ _TIME = re.compile(r"([\d.]+(?:[eE][-+]?\d+)?)(ms|s)?$")
 
 
 def seconds_of(dt: str, rate: str) -> float | None:
-    """Return the seconds of a step, or None if the unit of `dt` is unknown.
+    """Return the duration of a step in seconds, or None if the unit of `dt` is unknown.
 
-    `dt` is printed without a unit: ezpz writes seconds, and its predecessor wordplay milliseconds.
-    If the line also has samples per second (`rate`), they reveal the unit, because the product of
-    both must be a whole number of samples.
+    `dt` often has no unit: ezpz writes seconds, and its predecessor wordplay writes milliseconds.
+    If the line also has samples per second (`rate`), they reveal the unit, because `dt` times
+    `rate` must be a whole number of samples.
 
     >>> seconds_of("0.744", ""), seconds_of("108.1093", "73.9992"), seconds_of("0.182s", "5.49")
     (0.744, 0.1081093, 0.182)
@@ -93,7 +93,7 @@ def seconds_of(dt: str, rate: str) -> float | None:
 
 
 def _is_count(samples: float) -> bool:
-    """Return whether a product of rounded numbers is a whole number of samples."""
+    """Return whether a product of rounded numbers can be a whole number of samples."""
     return round(samples) >= 1 and abs(samples - round(samples)) <= min(0.1, 0.01 * samples)
 
 
@@ -108,7 +108,7 @@ class Ezpz(LineReader):
     name: str = "ezpz"
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         if "loss" not in line or _CLOCK.search(line) is None:
             return False
         values = _ezpz_values(line)
@@ -162,13 +162,13 @@ _OWN_NAMES = {**{name: name for name in _SAME_NAMES}, "tflops_per_device": "tflo
 
 @dataclass
 class Own(LineReader):
-    """Reads our own JSON lines, which name their fields."""
+    """Reads our own trainer's JSON lines, whose keys are our field names."""
 
     name: str = "runbook"
     _segment: int | None = None
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         if not line.startswith("{") or '"iteration"' not in line:
             return False
         try:
@@ -177,7 +177,7 @@ class Own(LineReader):
             return False
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
-        """Read a line of validation.jsonl or metrics.jsonl."""
+        """Read a line of validation.jsonl or metrics.jsonl, and return whether it is one."""
         if "perplexity" in values:
             loss = float(values["loss"])
             out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
@@ -226,12 +226,12 @@ class DeepSpeed(LineReader):
     name: str = "deepspeed"
     open: Record | None = None
     _timer_text: str = ""
-    """The beginning of a timer's line that a terminal or a page wrapped."""
+    """The beginning of a timer's line that was wrapped by a terminal or a web page."""
     _skipped: int | None = None
     _overflow: bool = False
 
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read the line if it is in this reader's format."""
+        """Read the line if it is in this reader's format, and return whether it is."""
         if self._timer_text:
             line = f"{self._timer_text} {line.strip()}"
             self._timer_text = ""
@@ -245,7 +245,7 @@ class DeepSpeed(LineReader):
         return self._take_step(line, out) or "[logging.py:" in line or "log_dist]" in line
 
     def _take_step(self, line: str, out: Assembly) -> bool:
-        """Read a line about a step, with its timer, loss, learning rate, or an overflow."""
+        """Read a line about a step (timer, loss, learning rate or overflow) if it is one."""
         timer = _TIMER.search(line) if "SamplesPerSec=" in line else None
         if timer is not None:
             self._timer(timer, out)
@@ -284,7 +284,10 @@ class DeepSpeed(LineReader):
         out.add(record)
 
     def _at(self, iteration: int, out: Assembly) -> Record:
-        """Return the open record of an iteration, and pass on the previous record."""
+        """Return the open record of an iteration.
+
+        Pass on the open record of any earlier iteration.
+        """
         if self.open is not None and self.open.iteration != iteration:
             self.flush(out)
         if self.open is None:
@@ -299,7 +302,8 @@ class DeepSpeed(LineReader):
         record.take("loss", loss)
         record.seconds = float(step_time) / (1000 if unit == "ms" else 1)
         if samples_per_second:
-            # This value is more accurate than the timer's, so the timer's state is removed.
+            # This value is more accurate than the timer's, so the state that marks the timer's
+            # value is removed.
             record.samples_per_second = float(samples_per_second)
             record.states = tuple(
                 state for state in record.states if not state.startswith("samples_per_second")

@@ -1,4 +1,4 @@
-"""Reads a training log: decompresses it, and finds the program that wrote it, in bounded memory."""
+"""Reads a training log in bounded memory: decompresses it, and detects which program wrote it."""
 
 import bz2
 import codecs
@@ -27,21 +27,21 @@ from runbook.results.failures.finder import FailureFinder, may_be_effect
 CHUNK = 1 << 20
 _UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LONGEST = 1 << 20
-"""Longer lines are passed on in pieces, which are cut at a carriage return if possible."""
+"""Lines with more characters are passed on in pieces, cut at a carriage return if possible."""
 BROKEN_NUMBER = LogMessage.BROKEN_NUMBER.fill()
 _CONTROL = re.compile(
     r"\x1b\[[0-9;:?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
     r"|\x1b[@-Zc-z=>]|\^\[(?:\[[0-9;]*m|c)"
-    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # Escape sequences that are spelled out, as in JSON
+    r"|\\(?:u001[bB]|x1[bB]|033|e)\[[0-9;]*m"  # Escape sequences written as visible characters, as in JSON
 )
 
 
 @contextmanager
 def open_log(path: Path) -> Iterator[IO[bytes]]:
-    """Open a log for reading its decompressed bytes.
+    """Open a log so that its decompressed bytes can be read.
 
-    The first bytes, not the name, determine the compression. Raise `DataError` if the file cannot
-    be read.
+    The file's first bytes, not its name, determine the compression. Raise `DataError` if the file
+    cannot be read.
     """
     try:
         stream = path.open("rb")
@@ -61,7 +61,7 @@ def open_log(path: Path) -> Iterator[IO[bytes]]:
 
 
 def _unpacker(head: bytes) -> Callable[[IO[bytes]], Any]:
-    """Return the function that opens a file with these first bytes."""
+    """Return the function that opens a file that begins with these bytes."""
     for magic, unpack in _UNPACKERS.items():
         if head.startswith(magic):
             return unpack
@@ -85,11 +85,11 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""The functions that open a compressed file, by its first bytes."""
+"""The functions that open compressed files, by the first bytes of such a file."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
-    """Return the exceptions that are raised when damaged data is read."""
+    """Return the exceptions that reading damaged compressed data can raise."""
     errors: list[type[Exception]] = [EOFError, OSError, lzma.LZMAError, zlib.error]
     # zstd's error class exists only after its package has been imported to decompress a file
     zstd = sys.modules.get("backports.zstd")
@@ -99,7 +99,7 @@ def _damage() -> tuple[type[Exception], ...]:
 
 
 def is_binary(head: bytes) -> bool:
-    r"""Return whether bytes contain zeros or many control characters, and are therefore not text.
+    r"""Return whether these bytes are not text: they contain zeros or many control characters.
 
     >>> is_binary(b"iteration 1/ 2 |"), is_binary("é ± 3".encode())
     (False, False)
@@ -113,9 +113,10 @@ def is_binary(head: bytes) -> bool:
 
 
 def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
-    """Yield the readable data.
+    """Yield the file's readable data in chunks.
 
-    If reading stops early, as with truncated compressed data, add the reason to `problems`.
+    If reading fails before the end of the file, as with truncated compressed data, add the reason
+    to `problems`.
     """
     try:
         # Use `read1`, because `read` would lose the data that was decompressed before the cut.
@@ -128,7 +129,7 @@ def _chunks(stream: IO[bytes], problems: list[str]) -> Iterator[bytes]:
 def lines_of(chunks: Iterable[str]) -> Iterator[list[str]]:
     """Yield lists of complete lines.
 
-    Very long lines are cut, so that no file can fill the memory.
+    Very long lines are split, so that no file can fill the memory.
     """
     unfinished = ""
     for chunk in chunks:
@@ -150,7 +151,7 @@ def lines_of(chunks: Iterable[str]) -> Iterator[list[str]]:
 
 
 def clean(line: str) -> str:
-    r"""Return the line without colours and other control sequences.
+    r"""Return the line without colour codes and other control sequences.
 
     >>> clean("\x1b[32mstep: 1\x1b[0m"), clean("^[c[2024-04-04"), clean("\x1b]0;title\x07step")
     ('step: 1', '[2024-04-04', 'step')
@@ -161,7 +162,10 @@ def clean(line: str) -> str:
 
 
 class LogReader:
-    """Reads the lines of a run as they arrive. `finish` returns the result up to then."""
+    """Reads the log lines of a run as they arrive.
+
+    `finish` returns everything that has been read.
+    """
 
     def __init__(self) -> None:
         self.megatron = Megatron()
@@ -189,14 +193,16 @@ class LogReader:
         self._last: tuple[LineReader, Assembly] | None = None
         """The reader that read the last record, as long as Megatron's reader has read none.
 
-        It is tried first, because most logs come from a single program.
+        This reader is tried first, because most logs come from a single program.
         """
         self.line = 0
         self._near_misses: dict[str, tuple[int, int]] = {}
-        """For each kind of line that could not be read, how many there are, and the first."""
+        """For each kind of line that could not be read, the number of these lines, and the line
+        number of the first.
+        """
 
     def next_file(self, name: str) -> None:
-        """Record that the lines that follow come from this file."""
+        """Start a new file of the log, to which the following lines belong."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -206,9 +212,10 @@ class LogReader:
         self.line = 0
 
     def feed(self, lines: Iterable[str]) -> None:
-        """Read some more lines.
+        """Read the next lines of the log.
 
-        Parts of a line that are separated by carriage returns count as lines with the same number.
+        The parts of a line between carriage returns are read as separate lines with the same
+        number.
         """
         for line in lines:
             self.line += 1
@@ -245,9 +252,9 @@ class LogReader:
             self._others(line)
 
     def _feed_megatron(self, line: str) -> bool:
-        """Offer the line to Megatron's reader.
+        """Offer the line to Megatron's reader, and return whether a reader accepted it.
 
-        Between records, the reader that read the last record is tried first.
+        If Megatron's reader has no pending record, the reader of the last record is tried first.
         """
         megatron = self.megatron
         out = self.megatron_out
@@ -270,7 +277,7 @@ class LogReader:
         self.mlperf.feed(mark + entry, self.mlperf_out)
 
     def _feed_last(self, line: str) -> bool:
-        """Offer the line to the reader of the last record."""
+        """Offer the line to the reader of the last record, and return whether it was accepted."""
         if self._last is None:
             return False
         reader, out = self._last
@@ -278,7 +285,7 @@ class LogReader:
         return reader.feed(line, out)
 
     def _others(self, line: str) -> None:
-        """Offer the line to all readers but Megatron's, and record it if none accepts it."""
+        """Offer the line to the other readers, and count it as unread if all reject it."""
         for index in range(1, len(self.pairs)):
             reader, out = self.pairs[index]
             out.line = self.line
@@ -299,15 +306,16 @@ class LogReader:
             self._miss(LogMessage.NOT_A_RECORD.fill())
 
     def num_records(self) -> int:
-        """Return how many records the readers have in total.
+        """Return the total number of records that all readers have.
 
-        A record counts as soon as its step begins. Otherwise the last step before a failure would
-        seem to follow the failure, because its reader passes it on at the end of the log.
+        A record counts as soon as its first line has been read. Otherwise the last step before a
+        failure would seem to follow the failure, because the reader passes that step on only at the
+        end of the log.
         """
         return sum(len(out.records) + out.num_held for _, out in self.pairs)
 
     def finish(self) -> ParsedLog:
-        """Return everything read so far as a single object."""
+        """Return everything that has been read, as a single `ParsedLog`."""
         self._flush()
         reader, out = self._choose()
         log = ParsedLog(
@@ -325,7 +333,8 @@ class LogReader:
         log.validation = self.mlperf_out.validation or log.validation
         self.failures.note_progress(self.num_records())
         log.first_error = self.failures.first_error()
-        # An exception that no rule recognizes replaces the remedies for its effects.
+        # If an unrecognized exception explains the known failures, they are reported only as its
+        # effects.
         if log.first_error is not None and log.first_error.explains_effects:
             log.effects = self.failures.found()
         else:
@@ -341,10 +350,10 @@ class LogReader:
         return log
 
     def _choose(self) -> tuple[LineReader, Assembly]:
-        """Return the reader whose records are used, which is the reader with the most records.
+        """Return the reader whose records are used, normally the one with the most records.
 
-        Lines of DeepSpeed and MLPerf also occur in logs of other programs. They are used only if no
-        other reader has a record.
+        Lines of DeepSpeed and MLPerf also occur in logs of other programs. The records of these two
+        readers are used only if no other reader has a record.
         """
         deepspeed = next(pair for pair in self.pairs if isinstance(pair[0], DeepSpeed))
         deepspeed_out = deepspeed[1]
@@ -384,10 +393,10 @@ def _looks_like_record(line: str) -> bool:
 
 
 def parse_files(paths: Sequence[Path]) -> ParsedLog:
-    """Read one or several log files of the same run, in the given order.
+    """Read one or more log files of the same run, in the given order.
 
-    `notes` lists the files that are binary, empty, or not understood. Raise `DataError` if a file
-    cannot be opened.
+    The result's `notes` list the files that are binary, empty, or contain no record. Raise
+    `DataError` if a file cannot be opened.
     """
     reader = LogReader()
     for path in paths:
@@ -401,7 +410,7 @@ def parse_files(paths: Sequence[Path]) -> ParsedLog:
 
 
 def _read_file(path: Path, reader: LogReader) -> None:
-    """Feed the reader the lines of a file."""
+    """Pass the lines of a file to the reader."""
     problems: list[str] = []
     with open_log(path) as stream:
         reader.next_file(str(path))

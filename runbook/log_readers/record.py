@@ -1,4 +1,4 @@
-"""Records of a training log: one for each iteration, without copies printed by other ranks."""
+"""The records of a training log: one per iteration, without the copies that other ranks printed."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from runbook.results.failures.first_error import FirstError
 
 @dataclass(slots=True)
 class Record:
-    """An iteration in a log. A field is None if the log does not contain it."""
+    """An iteration in a log. A field is None if the log does not contain its value."""
 
     iteration: int
     loss: float | None = None
@@ -49,9 +49,9 @@ class Record:
     ) -> None:
         """Set fields from the values of a log.
 
-        A number that is already set is kept. `names` maps the log's keys to our fields; without it,
-        the keys are our field names. `milliseconds` is converted to seconds, and
-        `tokens_per_second_per_device` also adds a state.
+        A number that is already set is kept. `names` maps the log's keys to our field names;
+        without `names`, the keys are used as field names. `milliseconds` is converted to seconds,
+        and `tokens_per_second_per_device` also adds a state.
         """
         field_by_key = names or {key: key for key in values}
         for key, name in field_by_key.items():
@@ -71,11 +71,11 @@ class Record:
                 setattr(self, name, number(value) if isinstance(value, str) else value)
 
     def mark(self, state: str) -> None:
-        """Add a state."""
+        """Add a state to the record."""
         self.states += (state,)
 
     def drop_rates(self) -> None:
-        """Discard throughput and TFLOP/s, because all steps of the record were skipped."""
+        """Discard the throughput and TFLOP/s of a record whose steps were all skipped."""
         self.samples_per_second = None
         self.tokens_per_second = None
         self.tflops = None
@@ -83,7 +83,10 @@ class Record:
 
 
 KEYS = tuple(field.name for field in fields(Record) if field.name not in ("line", "file"))
-"""Keys of a record in JSON and CSV, in order, before `source` (file and line)."""
+"""Keys of a record in JSON and CSV, in the order of the output.
+
+`source` (file and line) follows them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +104,9 @@ class Validation:
 
 @dataclass
 class Facts:
-    """Facts about the run from the MLPerf lines of a log.
+    """Facts about the run, taken from the MLPerf lines of a log.
 
-    A field is None if these lines lack it.
+    A field is None if the MLPerf lines do not contain it.
     """
 
     benchmark: str | None = None
@@ -117,7 +120,7 @@ class Facts:
 
 @dataclass
 class ParsedLog:
-    """Content of a log, or of several log files of the same run."""
+    """Content of one or more log files of the same run."""
 
     format: str = "unknown"
     records: list[Record] = field(default_factory=list)
@@ -134,21 +137,21 @@ class ParsedLog:
     cause: Failure | None = None
     """The failure that explains the end of the training.
 
-    It is None if no failure is known, or if the training continued afterwards.
+    The cause is None if no known failure occurred, or if the training continued afterwards.
     """
     first_error: FirstError | None = None
     """The first error that no rule recognizes.
 
-    It is None if the log shows a failure that this error did not cause.
+    The value is None if the log shows a known failure that this error did not cause.
     """
     effects: list[Failure] = field(default_factory=list)
-    """Known failures that the first error explains. They are left out of `failures`."""
+    """Known failures that result from the first error. They are not in `failures`."""
     facts: Facts | None = None
     """Facts from MLPerf lines, or None if the log has no such lines."""
 
     @property
     def segments(self) -> int:
-        """Return how many times training was started in this log."""
+        """Return the number of times that training was started in this log."""
         return 1 + max((record.segment for record in self.records), default=-1)
 
     @property
@@ -170,7 +173,7 @@ _LEADING = re.compile(
 
 
 def number(text: str | None) -> float | None:
-    """Return the number at the start of a value, in the notation of any log, or None.
+    """Return the number at the start of a value, in the notation of any log format, or None.
 
     >>> number(" 1.5E-04 "), number("10,050"), number("1467.8/1466.1"), number("112.9TFLOPS")
     (0.00015, 10050.0, 1467.8, 112.9)
@@ -197,10 +200,10 @@ def whole(value: object) -> int | None:
 
 
 def milliseconds(text: str | None) -> float | None:
-    """Convert a text in milliseconds to seconds.
+    """Convert a number of milliseconds, given as text, to seconds.
 
-    Return None if it does not start with a number. An exponent is appended, because a division
-    would not make 150471.3 ms exactly 150.4713 s.
+    Return None if the text does not start with a number. An exponent is appended, because a
+    division would not make 150471.3 ms exactly 150.4713 s.
 
     >>> milliseconds(" 150471.3 "), milliseconds(" 1467.8/1466.1 ")
     (150.4713, 1.4678)
@@ -218,9 +221,9 @@ def milliseconds(text: str | None) -> float | None:
 
 
 NEAR = 3
-"""Number of records by which a copy printed by another rank may be late.
+"""Number of records by which a copy that another rank printed may lag behind.
 
-A restart goes back further, or has different values.
+A record that goes back further, or has different values, belongs to a restart.
 """
 _RANK = re.compile(
     r"\[?(?:rank|default)[\s-]*(\d+)\]?|\bpid=(\d+)|^\s*(\d+):\s"
@@ -229,20 +232,22 @@ _RANK = re.compile(
 )
 OVERFLOW = re.compile(r"OVERFLOW! Rank (\d+) Skipping step")
 CLOSE_LINES = 64
-"""Within this many lines, a repeated record is another rank's, even with a new time stamp."""
+"""Number of lines within which a repeated record comes from another rank, even if its time stamp is
+new.
+"""
 
 
 class Assembly:
-    """The records that a reader found in a run, iteration by iteration."""
+    """The records that a reader has found in a run, sorted by iteration."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.validation: list[Validation] = []
         self.lost_evaluations: list[Validation] = []
         self.counts: Counter[str] = Counter()
-        """Number of times that each note applied, by the note's text."""
+        """Number of times that each note applies, by the note's text."""
         self.num_held = 0
-        """Number of steps that the reader has begun and not passed on yet."""
+        """Number of steps that the reader has begun to read but has not passed on yet."""
         self.file = 0
         self.line = 0
         self._last = -1
@@ -258,21 +263,21 @@ class Assembly:
         values: Mapping[str, str | float | None],
         names: Mapping[str, str] | None = None,
     ) -> Record:
-        """Return a record with this line's values, as set by `Record.read`.
+        """Return a record with the values of the current line, which `Record.read` sets.
 
-        `add` stores the record.
+        The caller stores the record with `add`.
         """
         record = Record(int(iteration), line=self.line)
         record.read(values, names)
         return record
 
     def restart(self) -> None:
-        """Record that the training starts, so that the next record begins a new segment."""
+        """Note that training has started again, so that the next record begins a new segment."""
         if len(self.records) > self._start:
             self._restarting = True
 
     def next_file(self, index: int) -> None:
-        """Record that the following lines come from another file of the same run."""
+        """Note that the following lines come from another file of the same run."""
         self.file = index
         self._new_file = len(self.records) > self._start
 
@@ -295,7 +300,8 @@ class Assembly:
     ) -> None:
         """Store the record, unless it is a copy of one that is already stored.
 
-        `rounded` means that the log rounds its counter, so the same number may be a later step.
+        `rounded` means that the log rounds its counter, so a repeated number may belong to a later
+        step.
         """
         record.file = self.file
         is_later = record.iteration > self._last or (rounded and record.iteration == self._last)
@@ -319,7 +325,7 @@ class Assembly:
         self._new_file = False
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
-        """Return whether another rank or another file of the job already had this record."""
+        """Return whether the record repeats one from another rank or another file of the job."""
         index = self._place_of(record.iteration)
         if index is None:
             return False
@@ -331,7 +337,7 @@ class Assembly:
         if self._restarting:
             return False
         is_other_rank = _other_rank(self._prefix, prefix)
-        # A rank that prints a loss twice does so within a few lines.
+        # If a rank prints a loss twice, both lines are close together.
         is_printed_again = is_other_rank or self._follows_closely(earlier, record)
         if has_same_values and record.loss is not None and is_printed_again:
             return True
@@ -346,7 +352,7 @@ class Assembly:
         return earlier is self.records[-1] and 0 <= lines_apart <= CLOSE_LINES
 
     def _place_of(self, iteration: int) -> int | None:
-        """Return the position of this segment's record for an iteration, or None."""
+        """Return the index of this segment's record for an iteration, or None if there is none."""
         # Within a segment, iterations increase.
         index = bisect_left(
             self.records, iteration, lo=self._start, key=lambda record: record.iteration
@@ -362,7 +368,7 @@ class Assembly:
         perplexity: float | None = None,
         name: str = "validation",
     ) -> None:
-        """Keep an evaluation, in a separate list if its loss is not finite.
+        """Store an evaluation. If its loss is not finite, store it in a separate list.
 
         A repeated evaluation, from another rank or a redrawn progress bar, is dropped.
         """
@@ -433,11 +439,11 @@ class LineReader(ABC):
     arguments: dict[str, str] = field(default_factory=dict)
     """Arguments that the program printed, by name."""
     evaluated: str = ""
-    """Text of the last evaluation."""
+    """Text of the loss in the last evaluation."""
 
     @abstractmethod
     def feed(self, line: str, out: Assembly) -> bool:
-        """Read a line, and return whether it was understood."""
+        """Read a line, and return whether the reader understood it."""
 
     def flush(self, out: Assembly) -> None:  # noqa: B027 - most readers hold nothing back
         """Pass on records that were held back, because the log has ended."""
@@ -448,7 +454,7 @@ class LineReader(ABC):
         text: str | None,
         out: Assembly,
     ) -> None:
-        """Keep an evaluation that the program repeats in every line until the next one."""
+        """Store an evaluation only once, even if the program repeats it in every following line."""
         if text and text != self.evaluated:
             self.evaluated = text
             out.evaluate(iteration, number(text))

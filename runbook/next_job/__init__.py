@@ -1,4 +1,4 @@
-"""Decides what follows a job that has ended: start again, continue with fewer nodes, or stop.
+"""Decides whether a job that has ended is started again, continued with fewer nodes, or given up.
 
 It uses only the standard library, so that the job itself can make the decision.
 """

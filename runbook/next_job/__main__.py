@@ -3,8 +3,8 @@
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
 It reads the job's logs and the run's files. It writes `decision` (see `write_decision`), one event
-`ended`, and the nodes that caused the failure. It uses only the standard library, in Python 3.10's
-language.
+`ended`, and the nodes that caused the failure. It uses only the standard library and the syntax of
+Python 3.10.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _number(text: str) -> int | None:
 def _state(folder: Path, code: int) -> JobState:
     """Return how the attempt ended.
 
-    The rules are the same as those of `job_folder.read_end` for a whole job.
+    `job_folder.read_end` applies the same rules to a whole job.
     """
     if code == FINISHED:
         return JobState.DONE
@@ -97,10 +97,10 @@ def _state(folder: Path, code: int) -> JobState:
 
 
 def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
-    """Return the job's attempts, oldest first, each with the queue's id of its allocation.
+    """Return the job's attempts, oldest first, each with the queue's id for its allocation.
 
-    The newest attempt has just ended as `end`. An earlier attempt without an event `ended` was
-    killed together with its script.
+    `end` is the end of the newest attempt, which is not recorded yet. An earlier attempt without an
+    event `ended` was killed together with its script.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     attempts = []
@@ -122,7 +122,7 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
 
 
 def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
-    """Return an attempt as its event `ended` describes it, or as killed without such an event."""
+    """Return an attempt as its event `ended` describes it, or as killed if it has no such event."""
     ended = next((event for event in events if event.get("event") == "ended"), None)
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)
@@ -184,8 +184,8 @@ def write_decision(
 ) -> None:
     """Write `decision`, with one item per line.
 
-    The items are the action, whether it happens here, the nodes to replace, the reason, and the
-    seconds that the next job must wait.
+    The items are the action, whether it happens in the same allocation, the nodes to replace, the
+    reason, and the seconds that the next job must wait.
     """
     lines = [
         str(decision.action),

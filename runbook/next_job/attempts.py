@@ -22,7 +22,7 @@ JobEvent = Mapping[str, Any]
 BEGAN = "attempt_began"
 """Event that a job records before it starts the training's processes."""
 LOG_LINES = 400
-"""Number of last lines of each log that are searched for a cause."""
+"""Number of lines at the end of each log that are searched for a cause."""
 _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.DATA.name: EndCause.FILE_MISSING,
     kinds.ABI.name: EndCause.MODULE_MISSING,
@@ -30,7 +30,7 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
     kinds.CREDENTIAL.name: EndCause.NODE_UNREACHED,
 }
-"""The cause of each known failure that decides about a restart, by the failure's name."""
+"""The cause, by failure name, of each known failure on which a restart depends."""
 _EXPLAIN_KILLS = frozenset(
     kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
 )
@@ -47,7 +47,8 @@ _CAN_KILL = frozenset(
 )
 """Failures that can cause a process to be killed from outside.
 
-If a process was killed, it had survived all other failures, such as a tracker without a network.
+A killed process had survived every failure that is not in this set, such as a tracker without a
+network.
 """
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
@@ -89,7 +90,7 @@ def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> At
 
 
 def read_steps(events: Sequence[JobEvent], metrics: Path) -> tuple[int | None, int]:
-    """Return the step after which a job began, or None if it did not start, and its newest step."""
+    """Return the step after which a job began (None if it did not start) and its newest step."""
     started = _newest_event(events, "started")
     began_at = int(started.get("from_iteration", 0)) if started else None
     reached = began_at or 0
@@ -126,7 +127,7 @@ def events_of_job(events: Sequence[JobEvent], job: str) -> Sequence[JobEvent]:
 
 
 def split_by_attempt(events: Sequence[JobEvent], job: str) -> list[list[JobEvent]]:
-    """Return the events of each attempt of a job, which end where the next attempt begins.
+    """Split a job's events by attempt. The events of an attempt end where the next attempt begins.
 
     >>> began = {"event": "attempt_began", "job": "04-training"}
     >>> [len(part) for part in split_by_attempt([{}, began, {}, began, {}, {}], "04-training")]
@@ -185,14 +186,14 @@ def _find_failure(
 
 
 def _without_numbers(error: str) -> str:
-    """Return an error with all numbers masked, so that the same error at another step is equal."""
+    """Return an error with its numbers masked, so that it is the same text at every step."""
     return re.sub(r"\d+", "N", error)[:200]
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Explain a rank's hang by the cause that the log names before it, if there is one.
+    """Explain a rank's hang with the cause that the log names before it, if there is one.
 
-    A job that completed steps may have survived that cause, so it still counts as hung.
+    A job that completed steps may have survived that cause, so the job still counts as hung.
     """
     where = NextJobMessage.RANK_IN_CODE.fill(
         rank=hang.get("rank"), host=hang.get("host"), where=hang.get("where", "")
@@ -212,7 +213,7 @@ def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailur
 
 
 def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
-    """Explain why a rank was killed by the cause that the log names, if there is one.
+    """Explain a rank's kill with the cause that the log names, if there is one.
 
     The job still counts as killed, unless it completed no step and the cause can kill a process and
     must be fixed before a restart.
@@ -235,7 +236,7 @@ def _cause_before(
     lines: Sequence[str],
     explanations: Collection[str] = (),
 ) -> Failure | None:
-    """Return the cause that a log names before the first line about a certain kind of end.
+    """Return the cause that a log names before its first line of the kind `end`.
 
     Failures in `explanations` count anywhere in the log. Return None if the log names no cause.
     """
@@ -261,7 +262,7 @@ def _last_error(lines: Sequence[str]) -> str:
 
 
 def _is_decisive(failure: Failure) -> bool:
-    """Return whether a failure says more than the program's last error."""
+    """Return whether a failure explains more than the program's last error."""
     if failure.level is Level.SYMPTOM:
         return failure.decision is NextStep.FIX_FIRST
     return failure.level is Level.CAUSE

@@ -1,4 +1,4 @@
-"""Rules that decide what follows a job. They are applied in this order.
+"""Rules that decide what follows a job. They are applied in the following order.
 
 A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or
 that vanished, is continued. A failure that would repeat stops the training immediately, and so does
@@ -24,9 +24,9 @@ from runbook.plan_file.job_ends import (
 from runbook.plan_file.text_enum import StrEnum
 
 DECIDED_BY_JOB = "the job itself"
-"""Says who decided what follows a job, if no process watched it."""
+"""Names who decided what follows a job that no process watched."""
 RECOVERY_SECONDS = 120.0
-"""Wait after a node could not be reached. A job submitted immediately would get the same node.
+"""Seconds to wait after a node could not be reached. An immediate job would get the same node.
 
 Slurm takes the node out of service after SlurmdTimeout, which is 300 s by default. The default
 three restarts together wait longer.
@@ -37,7 +37,7 @@ BAD_NODE_SECONDS = 7 * 86_400.0
 `runbook.runs.bad_nodes` has the times for other reasons.
 """
 MOST_STARTS_WITHOUT_A_STEP = 2
-"""Number of attempts in an allocation that may end without a step, before it is given up."""
+"""Number of attempts that may end without a step before their allocation is given up."""
 
 
 class Action(StrEnum):
@@ -66,7 +66,7 @@ class Attempt:
     failure: str = ""
     """Signature of the failure, which is the same whenever that failure happens.
 
-    It is empty if nothing failed.
+    The signature is empty if nothing failed.
     """
     evidence: str = ""
     remedy: str = ""
@@ -159,7 +159,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
     """Return the reason why the budget of jobs without a new step is used up.
 
-    The text is empty if it is not.
+    The text is empty if the budget is not used up.
     """
     furthest_step = 0
     jobs_without_progress = 0

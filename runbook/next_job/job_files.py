@@ -9,13 +9,13 @@ from pathlib import Path
 from runbook.next_job.attempts import LOG_LINES
 
 ATTEMPT_LINE = re.compile(r"runbook: attempt \d+ ")
-"""The line with which each attempt begins, in both logs of a job."""
+"""The first line of each attempt, in both logs of a job."""
 TAIL_BYTES = 200_000
 
 
 @dataclass(frozen=True)
 class JobFiles:
-    """The files of an attempt, and of its run, on which the decision depends."""
+    """The files of an attempt and of its run on which the decision depends."""
 
     folder: Path
     events: Path

@@ -1,6 +1,6 @@
-"""Which nodes spare nodes replace after a failed attempt.
+"""Decides which nodes spare nodes replace after a failed attempt.
 
-The evidence is, in this order: nodes on which a failed step does not end, the nodes of a pipeline
+The evidence, in this order, is: nodes on which a failed step does not end, the nodes of a pipeline
 stage whose ranks hung or were killed, and the nodes that the log or a killed rank names.
 """
 
@@ -69,7 +69,8 @@ def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
 def suspect_stage(files: JobFiles, stages: int) -> list[str]:
     """Return the nodes of a pipeline stage in which ranks of several nodes hung or were killed.
 
-    It is unknown which of these nodes caused the failure. In all other cases, the result is empty.
+    It is unknown which of these nodes caused the failure. The result is empty for every other
+    failure.
     """
     slices = split_by_attempt(list(json_lines(files.events)), files.name)
     events = slices[-1] if slices else []

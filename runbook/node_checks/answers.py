@@ -23,7 +23,7 @@ PEERS = "peers"
 MARK = "@preflight "
 """Prefix of each line of an answer in a job's output."""
 PIECE_MARK = "@preflight-piece "
-"""Prefix of the lines of an answer that needs several lines."""
+"""Prefix of the lines of an answer that needs more than one line."""
 PIECE_LETTERS = 700
 """Longest line, in bytes.
 
@@ -53,7 +53,7 @@ class PartState(Enum):
 
 
 class ProgramEnd(Enum):
-    """How a program on the PATH reacted when it was asked for its prefix and version."""
+    """The reaction of a program on PATH when it is asked for its prefix and version."""
 
     WELL = "well"
     FAILED = "failed"
@@ -64,7 +64,7 @@ class ProgramEnd(Enum):
 
 @dataclass(frozen=True)
 class PartAnswer:
-    """A node's findings for a part, or why it has none."""
+    """A node's findings for a part, or the reason why there are none."""
 
     rung: str
     node: str
@@ -83,7 +83,7 @@ def node_names() -> list[str]:
 
 
 def own_name() -> str:
-    """Return this node's name in the scheduler's list, or else its host name.
+    """Return this node's name in the scheduler's list, or else the node's host name.
 
     Slurm provides the name in the list, because the host name may differ: it may be `localhost`.
     """
@@ -101,7 +101,7 @@ def own_name() -> str:
 class Rung:
     """The checks of a rung on this node.
 
-    Each check gives an answer, or is abandoned after its time limit.
+    Each check either gives an answer or is abandoned after its time limit.
     """
 
     def __init__(self, name: str) -> None:
@@ -115,10 +115,11 @@ class Rung:
         action: Callable[[], Facts],
         seconds: float,
     ) -> Facts | None:
-        """Write the findings of `action`, or why it failed.
+        """Write the findings of `action`, or the reason why it failed.
 
-        Return None if it failed or took too long. A check of a dead file server never returns, and
-        no signal ends it. In that case, its thread is abandoned, and the next part begins.
+        Return None if the action failed or took too long. A check of a dead file server never
+        returns, and no signal ends it. In that case, its thread is abandoned, and the next part
+        begins.
         """
         self.write(part, PartState.BEGUN)
         results: list[Facts] = []
@@ -153,7 +154,7 @@ class Rung:
     ) -> None:
         """Write an answer, with a single call for each line.
 
-        This keeps the lines of several nodes apart.
+        The lines of different nodes therefore do not mix.
         """
         line = {
             "rung": self.name,

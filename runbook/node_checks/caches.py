@@ -50,7 +50,7 @@ CACHES = (
 
 
 def look_at_caches() -> Facts:
-    """Return each cache's folder and the type of its file system.
+    """Return each cache's folder and the type of the file system.
 
     Also return whether the folder is shared, and whether it rejects files.
     """
@@ -81,7 +81,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return the reason why no file can be written to the cache, or an empty string if that works.
+    """Return the reason why no file can be written to the cache, or '' if one can be written.
 
     No file is left behind.
     """

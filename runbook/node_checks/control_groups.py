@@ -1,6 +1,6 @@
 """Reads control groups, which limit a job's processes.
 
-A scheduler, a container or systemd sets them.
+The limits are set by a scheduler, a container runtime or systemd.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 NO_LIMIT = 1 << 60
-"""Version 1 reports a number near 2^63 if there is no limit."""
+"""Version 1 of control groups reports a number near 2^63 if there is no limit."""
 
 
 def memory_limit() -> int | None:
@@ -62,7 +62,7 @@ def _values(controller: str, name: str) -> list[str]:
 def _folders(controller: str) -> Iterator[Path]:
     """Yield the folders of our control group and of its parents.
 
-    An empty controller selects version 2.
+    If `controller` is empty, the folders of version 2 are used.
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)

@@ -11,7 +11,7 @@ from runbook.node_checks.control_groups import core_quota
 LOOP_TURNS = 60_000
 """Number of passes through the loop, which take about 3 ms on a core from 2023.
 
-That is short enough for 256 cores, and long enough for the clock's resolution.
+The loop is short enough for nodes with many cores, and long enough for the clock's resolution.
 """
 ROUNDS = 3
 MAX_TIMED_CORES = 64
@@ -26,7 +26,7 @@ SECOND_LOOKS = 5
 SECOND_LOOK_PAUSE = 0.2
 """Seconds to wait before the repeated timings.
 
-If a virtual machine waits for its host, the wait counts as processor time on a core, but only
+If a virtual machine waits for its host, the wait counts as processor time of a core, but only
 briefly. A slow core stays slow.
 """
 

@@ -15,12 +15,13 @@ from pathlib import Path
 from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 
 PROGRAMS = ("python", "python3")
-"""Names under which scripts, and builds of extensions, call Python."""
+"""Names by which scripts and builds of extensions call Python."""
 PROGRAMS_SECONDS = 20.0
-"""Time limit for all programs together, which is below the time limit of the check."""
+"""Time limit for all programs together, which is shorter than that of the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time, no further package is read. The nodes are compared by the packages read.
+"""After this time, no further package is read. The nodes are compared by the packages that were
+read.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
@@ -90,7 +91,8 @@ def _folder_of(source: SourceFolder) -> Path | None:
 
     if spec is None:
         return None
-    # A namespace package may have several folders. Use the first that contains the subpackage.
+    # A namespace package may have several folders. Use the first folder that contains the
+    # subpackage.
     for location in spec.submodule_search_locations or ():
         folder = Path(location, source.below)
         if folder.is_dir():
@@ -177,7 +179,7 @@ def _place_on_path(folder: str, folders: list[str]) -> int | None:
 
 
 def _ask_program(path: str, deadline: float) -> ProgramAnswer:
-    """Return an interpreter's prefix and version, or how it failed to report them."""
+    """Return an interpreter's prefix and version, or the way in which the interpreter failed."""
     seconds = deadline - time.monotonic()
     if seconds <= 0:
         return ProgramAnswer(ProgramEnd.HUNG)

@@ -112,7 +112,7 @@ def _version_of_wheel(file: Path) -> str:
 
 
 def numbers(version: str) -> list[int]:
-    """Return the numbers in a version, which can be compared like versions.
+    """Return the numbers in a version as a list, so that versions can be compared.
 
     >>> numbers("3.4.30") > numbers("3.4.9")
     True

@@ -67,9 +67,9 @@ def look_at_limits() -> Facts:
 
 
 def _count_ports() -> int | None:
-    """Return how many ephemeral ports the kernel may choose from.
+    """Return the number of ephemeral ports from which the kernel may choose.
 
-    Return None if the kernel does not report their range.
+    Return None if the kernel does not report the range.
     """
     try:
         first, last = PORT_RANGE.read_text().split()
@@ -131,7 +131,7 @@ def look_at_scratch() -> Facts:
 
 
 def look_at_tools() -> Facts:
-    """Return the versions of nvcc and of the GPU's driver, or '' for a missing one."""
+    """Return the versions of nvcc and of the GPU's driver. The version of a missing tool is ''."""
     return {"nvcc": _nvcc_version(), "driver": _driver_version()}
 
 

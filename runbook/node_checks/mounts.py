@@ -57,7 +57,7 @@ def mount_of(path: Path) -> Mount:
 def parse_mounts(text: str, path: str) -> Mount:
     r"""Return the mount of `path` from the text of mountinfo.
 
-    It is the mount with the longest mount point that contains the path.
+    Of the mount points that contain the path, the longest one is used.
 
     >>> parse_mounts("1 1 0:1 / / rw - ext4 /dev/a rw\n2 1 0:2 / /data ro,noatime - nfs4 s:/h rw",
     ... "/data/me")

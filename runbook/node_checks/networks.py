@@ -23,8 +23,8 @@ _IS_RUNNING = 0x40
 def look_at_interfaces() -> Facts:
     """Return each interface with its address, whether it is up, and its MTU.
 
-    The InfiniBand devices follow. The names are taken from a system call, because /sys may show
-    those of a different network namespace.
+    InfiniBand devices are listed last. The names of interfaces are taken from a system call,
+    because /sys may show those of a different network namespace.
     """
     names = sorted(name for _, name in socket.if_nameindex())
     return {
@@ -78,7 +78,7 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 def local_addresses() -> list[str]:
     """Return every address of this node, including additional addresses of an interface.
 
-    The result is empty if they are unknown.
+    The result is empty if the addresses are unknown.
     """
     addresses = set()
     with contextlib.suppress(OSError):

@@ -33,9 +33,9 @@ CONNECT_SECONDS = 10.0
 A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt would not help.
 """
 LISTEN_SECONDS = 25.0
-"""Longest delay between the starts of the containers on different nodes."""
+"""Longest time between the starts of the containers on different nodes."""
 LATE_SECONDS = 15.0
-"""Time that a node, after calling its own peers, waits for the nodes that still have to call it."""
+"""How long a node that has called its own peers waits for the nodes that still have to call it."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
@@ -56,8 +56,8 @@ _SEGS_OUT = 136
 def peers_of(index: int, num_nodes: int) -> list[int]:
     """Return the peers that a node calls: those at distance 1, 2, 4, ... in a ring.
 
-    This way, a few pairs cover many nodes. With two nodes, each calls the other, so both directions
-    are tested.
+    In this way, a few pairs cover many nodes. If there are two nodes, each calls the other, so both
+    directions are tested.
 
     >>> peers_of(0, 2), peers_of(1, 8), peers_of(0, 1)
     ([1], [2, 3, 5], [])
@@ -74,7 +74,7 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 class Listener:
     """Servers to which other nodes connect.
 
-    They listen at the meeting port, and at a second port of the chosen interface.
+    The servers listen at the meeting port, and at a second port of the chosen interface.
     """
 
     def __init__(self, port: int) -> None:
@@ -221,9 +221,9 @@ def _try_peer(name: str, port: int, own_nonce: str) -> Facts:
 
 
 def _ask_offer(name: str, port: int) -> Facts:
-    """Return what a node sends at its meeting port.
+    """Return the answer that a node sends at its meeting port.
 
-    Retry while the node is not yet listening there.
+    Retry while the node is not yet listening at that port.
     """
     deadline = time.monotonic() + LISTEN_SECONDS
     while True:
@@ -243,7 +243,7 @@ def _ask_offer(name: str, port: int) -> Facts:
 
 
 def _measure_small(connection: socket.socket) -> Facts:
-    """Return the median round-trip time, and the clock offset from the quickest round trip."""
+    """Return the median round-trip time, and the clock offset measured by the quickest round trip."""
     trips: list[tuple[float, float]] = []
     deadline = time.monotonic() + SMALL_SECONDS
     while len(trips) < SMALL_ROUNDS and (not trips or time.monotonic() < deadline):
@@ -291,7 +291,7 @@ def _measure_large(connection: socket.socket) -> Facts:
 
 
 def count_segments(connection: socket.socket) -> tuple[int, int]:
-    """Return how many segments of a connection were retransmitted, and how many were sent in total.
+    """Return the numbers of retransmitted segments and of all sent segments of a connection.
 
     The result is (0, 0) if these counts are unknown.
     """

@@ -26,7 +26,8 @@ POLL_SECONDS = 0.1
 def look_at_folder(folder: Path, token: str) -> Facts:
     """Read the token, write, rename, link and lock a file, and wait for the other nodes' files.
 
-    Raise `OSError` if the folder cannot be used at all. A step that fails is reported in `errors`.
+    Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
+    `errors`.
     """
     errors: Facts = {}
     mount = mount_of(folder)
@@ -56,7 +57,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
 
 
 def _read_token(folder: Path, token: str) -> str:
-    """Return `same`, `other` for an older or different folder, or why the token is unreadable."""
+    """Return `same`, `other` (for an older or different folder), or why the token cannot be read."""
     try:
         text = (folder / TOKEN_NAME).read_text()
     except OSError as error:
@@ -107,7 +108,7 @@ def _unseen_nodes(folder: Path) -> list[str]:
 
 
 def look_at_clock(folder: Path) -> Facts:
-    """Return the number of seconds by which the file server's clock is ahead of ours.
+    """Return how many seconds the file server's clock is ahead of ours.
 
     The number is negative if the server's clock is behind.
     """

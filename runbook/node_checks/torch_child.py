@@ -19,7 +19,7 @@ HUNG = "hung"
 def look_at_torch(device: str, seconds: float) -> Facts:
     """Return what torch reports about this node.
 
-    If its process failed, return the signal, the exit code and the last lines of output. The
+    If torch's process failed, return the signal, the exit code and the last lines of output. The
     libraries are compared in the time that remains after the import.
     """
     deadline = time.monotonic() + seconds
@@ -48,7 +48,7 @@ def _libraries_without_variable(seconds: float) -> dict[str, str] | None:
 
 
 def _run_child(options: list[str], environment: Mapping[str, str], seconds: float) -> Facts:
-    """Run the child process. Return how it ended, and what it printed."""
+    """Run the child process. Return how the process ended, and its output."""
     argv = [sys.executable, "-m", CHILD, *options]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:

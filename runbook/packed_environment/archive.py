@@ -26,7 +26,7 @@ PIECE = 4 * 2**20
 WORDS = 3
 """Number of lines of a program's own output that an error message repeats."""
 LONGEST_TEXT = 65_536
-"""Number of bytes of that output that are read."""
+"""Number of bytes that are read of a program's own output."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
@@ -44,9 +44,9 @@ class ProgramFailed(Exception):
 
 
 def default_compression() -> str:
-    """Return zstd if that program is installed.
+    """Return zstd if that program is installed, and otherwise no compression.
 
-    The shared file system then sends fewer bytes to each node.
+    With zstd, the shared file system sends fewer bytes to each node.
     """
     return ZSTD if shutil.which("zstd") else UNCOMPRESSED
 
@@ -144,7 +144,7 @@ def extract(archive: Path, folder: Path, compression: str) -> str:
     """Unpack an archive into a folder, and return its sha256.
 
     Each byte is read only once. Raise `ProgramFailed` with the message of tar or zstd. The caller
-    compares checksums first, because damage may be the cause.
+    then compares checksums first, because the archive may be damaged.
     """
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(archive.open("rb", buffering=0))

@@ -31,9 +31,12 @@ class PackedSource:
     """The folder's path in the archive."""
     folder: Path
     roots: tuple[str, ...] = ("",)
-    """Files and folders below it that are packed. An empty path stands for the whole folder."""
+    """Files and folders below the source's folder that are packed.
+
+    An empty path stands for the whole folder.
+    """
     excluded: frozenset[str] = frozenset()
-    """Paths below the folder that are left out."""
+    """Paths below the source's folder that are left out."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ def _unused_of_conda(prefix: Path) -> frozenset[str]:
 
 
 def _base_source(interpreter: Interpreter) -> PackedSource:
-    """Return all of the installation if its packages are used, or else only what Python needs."""
+    """Return the whole installation if its packages are used, or else only what Python needs."""
     base = Path(interpreter.base_prefix).resolve()
     if interpreter.sees_base_packages:
         return PackedSource(BASE, base, excluded=_unused_of_conda(base))
@@ -115,12 +118,12 @@ def part_of(source: PackedSource, entries: Sequence[PackedEntry]) -> PackedPart:
 
 
 def source_of_part(part: PackedPart) -> PackedSource:
-    """Return the source that a part in a manifest describes."""
+    """Return the source of a part that is listed in a manifest."""
     return PackedSource(part.name, Path(part.folder), part.roots, frozenset(part.excluded))
 
 
 def list_entries(sources: Iterable[PackedSource]) -> Iterator[PackedEntry]:
-    """Yield everything that is packed, in the order of the archive."""
+    """Yield every entry that is packed, in the order of the archive."""
     for source in sources:
         for root in source.roots:
             if root:
@@ -153,7 +156,7 @@ def _walk(source: PackedSource, folder: str) -> Iterator[PackedEntry]:
 
 
 def fingerprint(entries: Iterable[PackedEntry]) -> str:
-    """Return a checksum of names, sizes, times and links, which changes if any file changes.
+    """Return a checksum of names, sizes, times and links. It changes if any file changes.
 
     Compiled files are left out, because Python writes them while jobs are running.
     """

@@ -19,7 +19,7 @@ from runbook.plan_file.errors import CodedError
 MAKING_SECONDS = 900.0
 """Longest wait while another process makes the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
-"""Longest wait while others use a copy that is not ready.
+"""Longest wait while other processes use a copy that is not ready.
 
 The other processes hold the lock until they end.
 """
@@ -50,7 +50,7 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
         if _try(stream, fcntl.LOCK_SH):
             if is_ready():
                 return True
-            # Never upgrade a lock from shared to exclusive, because two processes that do so would
+            # Never upgrade a lock from shared to exclusive, because two processes that did so would
             # wait for each other
             fcntl.flock(stream, fcntl.LOCK_UN)
             if _try(stream, fcntl.LOCK_EX):

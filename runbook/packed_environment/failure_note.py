@@ -1,7 +1,7 @@
 """A note about a recent failure on a node, for the job's other ranks on that node.
 
-Without the note, each rank would try the same again, and would compare tens of thousands of files
-on the shared file system.
+Without the note, each rank would make the same attempt, and would compare tens of thousands of
+files on the shared file system.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class FailureNote:
     def one_at_a_time(self) -> Iterator[None]:
         """Let one rank at a time check the shared environment, while the others wait."""
         with contextlib.ExitStack() as stack:
-            # If the lock cannot be created, as on a full disk, each rank checks by itself
+            # If the lock cannot be created, for example because the disk is full, each rank checks
+            # by itself
             with contextlib.suppress(OSError):
                 stream = stack.enter_context(lock_file(self.file).open("a"))
                 began = time.monotonic()
@@ -79,7 +80,7 @@ class FailureNote:
 
     def _write(self, facts: dict[str, object]) -> None:
         part = self.file.with_name(f"{self.file.name}.{os.getpid()}")
-        # If the disk is full, the other ranks try for themselves
+        # If the disk is full, each of the other ranks checks by itself
         try:
             part.write_text(json.dumps({**facts, "job": _job()}))
             part.replace(self.file)

@@ -31,7 +31,7 @@ SYSTEM_PREFIXES = ("/usr", "/bin")
 
 
 class InterpreterError(Exception):
-    """An interpreter reports no facts, or its files are not where it reports them."""
+    """An interpreter reports no facts, or its files are not at the paths that it reports."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Interpreter:
     base_prefix: str
     """Folder of the installation on which a virtual environment builds, or else the same folder."""
     base_executable: str
-    """The program itself, with all links resolved."""
+    """The interpreter's executable file, with all links resolved."""
     version: str
     standard_library: str
     headers: str

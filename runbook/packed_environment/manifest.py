@@ -28,9 +28,12 @@ class PackedPart:
     name: str
     folder: str
     roots: tuple[str, ...]
-    """Files and folders below it that were packed. An empty path stands for the whole folder."""
+    """Files and folders below the source that were packed.
+
+    An empty path stands for the whole folder.
+    """
     excluded: tuple[str, ...]
-    """Paths below it that were left out."""
+    """Paths below the source that were left out."""
     files: int
     fingerprint: str
 
@@ -62,9 +65,9 @@ class EnvironmentManifest:
     uncompiled: int
     """Number of modules without a compiled file."""
     packed_at: float
-    """When the environment was packed, as Unix time."""
+    """Unix time at which the environment was packed."""
     seconds: float
-    """Number of seconds that packing took."""
+    """Duration of the packing in seconds."""
 
     @property
     def name(self) -> str:
@@ -72,7 +75,7 @@ class EnvironmentManifest:
         return self.sha256[:NAME_DIGITS]
 
     def as_text(self) -> str:
-        """Return the text of its file."""
+        """Return the text of the manifest's file."""
         return json.dumps(asdict(self), indent=2) + "\n"
 
 

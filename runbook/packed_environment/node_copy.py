@@ -111,7 +111,7 @@ class CopyResult:
 
 
 def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
-    """Make the copy if it is missing, and return which Python this node uses."""
+    """Make the copy if it is missing, and report which Python this node uses."""
     began = time.monotonic()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -172,7 +172,8 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
     """Return whether the shared environment is unchanged.
 
-    The answer is read from another rank's note on this node, or else determined and noted.
+    If another rank on this node has already noted the answer, it is read from that note; otherwise
+    it is determined and noted.
     """
     note = _failure_note(manifest, folder)
     if note is None:
@@ -289,7 +290,7 @@ def _require_own_folder(root: Path) -> None:
 
 
 def _failure_note(manifest: EnvironmentManifest, folder: str) -> FailureNote | None:
-    """Return this node's note, which is next to the copy's path, or else in memory.
+    """Return this node's failure note, which is next to the copy's path, or else in memory.
 
     Return None if this user can write to neither folder.
     """
@@ -309,7 +310,7 @@ def forget_failures(manifest: EnvironmentManifest) -> None:
     with contextlib.suppress(OSError):
         if not root.is_symlink():
             _note_of(root / manifest.name).remove()
-            root.rmdir()  # If the folder is empty
+            root.rmdir()  # Succeeds only if the folder is empty
 
 
 def _note_of(copy: Path) -> FailureNote:
@@ -357,7 +358,7 @@ def _gigabytes(count: int) -> str:
 
 
 def _unpack(manifest: EnvironmentManifest, copy: Path) -> None:
-    """Unpack next to the copy's path, verify the checksum, rename, and check that Python runs."""
+    """Unpack the archive next to the copy's path, verify and rename it, and check that Python runs."""
     path = Path(manifest.archive)
     part = copy.with_name(f"{copy.name}.part")
     _remove_tree(part)

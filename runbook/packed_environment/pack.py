@@ -20,7 +20,7 @@ from runbook.packed_environment.manifest import (
 from runbook.packed_environment.messages import CopyMessage
 
 KEPT_ARCHIVES = 2
-"""Number of archives to keep, newest first.
+"""Number of archives to keep; the oldest are removed first.
 
 A queued job still reads the archive that was the newest when the job was submitted.
 """

@@ -28,7 +28,7 @@ _THROUGH_SHELL = re.compile(
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
-    """Return an absolute path's path in the archive, or None if it is not packed."""
+    """Return the path in the archive of an absolute path, or None if that is not packed."""
     for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
         folder = os.path.realpath(source.folder)
         if path != folder and not path.startswith(f"{folder}/"):
@@ -98,7 +98,7 @@ def moved_config(text: str, copy: Path) -> str:
 
 
 def link_library(content: Path) -> None:
-    """In a separate folder, link to the interpreter's shared library, if it has one."""
+    """If the interpreter has a shared library, make a link to it in a separate folder."""
     for part in (BASE, ENVIRONMENT):
         libraries = sorted((content / part / "lib").glob("libpython*.so*"))
         for library in libraries:
@@ -111,7 +111,7 @@ def link_library(content: Path) -> None:
 
 
 def write_moved_config(content: Path, copy: Path) -> None:
-    """Make the unpacked environment in `content` find its installation once it is in `copy`."""
+    """Adapt the environment in `content`, so that it finds its installation once it is in `copy`."""
     config = content / ENVIRONMENT / CONFIG
     if config.exists() and (content / BASE).is_dir():
         config.write_text(moved_config(config.read_text(encoding="utf-8"), copy), encoding="utf-8")

@@ -1,6 +1,6 @@
 """`runbook.open`: a run as an object that reads its data on demand.
 
-The object gives the run's plan, steps, results, checks, samples and figures.
+The object gives access to the run's plan, steps, results, checks, samples and figures.
 """
 
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ SECTIONS = ("training", "parallel", "data", "jobs.training")
 
 
 class OpenRun:
-    """A run's training, read from its files. They are read again once they have grown."""
+    """A run's training, read from its files. The files are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -70,7 +70,7 @@ class OpenRun:
     def training(self) -> TrainingResults:
         """The training's steps, evaluations, events, results and figures.
 
-        Raise `RecordError` before the first step.
+        Raise `RecordError` if no step has finished yet.
         """
         return read_results(self.folder, read_plan_file(self.folder), self.phase)
 
@@ -86,7 +86,7 @@ class OpenRun:
     def results(self) -> Table:
         """The results of the training, with units.
 
-        Each row refers to the lines that it was computed from.
+        Each row refers to the lines of the log from which its value was computed.
         """
         training = self.training
         return run_tables.numbers_table(
@@ -167,7 +167,7 @@ class OpenRun:
 
 @dataclass(frozen=True, repr=False)
 class OpenPlan:
-    """A plan, with its parts as tables.
+    """A plan whose parts can be shown as tables.
 
     `with_` returns a changed plan, and `difference` compares two plans.
     """
@@ -183,7 +183,7 @@ class OpenPlan:
 
     @property
     def memory(self) -> Table:
-        """The GiB of each component on a rank of the fullest stage.
+        """The memory of each component, in GiB, on a rank of the fullest stage.
 
         The total and the capacity are per device or per node.
         """
@@ -193,7 +193,7 @@ class OpenPlan:
     def time(self) -> Table:
         """The planned speed and duration of both training runs.
 
-        An empty cell means unknown; the table's notes give the reason.
+        An empty cell means that the value is unknown; the table's notes give the reason.
         """
         notes = [f"{phase}: {speed.basis}" for phase, speed in self.plan.time.items()]
         numbers_of_phase = partial(plan_tables.time_numbers, self.plan)
@@ -209,8 +209,8 @@ class OpenPlan:
 
         For example, call `with_(micro_batch=2)` or `with_("training.smoke.micro_batch=2")`.
 
-        Raise `PlanError` if they break a rule, and `ParamsError` if there is no such key or value.
-        Nothing is written.
+        Raise `PlanError` if the values break a rule, and `ParamsError` if a key or value does not
+        exist. Nothing is written.
         """
         new_words = []
         for key, value in values.items():
@@ -219,7 +219,7 @@ class OpenPlan:
         return open_plan(self.source, self.folder, (*self.set_words, *set_words, *new_words))
 
     def difference(self, other: "OpenPlan", phase: str = FULL) -> Table:
-        """Return what differs between two plans in a phase.
+        """Return the differences between two plans in one phase.
 
         The comparison covers chosen values, sizes, memory, time and verdicts.
         """
@@ -271,7 +271,7 @@ class OpenPlan:
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
     """Return the plan of a run file with these `--set` arguments.
 
-    Without any, return the plan in the run's folder.
+    Without arguments, return the plan in the run's folder.
     """
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():

@@ -14,7 +14,7 @@ from runbook.planning import Plan
 def why_facts(run: str, key: str, set_words: Sequence[str]) -> list[dict[str, object]]:
     """Return the origins of a value, and the numbers that the plan derives from it.
 
-    If a name in the documents stands for several keys, there is an entry for each.
+    If a name in the documents stands for more than one key, each key has an entry.
     """
     settings, plan = load_plan(run, set_words)
     explained = document_name(key)

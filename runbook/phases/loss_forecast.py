@@ -54,7 +54,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
 
 
 def by_published_law(phase: PhasePlan) -> PlannedLoss:
-    """Return the published law's forecast for a training run, or why the law does not apply."""
+    """Return the published law's forecast of the loss, or the reason why the law does not apply."""
     parameters = phase.model.parameters
     tokens = phase.duration.tokens
     if phase.data.mock:
@@ -103,7 +103,7 @@ def _size(parameters: float, tokens: float) -> SizeForecast:
 def show_planned_loss(settings: Settings, plan: Plan) -> View:
     """Return a view of the forecast and of other sizes at the same compute.
 
-    It also explains how a ladder would improve the forecast.
+    The view also explains how a ladder would improve the forecast.
     """
     planned = planned_loss(settings, plan)
     advice = PhaseMessage.LADDER_WOULD_COST.fill(run=settings.run.run)

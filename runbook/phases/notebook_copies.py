@@ -39,7 +39,7 @@ IGNORED = "runs/\n.ipynb_checkpoints/\n"
 def master_folder() -> Path:
     """Return the folder of the shipped notebooks and parameters.
 
-    It is in the installed package, or next to it in a clone.
+    The folder is in the installed package; in a clone, it is next to the package.
     """
     for folder in (PACKAGE / "masters", PACKAGE.parent):
         if (folder / "params" / "models.yaml").is_file() and (folder / "notebooks").is_dir():
@@ -49,7 +49,7 @@ def master_folder() -> Path:
 
 
 def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list[Path]]:
-    """Copy notebooks and parameters into a folder, or into a clone, which already has them.
+    """Copy notebooks and parameters into a folder. A clone already has them.
 
     Return the files written and the files kept.
     """
@@ -148,7 +148,7 @@ def make_copies(
 
 
 def _run_value(file: RunFile, copies: Path, project: Path) -> str:
-    """Return the value of `run` with which a kernel in the copies' folder finds the run file."""
+    """Return the value of `run` that lets a kernel in the copies' folder find the run file."""
     is_in_project = copies.resolve().is_relative_to(project)
     if is_in_project and file.path.parent == project / "params":
         run = file.stem
@@ -227,7 +227,7 @@ def _differing_cells(
 
 
 def _code_by_id(cells: tuple[MasterCell, ...]) -> dict[str, str]:
-    """Return the code of each cell. The parameters cell counts as empty, because it may differ."""
+    """Return the code of each cell, with an empty parameters cell, because that cell may differ."""
     return {cell.id: "" if cell.is_parameters else cell.source.strip() for cell in cells}
 
 

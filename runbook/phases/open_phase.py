@@ -74,15 +74,15 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
     """Return the function that a phase's notebook calls first.
 
-    It shows only the usual summary of the run.
+    The function shows only the usual summary of the run.
     """
     return partial(bind_phase, phase)
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values, including those that the user set for its folder.
+    """Return a run's values. Print those that the user set for its folder.
 
-    Print the latter.
+    Print the values that the user set.
     """
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES

@@ -37,8 +37,8 @@ class PhaseEnd:
 def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
-    A failed verdict is an error. If the gate fails, nothing is marked done or written. With
-    `repeat_because`, the next `runbook run` repeats the phase.
+    A failed verdict is an error. If the gate fails, nothing is written and nothing is marked done.
+    With `repeat_because`, the next `runbook run` repeats the phase.
     """
     end.gate()
     phase = end.step.name

@@ -45,7 +45,7 @@ YOUNGER_KEYS = {
 }
 """Data keys that are newer than some existing runs.
 
-Each has the value that leaves the fingerprints of those runs unchanged.
+Each key has the value that leaves the fingerprints of those runs unchanged.
 """
 
 TOKENIZE = f"{DATA}--tokenize"
@@ -98,12 +98,12 @@ def data_inputs(run: PlannedRun) -> Inputs:
 
 
 def smoke_inputs(run: PlannedRun) -> Inputs:
-    """Return the smoke test's part of the plan, and the tokens."""
+    """Return the smoke test's part of the plan, and the checksums of the token files."""
     return _training_inputs(run, SMOKE)
 
 
 def full_inputs(run: PlannedRun) -> Inputs:
-    """Return the training's part of the plan, and the tokens."""
+    """Return the training's part of the plan, and the checksums of the token files."""
     return _training_inputs(run, FULL)
 
 
@@ -115,7 +115,7 @@ def _training_inputs(run: PlannedRun, training: str) -> Inputs:
 
 
 def analysis_inputs(run: PlannedRun) -> Inputs:
-    """Return the outputs of both training runs."""
+    """Return the checksums of the outputs of both training runs."""
     return {training: output_checksums(run, train_name(training)) for training in (SMOKE, FULL)}
 
 
@@ -242,7 +242,7 @@ def phase_end_work(phase: str) -> StepWork:
 
 
 def work_within(phase: str) -> list[StepWork]:
-    """Return the parts of a phase's work that have done markers of their own."""
+    """Return the parts of a phase's work that have their own done markers."""
     return [work for work in WORKS if work.phase == phase and work not in PHASE_ENDS]
 
 

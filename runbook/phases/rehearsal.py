@@ -1,6 +1,6 @@
-"""Does a dry run of a run's training at full size on this machine.
+"""Dry-runs a run's training at full size on this machine.
 
-It shows what each stage really requires next to the plan.
+The dry run shows what each stage really requires, next to the plan's figures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ SECONDS_A_RANK = 1800
 MOST_RANKS_A_PROCESS = 8
 """Maximum number of ranks per process.
 
-The imports of each process take six seconds of a core. Progress is reported when a process ends.
+The imports of each process keep a core busy for six seconds. Progress is reported when a process
+ends.
 """
 _OWN = {"framework": "runbook", "offload": "false"}
 _ABSENT = {
@@ -126,7 +127,7 @@ class Rehearsal:
 
     @property
     def findings(self) -> list[str]:
-        """The findings that the user should read before requesting the nodes."""
+        """The findings for the user to read before requesting nodes."""
         findings = self.misfits
         for stage in self.stages:
             where = f"stage {stage.stage} (rank {stage.rank})"
@@ -331,7 +332,7 @@ def rehearse_run(
 
 
 def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
-    """Return the counts of a rank's dry run, with the plan for its stage."""
+    """Return the counts of a rank's dry run, together with the plan for its stage."""
     stage = counted["stage"]
     planned = {
         "planned_bytes": plan.memory[phase].least_by_stage[stage],
@@ -363,7 +364,7 @@ def _replayed(
     phase_plan = plan.phases[phase]
     parallel = phase_plan.parallel
     choice = full_choice(settings) if phase == FULL else smoke_choice(settings)
-    # If a stage has several ranks, the first one represents it.
+    # If a stage has more than one rank, the first one represents it.
     first_of_stage = {stage.stage: stage for stage in reversed(stages)}
     if len(first_of_stage) < parallel.pipeline:
         reason = (
@@ -406,7 +407,7 @@ def _seconds_of_a_send(stage: Stage, phase_plan: PhasePlan, model: StepModel) ->
 def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[str, ...]]:
     """Load the run as if it used our own trainer.
 
-    Return the settings, and the changes made for that.
+    Return the settings, and the changes that were needed.
     """
     settings = params.load(run, set_words=set_words)
     training = settings.run.training
@@ -429,7 +430,7 @@ def _own_settings(run: str, set_words: Sequence[str]) -> tuple[Settings, tuple[s
 
 
 def distinct_ranks(spec: PhasePlan) -> list[int]:
-    """Return the first rank of each pipeline stage and, with several replicas, the job's last rank.
+    """Return the first rank of each pipeline stage and, if there are replicas, the job's last rank.
 
     No other rank needs more memory.
     """

@@ -42,8 +42,8 @@ def write_report(folder: Path, *, manifest: bool = False) -> Path:
 def write_checked_report(folder: Path) -> Path:
     """Rewrite the report of a run from its files.
 
-    It names the files that have changed since they were recorded. Call this only between phases:
-    while a phase ends, its own files are newer than the manifest.
+    The report names the files that have changed since they were recorded. Call this only between
+    phases: while a phase ends, its own files are newer than the manifest.
     """
     front_page = read_front_page(folder)._replace(changed=changed_files(folder))
     page = write_front_page(folder, front_page)
@@ -160,7 +160,7 @@ def _outcome(
 def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
     """Return the summary of a run: verdict, loss, samples, plan and results, and the report.
 
-    The verdict covers the requested phases. Earlier results of other phases are in the table too.
+    The verdict covers the requested phases. The table also has earlier results of other phases.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
@@ -196,7 +196,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
-    """Return the verdict of these phases of a run, with their names unless they are all phases."""
+    """Return the verdict of these phases of a run, and their names if they are not all phases."""
     states = [state for state in run.phases if state.phase in phases]
     if len(states) == len(run.phases):
         return run.verdict

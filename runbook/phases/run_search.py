@@ -19,7 +19,7 @@ from runbook.planning.schedule import duration
 class RunSearch:
     """Every layout of a run's training that fits its nodes, best first.
 
-    It also has the best layouts on increasing numbers of nodes.
+    The result also contains the best layouts on increasing numbers of nodes.
     """
 
     run: str

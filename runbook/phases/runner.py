@@ -110,7 +110,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
             say(taken_over)
         for name in remove_leftovers(folder):
             say(f"{name}: half-written by a process that was killed, removed")
-        # If a training run is to be done again, move its files aside.
+        # If training must be repeated, move its files aside.
         if redo and redo not in TRAINING_PHASES:
             refuse_changed_results(PlannedRun(settings, plan, folder), redo)
         if redo:
@@ -231,7 +231,7 @@ def why_not_done(
 ) -> str:
     """Return why a phase has to run.
 
-    Return an empty string if it is done, with unchanged inputs and complete outputs.
+    Return an empty string if the phase is done, with unchanged inputs and complete outputs.
     """
     run = PlannedRun(settings, plan, folder)
     missing = phase_step(run, phase).why_not_done()
@@ -272,7 +272,7 @@ def forget(
 ) -> None:
     """Let a phase run again.
 
-    Remove its markers, and move its outputs and an older run.yaml into the history.
+    Remove the phase's markers, and move its outputs and an older run.yaml into the history.
     """
     refuse_while_a_job_runs(folder, get_scheduler(settings.site))
     changed = run_files.changed_values(folder, settings)
@@ -319,7 +319,7 @@ _ELSEWHERE = frozenset({"checkpoints", "data", "tensorboard", "trackers", "histo
 def remove_leftovers(folder: Path) -> list[str]:
     """Remove temporary files of processes that have ended, and return their names.
 
-    The caller must hold the run.
+    The caller must hold the lock on the run.
     """
     removed = []
     for parent, subfolders, files in os.walk(folder):
@@ -337,7 +337,7 @@ def remove_leftovers(folder: Path) -> list[str]:
 
 
 def _is_abandoned(name: str) -> bool:
-    """Return whether a file is incomplete and the process that was writing it has ended."""
+    """Return whether a file is incomplete and its writer has ended."""
     part = _PART.fullmatch(name)
     if not part:
         return False

@@ -98,7 +98,7 @@ def has_steps(metrics: Path) -> bool:
 def make_forecasts(run: PlannedRun) -> list[Forecast]:
     """Return the forecasts of the training.
 
-    They predict the loss, step time, memory, total time and cost, as far as the plan has them.
+    They predict the loss, step time, memory, total time and cost, if the plan contains these.
     """
     plan = run.plan
     forecasts = []
@@ -137,7 +137,7 @@ def make_forecasts(run: PlannedRun) -> list[Forecast]:
 
 
 def _useful_time_forecast(plan: Plan) -> list[Forecast]:
-    """Return the forecast of the share of useful time, defined as 05-analysis measures it.
+    """Return the forecast of the share of useful time, which 05-analysis measures.
 
     Return an empty list if no failure rate is known.
     """
@@ -185,7 +185,7 @@ def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
 
 
 def _start_allowance(plan: Plan, quantity: str, rates: Rates) -> float:
-    """Return what starts and saves may add, in the unit of the quantity.
+    """Return the allowance for start-ups and saves, in the quantity's unit.
 
     The plan does not include them.
     """
@@ -215,7 +215,7 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    Add the scores to the project's scores, and show those too.
+    Add the scores to the project's scores, and show the project's scores too.
     """
     sealed = read_sealed(run.folder)
     if sealed is None:

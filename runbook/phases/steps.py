@@ -30,7 +30,10 @@ class PhaseStep(Generic[Result]):
         self.takes = takes
         """Selects the arguments of `run` from the phase that is open in the notebook."""
         self.run = run
-        """The function that does the step with these values. Tests call it without a notebook."""
+        """The function that does the step with the selected arguments.
+
+        Tests call it without a notebook.
+        """
         self.work = work
         """The inputs, outputs and done marker. None if the step has no marker and always runs."""
         # The step has the name and docstring of the function, also for `phase.STEP?` in JupyterLab.

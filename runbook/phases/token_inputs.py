@@ -109,7 +109,7 @@ def _groups_of(
     groups = [[path] for path in inputs]
     names = [path.name for path in inputs]
     size = dataset.parts_together
-    # A text may be split into more files than the catalogue lists. This many of its parts form one
+    # A text may be split into more files than the catalogue lists. This many of the files form one
     # listed file.
     if size and len(inputs) != len(dataset.paths):
         groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
@@ -187,7 +187,7 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
     """Link ready-made token files to where the plan expects them in the run's folder.
 
-    Return the files that are then there.
+    Return the linked files.
     """
     for text in settings.texts:
         planned = _linked_prefixes(text, data)
@@ -229,7 +229,7 @@ def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _link(link: Path, file: Path) -> None:
-    """Make `link` point to the file. A regular file of that name is the run's own and stays."""
+    """Make `link` point to the file. A regular file of that name belongs to the run and is kept."""
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.exists() or link.is_symlink():
         link.unlink(missing_ok=True)
@@ -245,9 +245,9 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
-    """Return the present prefix for each planned one.
+    """Return the existing prefix for each planned one.
 
-    The names are equal, or there is only one of each.
+    The two have the same name, or there is only one prefix of each kind.
     """
     by_name = {prefix.name: prefix for prefix in present}
     if all(Path(prefix).name in by_name for prefix in planned):

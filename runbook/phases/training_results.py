@@ -113,7 +113,7 @@ class TrainingResults:
         )
 
     def timeline_figure(self) -> Any:
-        """Draw training, waiting for data, evaluations and saves over time."""
+        """Draw when the run trained, waited for data, evaluated and saved."""
         happened = (self.history, self.validation, self.events)
         return run_figures.timeline_figure(*happened, planned_seconds=self.planned.seconds)
 
@@ -176,7 +176,7 @@ def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
 def _read_history(path: Path, state: tuple[int, int] | None) -> History:
     """Return the steps in a file.
 
-    All sections of a notebook need them, so the file is read again only after a change.
+    All sections of a notebook need them, so the file is read again only if it has changed.
     """
     return read_metrics(path)
 
@@ -184,7 +184,7 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
 
-    Seven digits exceed the accuracy, and make the number equal in every form of the record.
+    Seven digits exceed the accuracy, and the number is then the same in every form of the record.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -197,7 +197,7 @@ def rounded(value: Any) -> Any:
 def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
     """Return the loss curve of each named phase, over all restarts.
 
-    It is drawn with ln(vocabulary) as a line, and described as text.
+    The curve is drawn with ln(vocabulary) as a line, and described as text.
     """
     view = View()
     for phase in phases:
@@ -215,7 +215,7 @@ def loss_view(run: PlannedRun, phases: Sequence[str]) -> View:
 
 @step(takes=lambda opened: (opened.run, opened.phase))
 def show_loss(run: PlannedRun, phase: str) -> View:
-    """Show the loss curve of the open phase over all restarts, and its main numbers as text."""
+    """Show the loss curve of the open phase over all restarts, and describe it as text."""
     return loss_view(run, [phase])
 
 
@@ -389,7 +389,7 @@ def _restarts_text(training: TrainingResults) -> str:
 
 
 EXPLAINED_DIFFERENCE = 0.05
-"""Relative difference from the plan above which a measured number gets an explanation."""
+"""Relative difference from the plan above which a measured number is explained."""
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:

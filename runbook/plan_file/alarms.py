@@ -1,7 +1,7 @@
-"""Alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
+"""Raises alarms on a stream of metrics: spike, divergence, plateau, NaN, drift, slow file system.
 
-Alarms about slow ranks are in `slow_ranks`. Those about memory and disks, which need the
-trainer's own machine, are in `runbook/training/health/memory_and_disk.py`.
+Alarms about slow ranks are in `slow_ranks`. Alarms about memory and disks, which need the trainer's
+own machine, are in `runbook/training/health/memory_and_disk.py`.
 
         watch = MetricWatch()
         for step in steps:                  steps of metrics.jsonl, of the trainer, or of any log
@@ -32,7 +32,7 @@ Show = Callable[[float], str]
 WINDOW = 40
 # Records needed to estimate the noise of a curve
 ENOUGH = 10
-# With fewer records than that, a jump must be at least this share of the loss
+# With fewer records than `ENOUGH`, a jump must be at least this share of the loss
 UNKNOWN_NOISE = 0.40
 JUMP_SPREADS = 10.0
 JUMP_SHARE = 0.05
@@ -49,16 +49,16 @@ In a healthy training run, a batch of two sequences had 1.58 times the loss of a
 the first spike of BigScience's 104B had 1.77 times the loss of the previous record.
 """
 FEW_BEFORE = 5
-"""With fewer earlier records than this, a single record is enough for a spike.
+"""With fewer earlier records than this, a single high record counts as a spike.
 
-With this many or more, a second record is required.
+With at least this many, a second record is required.
 """
-# At this multiple of the usual loss, one record is enough for a spike: no unusual text has such a
-# loss
+# At this multiple of the usual loss, a single record counts as a spike, because no unusual text has
+# such a loss
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient
-norm is large too.
+norm is also large.
 """
 LARGE_NORM_FACTOR = 10.0
 """Multiple of the usual gradient norm that counts as large.
@@ -85,19 +85,20 @@ RISING_PAIRS, STEADY_SHARE, RISE_SPREADS = (
 )
 DRIFT_SHARES = {"grad_norm": 1.0, "seconds_per_sequence": 0.25}
 COMPOUND_FACTOR = 4.0
-"""An exponentially growing gradient norm counts as drift at this multiple of its earlier value.
+"""An exponentially growing gradient norm counts as drift once it reaches this multiple of its
+earlier value.
 """
 COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
 """Number of levels for detecting exponential growth.
 
 Such growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
-Therefore the levels are few and short.
+Therefore only a few short levels are compared.
 """
 LOST_NORMS = 50
 """Number of consecutive skipped steps with a non-finite gradient norm that raises an alarm.
 
-A healthy loss scale needs 33 such steps to fall from 2^32 to 1.
+A healthy loss scale needs 33 skipped steps to fall from 2^32 to 1.
 """
 # Shortest window, and slack of a save, in seconds; least wait as a share of the step; least wait as
 # a multiple of the usual wait
@@ -110,13 +111,13 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class AlarmSettings:
-    """The user's choices about alarms: keys of the run file, listed in plan.json under `log`.
+    """The user's choices about alarms, from keys of the run file; plan.json lists them under `log`.
 
     The trainer and every table or figure about a finished run use the same settings.
     """
 
     alarms_after: int = field(default=0, metadata=OMIT_DEFAULT)
-    """The losses and gradient norms of this many first iterations are not checked."""
+    """The losses and gradient norms of the first iterations, up to this number, are not checked."""
 
     def looks_at(self, iteration: int | None) -> bool:
         """Return whether an iteration's loss and gradient norm are checked."""
@@ -147,7 +148,7 @@ class Alarm:
 def spread_of(values: Sequence[float]) -> float:
     """Return the standard deviation of normal noise with the same median deviation.
 
-    Outliers do not affect it.
+    Outliers do not affect this estimate.
     """
     middle = median(values)
     return 1.4826 * median(abs(value - middle) for value in values)
@@ -194,7 +195,7 @@ def _make(
 
 @dataclass(frozen=True)
 class Rise:
-    """Limits for a rise of the loss over many records; a smaller rise counts as noise."""
+    """Limits for a rise in the loss over many records; a smaller rise counts as noise."""
 
     records: int
     share: float
@@ -212,7 +213,7 @@ def _confirming_records(num_before: int) -> int:
     """Return how many consecutive records are needed for a spike after this many normal ones.
 
     A log with few records, such as one for every thousandth step, is smooth. A single earlier
-    record is not enough to judge by: after a resume the curve begins again, and a batch of two
+    record is not enough, because the curve begins again after a resume, and a batch of two
     sequences may have a loss 60 % above that of a different batch.
     """
     if num_before == 1:
@@ -224,7 +225,7 @@ class RiseWatch:
     """Detects a loss that rises record by record.
 
     Because no single record jumps, the median of the curve rises along with the loss, and no spike
-    is found.
+    is detected.
     """
 
     def __init__(self, metric: str) -> None:
@@ -245,7 +246,7 @@ class RiseWatch:
     def look(self, iteration: int, loss: float) -> Alarm | None:
         """Return a divergence alarm if the loss rises.
 
-        It is raised only once until the loss has recovered.
+        The alarm is not repeated until the loss has recovered.
         """
         self._recent.append((iteration, loss))
         if loss < self._limit:
@@ -256,7 +257,7 @@ class RiseWatch:
             if len(self._recent) < rise.records:
                 return None
             oldest = self._recent[-rise.records][1]
-            # This check spares most records the comparison of all pairs.
+            # For most records, this check avoids the comparison of all pairs.
             if loss > oldest + rise.share * abs(oldest):
                 records = [*self._recent][-rise.records :]
                 alarm = self._judge(records, rise)
@@ -327,7 +328,7 @@ class LossWatch:
         # value
         self._above = inf
         self._inside: list[float] = []  # Records of the jump in progress
-        # The first iteration of that jump, and whether it was reported
+        # The first iteration of the jump in progress, and whether the jump was reported
         self._since, self._is_spike = (
             0,
             False,
@@ -379,9 +380,9 @@ class LossWatch:
         loss: float,
         grad_norm: float,
     ) -> Alarm | None:
-        """Report a loss well above the last ones if the gradient norm is many times the usual norm.
+        """Report a loss well above the previous ones if the gradient norm is unusually large too.
 
-        The jump is reported only once until it is over.
+        Each jump is reported only once.
         """
         last = [*self._last]
         norms = [*self._norms]
@@ -520,11 +521,12 @@ class LossWatch:
 
 
 class GrowthWatch:
-    """Detects steady growth of a number over `levels` levels, each the median of several records.
+    """Detects steady growth of a number over `levels` levels, each the median of many records.
 
-    What a filling cache or a warming machine adds grows more and more slowly, and noise returns to
-    its mean; neither is steady growth. With `widens`, the number of records per level doubles each
-    time, so that the levels cover the whole training run; otherwise they cover the newest records.
+    The effect of a filling cache or a warming machine grows more and more slowly, and noise returns
+    to its mean, so neither is steady growth. With `widens`, the number of records per level doubles
+    each time, so that the levels cover the whole training run; otherwise they cover the newest
+    records.
     """
 
     def __init__(
@@ -755,7 +757,7 @@ class NormWatch:
 
 
 class EvaluationWatch:
-    """Watches the losses on one set of evaluation texts, as a curve of its own."""
+    """Watches the losses on one set of evaluation texts as a separate curve."""
 
     def __init__(self, name: str) -> None:
         self._metric = f"{name}_loss"
@@ -807,8 +809,8 @@ class MetricWatch:
     def remember(self, steps: Iterable[RecentStep]) -> None:
         """Use the losses and gradient norms of earlier jobs as the usual values.
 
-        Alarms about them were already reported by those jobs. Times are not used, because the nodes
-        may have changed.
+        Alarms about these steps were already reported by the earlier jobs. Times are not used,
+        because the nodes may have changed.
         """
         for step in steps:
             for _ in self.look(step):
@@ -822,7 +824,7 @@ class MetricWatch:
         self._compound = CompoundGrowthWatch("grad_norm")
 
     def look(self, step: Any) -> Iterator[Alarm]:
-        """Yield the alarms that this step raises. Any of its numbers may be missing."""
+        """Yield the alarms that this step raises. Any of the step's numbers may be missing."""
         iteration = step.iteration
         loss = step.loss
         if iteration < self._first:
@@ -917,7 +919,10 @@ class MetricWatch:
         loss: float,
         name: str = "validation",
     ) -> Iterator[Alarm]:
-        """Yield the alarms about one evaluation set; none if the log has no iteration numbers."""
+        """Yield the alarms about one evaluation set.
+
+        `iteration` is None if the log has no iteration numbers.
+        """
         if isfinite(loss) and not self._settings.looks_at(iteration):
             return
         if name not in self._evaluations:

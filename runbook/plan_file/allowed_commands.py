@@ -35,8 +35,8 @@ def is_allowed(command: str) -> bool:
 def how_to_allow(command: str) -> str:
     """Return the shell command that allows `command`, for a user who has read it.
 
-    A run file with invisible characters is refused. In a plan that was written by hand, each
-    invisible character is replaced by a question mark here.
+    A run file with invisible characters is refused. A plan that was written by hand may contain
+    invisible characters, so each is replaced by a question mark here.
     """
     lines_to_add = "".join(
         letter if unicodedata.category(letter)[0] != "C" else "?" for letter in command.strip()

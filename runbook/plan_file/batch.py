@@ -1,4 +1,4 @@
-"""The number of sequences in each step, and the ramp by which it grows at first."""
+"""The number of sequences in each step, and the ramp that raises it at first."""
 
 from dataclasses import dataclass, field
 
@@ -36,7 +36,7 @@ class Batch:
 
     @property
     def ramp_is_sound(self) -> bool:
-        """Whether the ramp ends exactly at the global batch; True without a ramp."""
+        """Whether the ramp ends exactly at the global batch, or there is no ramp."""
         ramp = self.ramp
         if not ramp.start:
             return not (ramp.increment or ramp.samples)
@@ -68,7 +68,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps that these samples are enough for."""
+        """Return the number of whole steps for which these samples suffice."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size

@@ -10,7 +10,7 @@ from runbook.plan_file.schema import PhasePlan, PlannedPrecision
 
 
 def deepspeed_config(phase: PhasePlan, *, offload: bool = False) -> dict[str, Any]:
-    """Return the DeepSpeed values of every framework: batch, ZeRO, clipping, precision."""
+    """Return the DeepSpeed values that all frameworks share: batch, ZeRO, clipping, precision."""
     zero: dict[str, Any] = {"stage": phase.parallel.zero_stage}
     if phase.tuning.overlap_gradients:
         zero["overlap_comm"] = True

@@ -1,6 +1,6 @@
 """Rules and messages as data: a code, its values, and the keys to change.
 
-Only this module turns them into text.
+Only this module turns these data into text.
 """
 
 from __future__ import annotations

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from runbook.plan_file.schema import PhasePlan
 
 REPLICAS_CHANGED = "replicas_changed"
-"""Event of a start whose number of data-parallel replicas has changed."""
+"""Event that records a start with a changed number of data-parallel replicas."""
 
 
 def plan_of_attempt(phase: PhasePlan, world_size: int) -> PhasePlan:
     """Return the plan for training on this many ranks.
 
-    If this many ranks form one of the numbers of replicas in `limits.fewer_replicas`, the plan is
-    adapted; otherwise it is returned unchanged.
+    If the ranks form a number of replicas that `limits.fewer_replicas` allows, the plan is adapted;
+    otherwise it is returned unchanged.
     """
     planned = phase.parallel
     ranks_per_replica = planned.world_size // planned.data

@@ -1,4 +1,4 @@
-"""How long ranks wait for a rank before it counts as hung.
+"""Determines how long the other ranks wait for a rank before it counts as hung.
 
 The watchdog and the planner share these limits.
 """
@@ -19,7 +19,7 @@ timeout.
 MEASURED_FACTOR = 3.0
 """Limit of a step, evaluation or save, as a multiple of the longest one measured."""
 MEASURED = 50
-"""Number of recent durations to remember for each kind."""
+"""Number of recent durations to remember for each kind of activity."""
 FIRST_COUNTS_UNTIL = 4
 """Number of measured durations after which the first is dropped.
 

@@ -19,8 +19,8 @@ FREE = (
 )
 """Keys for the length, which a resume may change.
 
-Making a training run longer or shorter does not make it a different one, and its decay changes with
-its length.
+A training run that is made longer or shorter remains the same run, and its decay changes with its
+length.
 """
 _WARMUP = "learning_rate.warmup_samples"
 _DECAY = "learning_rate.decay_samples"
@@ -32,7 +32,7 @@ def fingerprint(phase: PhasePlan) -> str:
     These are the initial weights, data order, steps, rates and number format.
 
     Engine, layout and micro-batch are left out, because they affect only the rounding and may
-    change at a resume. Names, folders, logging, evaluation and sampling are left out too.
+    change at a resume. Names, folders, logging, evaluation and sampling are also left out.
     """
     data = phase.data
     files = {"validation": _names(data.validation), "test": _names(data.test)}
@@ -53,7 +53,7 @@ def fingerprint(phase: PhasePlan) -> str:
 
 
 def recipe(phase: PhasePlan) -> dict[str, Any]:
-    """Return the length, and every value that a resume must not change, as a flat mapping.
+    """Return the training length and every value that a resume must not change, as a flat mapping.
 
     The keys are those of plan.json. The loss scale is left out, because a checkpoint contains it,
     and so are held-out files, because no step learns from them.
@@ -69,7 +69,7 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that make two recipes different training runs, and all others.
+    """Return the differences that make two recipes different training runs, and the other ones.
 
     The text of a difference contains both values.
 
@@ -182,7 +182,7 @@ def _names(sources: tuple[Source, ...]) -> list[list[Any]]:
 def _warmup_follows(saved: Mapping[str, Any], planned: Mapping[str, Any]) -> bool:
     """Return whether the warm-up is the same share of a different decay, apart from rounding.
 
-    If so, it changed only because the length did.
+    If it is, the warm-up has changed only because the length has.
     """
     lengths = (saved.get(_WARMUP), saved.get(_DECAY), planned.get(_WARMUP), planned.get(_DECAY))
     if not all(isinstance(length, int) for length in lengths):

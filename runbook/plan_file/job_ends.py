@@ -12,7 +12,7 @@ from runbook.plan_file.text_enum import StrEnum
 
 
 class JobState(StrEnum):
-    """State of a job. It is UNKNOWN if it cannot be determined, never a guess."""
+    """State of a job. A state that cannot be determined is UNKNOWN and is never guessed."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -43,7 +43,7 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure. If it occurs twice at the same step, it is no coincidence.
+    # Any other failure. If such a failure occurs twice at the same step, this is not a coincidence.
     OTHER = "another failure"
 
 
@@ -54,7 +54,7 @@ MAY_PASS = FROM_OUTSIDE | {EndCause.HUNG}
 """Causes that may not recur after a restart, even if the job completed no step."""
 
 WILL_REPEAT = frozenset(EndCause) - MAY_PASS - {EndCause.OTHER}
-"""Causes that would stop a restart too, until a person changes something."""
+"""Causes that would also stop a restart, until a person changes something."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,8 @@ class JobEnd:
     None if the job left no exit code.
     """
     signal: int | None = None
-    """Number of the signal that ended one of its ranks. None if no rank was ended by a signal, or
-    if the signal is unknown.
+    """Number of the signal that ended one of the job's ranks. None if no rank was ended by a
+    signal, or if the signal is unknown.
     """
     cause: EndCause | None = None
     """Cause of the failure; None if the job did not fail."""

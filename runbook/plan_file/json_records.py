@@ -1,4 +1,4 @@
-"""JSON of frozen dataclasses: written with computed values, and read strictly.
+"""Writes frozen dataclasses as JSON with computed values, and reads them strictly.
 
 The reader reports all problems of a file at once.
 """
@@ -44,7 +44,7 @@ _hints = functools.cache(get_type_hints)
 def append_line(path: Path, record: Mapping[str, object]) -> None:
     """Append a line of JSON in a single write.
 
-    If a killed process left the last line incomplete, end that line first.
+    If a killed process left the last line incomplete, that line is ended first.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab+") as stream:
@@ -105,7 +105,7 @@ def from_json(
     name: str,
     failure: str,
 ) -> Record:
-    """Return a record of this type from JSON.
+    """Return the record of this type that the JSON contains.
 
     Raise `RefusedError` with every unknown key, missing key and value of the wrong type. `name`
     stands for the record in problems that concern the whole record; `failure` is the first line of
@@ -281,7 +281,7 @@ def _plain_value(
     problems: list[str],
 ) -> Any:
     accepted = (int, float) if kind is float else (kind,)
-    # In Python a bool is an int too.
+    # In Python, a bool is also an int.
     is_stray_bool = isinstance(content, bool) and kind is not bool
     if not isinstance(content, accepted) or is_stray_bool:
         problems.append(

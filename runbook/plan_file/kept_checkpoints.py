@@ -1,6 +1,6 @@
 """The number of checkpoints that are on disk at the same time, and the size of a checkpoint.
 
-Those are the newest checkpoints, the ones that are kept permanently, and the one being written.
+On disk are the newest checkpoints, those that are kept permanently, and the one being written.
 """
 
 import math
@@ -57,7 +57,7 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
     """Return the number of saves of a training program that deletes no checkpoint.
 
-    Megatron-LM and Megatron-DeepSpeed are such programs.
+    Megatron-LM and Megatron-DeepSpeed, for example, delete no checkpoint.
 
     >>> all_saves(Checkpoint("checkpoints", interval=100, keep=2), 1500)
     15

@@ -72,7 +72,7 @@ class LearningRate:
     def _wsd_share(self, samples: int) -> float:
         """Return the position of the rate between the minimum (0) and the peak (1).
 
-        The formulas are megatron-core's. They all end at 0.
+        The formulas are megatron-core's. All of them end at 0.
         """
         into_decay = samples - (self.decay_samples - self.wsd_decay_samples)
         if into_decay <= 0:

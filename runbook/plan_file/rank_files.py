@@ -61,7 +61,7 @@ def read_slots(content: bytes) -> list[dict[str, Any]]:
 def remove_leftovers() -> None:
     """Remove the heartbeats that killed jobs left on this machine.
 
-    A live job's files are never that old.
+    The files of a live job are never as old as `LEFTOVER_SECONDS`.
     """
     for path in heartbeat_stem(Path()).parent.glob(f"runbook-{os.getuid()}-*"):
         with contextlib.suppress(OSError):

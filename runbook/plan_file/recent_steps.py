@@ -64,7 +64,7 @@ def recent_steps(steps: Iterable[RecentStep], iteration: int, count: int) -> lis
     """Return the last `count` steps up to and including an iteration, each from its newest record.
 
     Steps that a rollback, or a resume from an older checkpoint, has discarded are no longer part of
-    the training. A step that is skipped in their place says nothing about the loss.
+    the training. A step that was skipped in place of a discarded one has no loss.
 
     >>> steps = [RecentStep(number) for number in (1, 2, 3, 4)]
     >>> steps += [RecentStep(3, segment=1), RecentStep(4, segment=1)]

@@ -1,7 +1,6 @@
 """The result of a dry run for one rank.
 
-The trainer writes the result, the planner computes times from parts of it, and the rest is there to
-be read.
+The trainer writes the result. The planner computes times from parts of it; the rest is only shown.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ class Work:
     once per step.
     """
     chunk: int
-    """Number of the model chunk, if a stage of an interleaved pipeline has several."""
+    """Number of the model chunk, if a stage of an interleaved pipeline has more than one."""
     amounts: dict[str, int]
     """Counts under `MATRIX`, `ATTENTION` (for all pairs of tokens), `MOVED` (bytes, by all kernels
     except attention) and `KERNELS`. Bytes of collectives are under `group:operation:overlapped` if
@@ -85,7 +84,7 @@ class RehearsedRank:
     """Peak memory of a resume in bytes, on device and host together."""
     largest: tuple[Allocation, ...]
     timeline: tuple[tuple[Any, ...], ...]
-    """Memory in use over the course of the step, as pairs of (point in the step, bytes)."""
+    """Memory in use during the step, as pairs of (point in the step, bytes)."""
     microbatches: int
     """Number of micro-batches that were run.
 

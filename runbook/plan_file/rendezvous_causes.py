@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class RendezvousCause(StrEnum):
-    """Causes of a failed rendezvous, in the words that its error shows.
+    """Causes of a failed rendezvous, in the words of the error message.
 
     The trainer shows these words, and a drill looks for them without importing the trainer.
     """

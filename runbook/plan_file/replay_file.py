@@ -25,7 +25,9 @@ Tensor-parallel ranks sum their results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Name of the alarm about a rank that computed one wrong result, but has been correct since."""
+"""Name of the alarm about a rank that computed one wrong result, but has since computed correct
+ones.
+"""
 PERSISTENT = "persistent corruption"
 """Name of the alarm about a rank that repeatedly computes wrong results."""
 
@@ -47,7 +49,7 @@ class ComputedPlace(NamedTuple):
 
     @property
     def metric(self) -> str:
-        """Return the name by which an alarm calls the tensor.
+        """Return the tensor's name in alarms.
 
         >>> ComputedPlace("forward", 3, "mlp.linear_fc1").metric
         'forward of layer 3'
@@ -287,7 +289,7 @@ class Difference:
     layer: int
     block: str
     ranks: tuple[int, ...]
-    """All ranks that differ in this block, including the first."""
+    """All ranks whose results differ in this block, including the first."""
 
 
 def ranks_of_other_samples(first_step: RecordedStep, second_step: RecordedStep) -> tuple[int, ...]:

@@ -1,6 +1,7 @@
 """Checksums of the cached sample order.
 
-They are in `checksums.json`, next to the cached files. The trainer and `verify` read that file.
+The checksums are in `checksums.json`, next to the cached files. The trainer and `verify` read that
+file.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ CHECKSUMS = "checksums.json"
 
 @dataclass(frozen=True)
 class CachedFile:
-    """A file of the cache, as it was built."""
+    """A file of the cache in the state in which it was built."""
 
     bytes: int
     sha256: str

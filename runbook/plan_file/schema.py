@@ -21,7 +21,7 @@ RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""Number of ranks up to which the times of every step are recorded.
+"""Maximum number of ranks with which the times of every step are recorded.
 
 With 1,024 ranks, only every 8th step is recorded.
 """
@@ -84,7 +84,7 @@ class ModelShape:
     def flops_per_sequence(self, *, attended: float = 1.0) -> float:
         """Return the FLOPs of the forward and backward pass over one sequence.
 
-        For a GPT-3 shape these are 72 s l h^2 (1 + s/6h + V/12lh).
+        For a GPT-3 shape, the number of FLOPs is 72 s l h^2 (1 + s/6h + V/12lh).
 
         This is Megatron-LM's formula. `attended` is the share of all token pairs whose attention
         scores are counted. Recomputed activations are not counted.
@@ -127,7 +127,7 @@ class HasShape:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedModel(HasShape):
-    """The network of a phase: its shape, how it is initialized, and its exact parameter count."""
+    """The model that a phase trains: its shape, its initialization, and its exact parameter count."""
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -139,7 +139,7 @@ class PlannedModel(HasShape):
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How the network is divided over the ranks.
+    """How the model is divided over the ranks.
 
     `over` sets the number of replicas for a number of ranks.
     """
@@ -162,7 +162,7 @@ class Layout:
         return self.tensor * self.pipeline * self.context
 
     def over(self, world_size: int) -> "Layout":
-        """Return the layout for this many ranks, with as many replicas as fit, but at least one.
+        """Return the layout for this many ranks, with as many replicas as fit, and at least one.
 
         >>> Layout(tensor=4, pipeline=2).over(64).data, Layout(tensor=4).over(2).data
         (8, 1)
@@ -171,7 +171,7 @@ class Layout:
         return dataclasses.replace(self, data=replicas, world_size=world_size)
 
     def stage_layers(self, layers: int) -> tuple[int, ...]:
-        """Return the number of layers of each stage, or an empty tuple if they do not divide.
+        """Return the layers of each stage, or an empty tuple if they do not divide evenly.
 
         >>> four = Layout(pipeline=4, last_stage_layers=6)
         >>> four.stage_layers(30), four.stage_layers(32)
@@ -217,7 +217,7 @@ class Tuning:
     broadcast_batches: bool = field(default=False, metadata=OMIT_DEFAULT)
 
     def recomputed(self, layers: int) -> float:
-        """Return the share of layers of a stage (or chunk) that are recomputed."""
+        """Return the share of a stage's (or chunk's) layers that is recomputed."""
         if self.recompute_method == "block":
             return min(1.0, self.recompute_num_layers / layers)
         return 1.0
@@ -280,7 +280,7 @@ class Source:
     weight: float
     prefix: str
     text: str = field(default="", metadata=OMIT_DEFAULT)
-    """Name of the text, if it has several files.
+    """Name of the text, if the text has more than one file.
 
     The files share the text's weight in proportion to their tokens, which are counted when the text
     is read.
@@ -322,9 +322,9 @@ class Checkpoint:
     keep_every: int = field(default=0, metadata=OMIT_DEFAULT)
     """Also keep every checkpoint at a multiple of this many iterations; 0 means only the newest."""
     asynchronous: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Write while the training continues, instead of between two steps."""
+    """Write while training continues, instead of between two steps."""
     resume_changed: bool = field(default=False, metadata=OMIT_DEFAULT)
-    """Allow a resume from a checkpoint that was trained with values other than these."""
+    """Allow a resume from a checkpoint that was trained with different values."""
     saves: bool = field(default=True, metadata=OMIT_DEFAULT)
     """Whether anything is saved; False only for frameworks other than our own trainer."""
     near_interval: int = field(default=0, metadata=OMIT_DEFAULT)
@@ -402,7 +402,7 @@ class Limits:
     means never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Smaller numbers of data-parallel replicas, in descending order, with which the training may
+    """Smaller numbers of data-parallel replicas, in descending order, with which training may
     continue if nodes are lost.
     """
 

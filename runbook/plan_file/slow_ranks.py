@@ -1,8 +1,8 @@
 """Alarms about ranks that take longer to compute than the other ranks of their pipeline stage.
 
 There are two thresholds for two purposes. During training, an alarm may exclude a node, so a rank
-must take `SLOW_RANK_FACTOR` times as long as its stage, in several windows in a row. After the run,
-`runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
+must take `SLOW_RANK_FACTOR` times as long as its stage in `SLOW_WINDOWS` consecutive windows. After
+the run, `runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
 `SLOWER_SHARE` above that of the other ranks is not noise, and the node should be checked.
 """
 
@@ -15,7 +15,8 @@ from runbook.plan_file.alarms import Alarm
 SLOW_RANK_FACTOR = 1.5
 """A rank is slow if its computation takes this many times the median of its stage."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run is marked if its median time exceeds that of the others by this share.
+"""A rank of a finished run is marked if its median time exceeds that of the other ranks by this
+share.
 """
 SLOW_WINDOWS = 3
 """Number of consecutive slow windows after which a rank is reported."""
@@ -87,11 +88,11 @@ class StragglerDetector:
         first_rank: int,
         iteration: int,
     ) -> Iterator[Alarm]:
-        """Report the ranks of a stage whose step times were slow for this many windows."""
+        """Report the ranks of a stage that were slow in `SLOW_WINDOWS` windows in a row."""
         size = len(stage)
         ordered = sorted(stage)
-        # An upper bound of the others' median, which makes the exact median unnecessary for most
-        # ranks
+        # A lower bound for the median of the other ranks, which makes the exact median unnecessary
+        # for most ranks
         lower_median = ordered[(size - 2) // 2]
         for rank, seconds in enumerate(stage, first_rank):
             if seconds <= SLOW_RANK_FACTOR * lower_median:

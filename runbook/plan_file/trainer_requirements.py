@@ -80,7 +80,7 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
 }
 """Keys by the range of their values.
 
-Other fields declare their ranges themselves, with `ranges.within`.
+Fields that are not listed declare their ranges themselves, with `ranges.within`.
 """
 
 

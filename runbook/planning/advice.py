@@ -1,7 +1,7 @@
 """Warnings about unusual saves, warm-up, learning rate or jobs in a plan that breaks no rule.
 
-They are only warnings, because the choice may be intended. Each warning names the rule, its source,
-and the remedy.
+They are only warnings, because such a setting may be intended. Each warning names the rule, its
+source, and the remedy.
 """
 
 import math
@@ -36,20 +36,21 @@ Source: Brown et al. 2020, arXiv:2005.14165, table 2.1.
 HIGH_RATE_FACTOR = 3.0
 """A learning rate above this multiple of GPT-3's causes a warning.
 
-Llama 3 8B used 2.6 times that rate (3e-4, arXiv:2407.21783), which raises no warning.
+Llama 3 8B was trained at 2.6 times GPT-3's rate (3e-4, arXiv:2407.21783), which causes no warning.
 """
 SMALL_MODEL = 1e9
 """Number of parameters below which the learning rate is not checked, because small models tolerate
 many times GPT-3's rate.
 """
 FEWEST_WARMUP_STEPS = 100
-"""Fewest warm-up steps without a warning. GPT-3 warmed up over 375 M tokens, 0.1 % of its training.
+"""Smallest number of warm-up steps that causes no warning. GPT-3 warmed up over 375 M tokens, 0.1 %
+of its training.
 
-Megatron-LM's examples use 0.1 to 1 %.
+Megatron-LM's examples warm up over 0.1 to 1 % of the training.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Share of the step time that saves or evaluations may use without a warning.
+"""Largest share of the step time for saves or for evaluations that causes no warning.
 
 Llama 3 and BLOOM report less than 5 % for all overhead.
 """
@@ -59,15 +60,15 @@ FEWEST_STEPS_TO_EVALUATE = 1_000
 A shorter run only tests the speed or the setup, and its evaluations cost little.
 """
 MOST_JOBS = 30
-"""Maximum number of consecutive jobs without a warning. Each job has to wait in the queue and start
-up.
+"""Largest number of consecutive jobs that causes no warning. Each job has to wait in the queue and
+start up.
 
 BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
 """
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
-"""A shorter interval between saves is accepted only if Daly's interval is shorter too.
+"""A shorter interval between saves is accepted only if Daly's interval is also shorter.
 
-With this interval, a failure costs at most five minutes of a training that takes at least a day.
+With this interval, a failure costs at most five minutes of a training run that takes at least a day.
 """
 
 
@@ -179,7 +180,7 @@ def _warm_up(choice: Choice) -> Iterator[Check]:
 def gpt3_learning_rate(parameters: float) -> float:
     """Return GPT-3's peak learning rate for a model of this size.
 
-    It is interpolated linearly on logarithmic axes between the two nearest models.
+    The rate is interpolated linearly on logarithmic axes between the two nearest models.
 
     >>> [float(f"{gpt3_learning_rate(size):.2g}") for size in (125e6, 8e9, 175e9, 1e12)]
     [0.0006, 0.00011, 6e-05, 6e-05]

@@ -1,6 +1,6 @@
 """One class that describes both the smoke test and the full training of a run.
 
-It contains the requested values, and the layout and batch that follow from them.
+A choice contains the requested values, and the layout and batch that follow from them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NOT_IN_SMOKE = (
 class Machine:
     """Facts about the local machine.
 
-    Planning reads nothing from the machine, so its caller collects them.
+    Planning itself reads nothing from the machine, so the caller collects these facts.
     """
 
     cores: int
@@ -47,7 +47,8 @@ class Machine:
     memory_bytes: int = 0
     """Bytes of main memory; 0 if unknown."""
     core_flops: float = 0.0
-    """FLOP/s of one core in a matrix product with the run's precision; 0 if not measured."""
+    """FLOP/s that one core reaches in a matrix product in the run's precision; 0 if not measured.
+    """
 
 
 SMOKE_KEYS = Keys(
@@ -64,7 +65,7 @@ SMOKE_KEYS = Keys(
 class Choice:
     """The requested values of one training phase, and the layout that follows from them.
 
-    It is valid only if `check_layout` passes.
+    A choice is valid only if `check_layout` passes.
     """
 
     phase: str
@@ -91,7 +92,7 @@ class Choice:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes whose devices the layout uses completely."""
+        """Return the number of nodes that the layout fills."""
         return self.layout.world_size // self.devices_per_node
 
     def on_nodes(self, nodes: int) -> Choice:
@@ -106,15 +107,15 @@ class Choice:
     def node_multiple(self) -> int:
         """Return the smallest number of nodes that can hold complete replicas of the model.
 
-        The number of nodes must be a multiple of this. A model split 8 x 16 on nodes of 8 devices
-        needs 16, 32, 48 ... nodes.
+        The number of nodes must be a multiple of this. For example, a model that is split 8 x 16
+        over nodes of 8 devices needs 16, 32, 48 ... nodes.
         """
         devices = math.lcm(self.layout.ranks_per_replica, self.devices_per_node)
         return devices // self.devices_per_node
 
     @cached_property
     def stage_layers(self) -> tuple[int, ...]:
-        """Return the number of layers of each stage.
+        """Return the number of layers in each stage.
 
         If the layers do not divide evenly, the numbers are rounded down.
         """
@@ -124,10 +125,10 @@ class Choice:
 
     @cached_property
     def tuning(self) -> Tuning:
-        """Return the options for how a step is computed.
+        """Return the options that determine how a step is computed.
 
-        A smoke test has a different number of layers, which may not divide into the training's
-        groups.
+        The number of layers of a smoke test may not be a multiple of the full training's
+        `recompute_num_layers`, so a smoke test uses 1.
         """
         training = self.training
         tuning = Tuning(
@@ -150,7 +151,7 @@ class Choice:
 
     @property
     def recomputed(self) -> float:
-        """Return the share of a stage's layers that full recomputation computes again."""
+        """Return the share of a stage's layers that are recomputed in full recomputation."""
         return self.tuning.recomputed(
             max(1, max(self.stage_layers) // self.layout.virtual_pipeline)
         )
@@ -173,7 +174,7 @@ class Choice:
 
     @property
     def has_half_sums(self) -> bool:
-        """Return whether gradients are summed and reduced in bf16 instead of Megatron-LM's fp32."""
+        """Return whether Megatron-LM sums and reduces gradients in bf16 instead of fp32."""
         training = self.training
         is_asked_for = training.reduce_in_bf16 and training.precision == "bf16"
         return is_asked_for and self.program == "megatron-lm"
@@ -182,27 +183,27 @@ class Choice:
     def hides_sends(self) -> bool:
         """Return whether stages send while they compute.
 
-        If that is up to the framework, the step model assumes that they do not.
+        If the run leaves this to the framework, the step model assumes that stages do not.
         """
         return self.layout.virtual_pipeline > 1 and self.tuning.overlap_pipeline == "always"
 
     @cached_property
     def num_microbatches(self) -> int:
-        """Return the number of micro-batches of each replica in a step."""
+        """Return the number of micro-batches that each replica processes in a step."""
         return max(1, self.global_batch // (self.micro_batch * self.layout.data))
 
     @property
     def bubble(self) -> float:
-        """Return a step's idle time relative to its work.
+        """Return the pipeline bubble: the idle time of a step relative to its work.
 
-        (p - 1) / (micro-batches x chunks a stage)
+        The bubble is (p - 1) / (micro-batches x chunks per stage).
         """
         layout = self.layout
         return (layout.pipeline - 1) / (self.num_microbatches * layout.virtual_pipeline)
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Return the model at this sequence length, its vocabulary padded for this tensor size."""
+        """Return the model's shape, with this phase's sequence length and padded vocabulary."""
         length = self.sequence_length
         return shape_of(
             self.model,
@@ -229,13 +230,13 @@ class Choice:
         return self.program in DEEPSPEED
 
     def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
-        """Yield rule results of the trainer as checks of this phase."""
+        """Yield the results of the trainer's rules as checks of this phase."""
         for result in results:
             yield check_of(result, self.phase)
 
 
 def full_choice(settings: Settings) -> Choice:
-    """Return the full training."""
+    """Return the choice for the full training."""
     run = settings.run
     job = settings.job(FULL)
     site = settings.site
@@ -272,13 +273,13 @@ def _layout(parallel: Parallel) -> Layout:
 
 
 def smoke_choice(settings: Settings) -> Choice:
-    """Return the smoke test.
+    """Return the choice for the smoke test.
 
     The smoke test has no interleaving and no context parallelism, uses the run's ZeRO stage, and
     has its own tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica,
     or one per stage if there are more stages. The peak learning rate is the same as in the full
-    training; it is reached early and then hardly decays. If the full training evaluates, the smoke
-    test does so at its end.
+    training; it is reached early and then hardly decays. If the full training has evaluations, the
+    smoke test has one, after its last step.
     """
     run = settings.run
     smoke = settings.run.training.smoke

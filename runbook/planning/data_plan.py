@@ -99,7 +99,7 @@ class DataPlan(PlannedFiles):
 def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
     """Return the files of a text, each with an equal share of its weight.
 
-    If there is only one file, the text's name is left out.
+    If the text has only one file, the text's name is left out.
     """
     shared_text = text if len(prefixes) > 1 else ""
     return tuple(Source(weight / len(prefixes), prefix, shared_text) for prefix in prefixes)
@@ -174,9 +174,9 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 def _token_folder(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's token files.
 
-    If the site has a folder for data, each dataset has its own folder in it. If the names of token
-    files in data.folder are known, the files are read there; otherwise through links in the run's
-    folder.
+    If the site has a folder for data, each dataset has its own folder in it. Token files in
+    data.folder are read there if their names are known; otherwise, they are read through links in
+    the run's folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -466,7 +466,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
 def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
     """Check that the merges file is not the vocabulary file.
 
-    A script in one of the documents mixes them up.
+    A script in one of the documents mixes up the two files.
     """
     same = PurePosixPath(vocabulary) == PurePosixPath(merges)
     mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name
@@ -586,11 +586,11 @@ SPARE_TOKENS = 1024
 
 
 def check_vocabulary(settings: Settings, size: int, where: str) -> list[Check]:
-    """Check that the model and the smoke model have a row for each token id below `size`.
+    """Check that the model and the smoke-test model have a row for each token id below `size`.
 
-    They should not have far more rows either: an unused row is never trained, but costs memory and
-    FLOPs and raises the first loss. `where` names the tokenizer or the token files that have this
-    vocabulary size.
+    The models should not have far more rows either: an unused row is never trained, but costs
+    memory and FLOPs and raises the first loss. `where` names the tokenizer or the token files that
+    have this vocabulary size.
     """
     models = {
         f"model {settings.run.model}": settings.model.vocabulary,

@@ -63,7 +63,7 @@ class FewerNodes:
 
     @property
     def reason(self) -> str:
-        """Return the end of a sentence that names the rule which the largest candidate breaks.
+        """Return a clause that names the rule which the largest candidate breaks.
 
         Return an empty string if there is no candidate.
         """

@@ -211,7 +211,7 @@ def _head_size(choice: Choice) -> Check:
 
 
 def _zero_stage(choice: Choice) -> Iterator[RuleResult]:
-    """Check that a device has room for the complete weights with which ZeRO 3 starts."""
+    """Check that a device has room for the complete weights that ZeRO 3 starts with."""
     layout = choice.layout
     memory = memory_of(choice.site)
     if choice.program != "deepspeed" or layout.zero_stage != 3 or not memory:

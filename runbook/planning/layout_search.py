@@ -28,7 +28,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never stores.
 
-With fused attention, `selective` is therefore the same as `none`, and is not tried.
+So with fused attention, `selective` is the same as `none`, and is not tried.
 """
 MOST_CHUNKS = 8
 
@@ -40,7 +40,7 @@ class SearchSpace:
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
-    """ZeRO stages to try. Those above 1 are tried only with DeepSpeed.
+    """ZeRO stages to try. Stages above 1 are tried only with DeepSpeed.
 
     With one replica and one context-parallel rank, nothing is sharded, so only the first stage is
     tried.
@@ -54,7 +54,7 @@ EVERYTHING = SearchSpace()
 
 @dataclass(frozen=True)
 class RankedLayout:
-    """A layout that satisfies the rules and fits into memory, with the cost of training."""
+    """A layout that satisfies the rules and fits into memory, and the cost of training with it."""
 
     choice: Choice
     """The training run with this layout, and with the micro-batch and recomputation that were
@@ -234,8 +234,8 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * layout.context
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
-        # ZeRO shards states over replicas and context-parallel ranks. If there is only one, all
-        # ZeRO stages are the same.
+        # ZeRO shards states over replicas and context-parallel ranks. If there is only one such
+        # rank, all ZeRO stages are the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(
@@ -373,7 +373,7 @@ class Alternative:
     """
 
     change: str
-    """Arguments for --set, or a name."""
+    """The values for --set that select this variant, or a name for it."""
     devices: int
     memory_bytes: int | None
     memory_limit_bytes: int
@@ -388,7 +388,7 @@ class Alternative:
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """Return the plan, and a variant for each change of a single value that is usually considered.
+    """Return the planned training, and a variant for each usual change of a single value.
 
     All variants have the same text and global batch.
     """
@@ -398,7 +398,10 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change with its --set values. The best layout of `plan --search` comes last."""
+    """Yield each change as its --set values and its choice.
+
+    The best layout of `plan --search` comes last.
+    """
     for key, values in _changed_sizes(choice).items():
         for value in values:
             yield f"{key}={value}", _with_size(choice, key, value)
@@ -496,7 +499,7 @@ def _alternative(
 def what_if_table(alternatives: Sequence[Alternative], currency: str = "") -> Table:
     """Return a row for each change.
 
-    A change that breaks a rule becomes a note with the rule.
+    A change that breaks a rule becomes a note that names the rule.
     """
     planned_seconds = alternatives[0].seconds if alternatives else None
     rows = []

@@ -74,7 +74,10 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """A model in the catalogue, with the values for training it. A size of 0 means the default."""
+    """A model in the catalogue, and the values with which it is trained.
+
+    A size of 0 means the default.
+    """
 
     shape: ModelShape = field(metadata=FLAT)
     name: str
@@ -328,7 +331,7 @@ def _flops(choice: Choice) -> PhaseFlops:
 
 
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
-    """Return the trainer's input. Relative paths start at the folder of plan.json."""
+    """Return the trainer's input. Relative paths are relative to the folder of plan.json."""
     training = choice.training
     length = duration(choice)
     phase = PhasePlan(

@@ -18,7 +18,7 @@ DEFAULT_SHARE = 0.5
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
     """Return the bytes of all copies on a node: weights, master weights and moments of each rank.
 
-    With several nodes, each also keeps the same amount for its partner.
+    If there are multiple nodes, each also keeps the same amount for its partner.
     """
     largest = max(stage.weights + stage.optimizer for stage in stages)
     holders = 2 if choice.nodes > 1 else 1
@@ -28,7 +28,7 @@ def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
 def check_near_copies(
     choice: Choice, stages: Sequence[StageMemory], node_memory: int
 ) -> Iterator[Check]:
-    """Check that a node has enough memory for the copies. 0 means that its memory is unknown."""
+    """Check that a node has enough memory for the copies. A memory of 0 means unknown."""
     interval = choice.training.near_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return

@@ -1,6 +1,6 @@
-"""Network settings with which other users' jobs hung.
+"""Network settings that made other users' jobs hang.
 
-Each rule applies to all sites with a certain fabric, and has a source.
+Each rule applies to all sites with one kind of fabric, and has a source.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ NOT_SET = ""
 
 @dataclass(frozen=True)
 class NetworkRule:
-    """Values of an environment variable with which jobs hung on a fabric."""
+    """Values of an environment variable that made jobs hang on a fabric."""
 
     variable: str
     fabric: str
     """Name of the fabric's libfabric provider, as in a site's hardware.fabric."""
     hangs_with: frozenset[str]
-    """Values with which jobs hung.
+    """Values that made jobs hang.
 
     `NOT_SET` is included if jobs also hang while the variable is unset.
     """
@@ -62,8 +62,9 @@ RULES = (
 def check_network(settings: Settings) -> list[Check]:
     """Compare the environment of a run's jobs with the rules for its site's fabric.
 
-    There is no check if the fabric is unknown or has no rule. A setting that hung elsewhere is only
-    a warning, because it depends on the versions of libfabric and RCCL in the image.
+    There is no check if the fabric is unknown or has no rule. A setting with which jobs hung
+    elsewhere only causes a warning, because its effect depends on the versions of libfabric and
+    RCCL in the image.
     """
     variables: dict[str, str | None] = {}
     for group in switched_on(settings).values():

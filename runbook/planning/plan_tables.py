@@ -68,7 +68,7 @@ _MEMORY_PARTS = {
 
 
 def parameters_of(part: str) -> str:
-    """Return the name of the table row for the parameters of a part of the model."""
+    """Return the name of the table row that shows the parameters of a part of the model."""
     return f"parameters: {part}"
 
 
@@ -182,7 +182,7 @@ def _rules(plan: Plan) -> tuple[str, str]:
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     """Return the time of the smoke test, and the time of its steps alone.
 
-    The first time includes starting the processes, which takes most of it.
+    The former includes the time to start the processes, which is most of it.
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
@@ -661,7 +661,7 @@ def duration_sum(phase: PhasePlan) -> str:
 
 
 def decimal_bytes(count: float) -> str:
-    """Return bytes in the decimal units with which disks are sold.
+    """Return bytes in decimal units, in which the sizes of disks are stated.
 
     >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
     ('7.08 TB', '4 MB', '12 B')
@@ -673,7 +673,7 @@ def decimal_bytes(count: float) -> str:
 
 
 def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: str) -> Table:
-    """Return a table of these rows for the smoke test and the training."""
+    """Return a table with these rows for the smoke test and for the training."""
     return Table(_side_by_side({"smoke test": rows(SMOKE), "training": rows(FULL)}), title, notes)
 
 

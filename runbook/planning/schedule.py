@@ -46,7 +46,7 @@ def duration(choice: Choice) -> Duration:
 
 
 def learning_rate(choice: Choice, length: Duration) -> LearningRate:
-    """Return the schedule in samples, whatever units the run file uses."""
+    """Return the learning-rate schedule in samples, whatever unit the run file uses."""
     training = choice.training
     batch = batch_of(choice)
     decay = batch.samples_after(training.decay_iterations) or training.decay_samples
@@ -97,7 +97,7 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 
 def _ignored_keys(choice: Choice) -> Iterator[Check]:
-    """Yield a warning if a key of our own trainer is set but another framework trains."""
+    """Yield a warning if a key of our own trainer is set but a different framework is used."""
     training = choice.training
     ignored = []
     for key, info in Training.model_fields.items():
@@ -118,7 +118,7 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 MOST_REPLAYED = 0.05
 """Share of the computation that replay may use without a warning.
 
-This value is a choice, not a measurement.
+This value is our choice, not a measurement.
 """
 
 

@@ -54,7 +54,7 @@ def _queue(
             remedy,
         )
 
-    # A job that names several partitions may start in any of them, so only the best fit is
+    # A job that names multiple partitions may start in any of them, so only the best fit is
     # compared.
     limits = [queues[partition] for partition in partitions]
     limit = min(limits, key=lambda limit: len(_exceeded_keys(job, limit)))
@@ -101,7 +101,7 @@ def _accepted(limit: QueueLimit) -> str:
 
 
 def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
-    """Return the keys of the job whose values a queue does not accept."""
+    """Return the job's keys whose values a queue does not accept."""
     exceeded = []
     too_few = job.nodes < limit.min_nodes
     too_many = limit.max_nodes and job.nodes > limit.max_nodes
@@ -114,7 +114,7 @@ def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
 
 TEBIBYTE = 2**40
 LEAST_WRITE_TIME = "least time to write"
-"""Column of the table of storage tiers."""
+"""Column of the table of storage tiers: the least time in which a checkpoint can be written."""
 STATED_WRITE_TIME = "the document says"
 """Column of the same table: the time that the site's document states, and how it differs from ours.
 """

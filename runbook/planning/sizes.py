@@ -22,7 +22,7 @@ def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int
     """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
 
     With `own`, round up to a multiple of 128 that `tensor` divides, so that the model is the same
-    for all usual tensor sizes. Padded rows take part in the loss, so with Megatron's rule the loss
+    for all usual tensor sizes. Padded rows contribute to the loss, so with Megatron's rule the loss
     depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
@@ -43,7 +43,8 @@ def shape_of(
 ) -> ModelShape:
     """Return the catalogue's model, split over `tensor` ranks, with sequences of this length.
 
-    A length of 0 means the model's own. With `own`, the vocabulary is padded as in our own trainer.
+    A length of 0 means the model's own sequence length. With `own`, the vocabulary is padded as in
+    our own trainer.
     """
     length = sequence_length or model.sequence_length
     return replace(
@@ -125,7 +126,7 @@ def on_rank(
     stage: int,
     layers: int = 0,
 ) -> Parameters:
-    """Return the parameters on one rank of a pipeline stage.
+    """Return the number of parameters, by part, on one rank of a pipeline stage.
 
     `layers` is the number of layers in the stage, because stages may differ. Norms, position
     embeddings and the biases after each block's second matrix exist on every tensor rank. Tied

@@ -68,15 +68,14 @@ class FaultCosts:
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes, in descending order, on which the run file lets the training
-    continue.
+    """Smaller numbers of nodes, in descending order, on which the run file lets training continue.
     """
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
     """Return the cost of failures in this training run.
 
-    Return None if its speed or the rate of failures is unknown.
+    Return None if the speed of the training or the rate of failures is unknown.
     """
     phase = plan.phases[FULL]
     speed = plan.time[FULL]
@@ -172,7 +171,7 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
     """Return the seconds until a failure of each kind is noticed.
 
-    For hangs, they are the watchdog's own limits.
+    For hangs, the value is the watchdog's limit for a step.
     """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
@@ -192,8 +191,8 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 def useful_time(plan: Plan) -> UsefulTime | None:
     """Return the expected share of useful time, or None if it is unknown.
 
-    It is also None for a training run that is shorter than its own start, because the share would
-    mostly reflect the assumed start.
+    The share is also None for a training run that is shorter than its start-up, because it would
+    mostly reflect the assumed start-up time.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:

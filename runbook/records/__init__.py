@@ -1,6 +1,7 @@
-"""Executed notebooks as records with checksums, and the pages made from them.
+"""Stores executed notebooks as records with checksums, and makes pages from these records.
 
 Nothing is imported here, so that papermill starts as fast with our engine as without it. In the
-kernel, `session` collects results and checks and writes the `phase_record`. Outside it, `engine`
-executes and files notebooks, `pages` makes the reports, and `manifest` detects later edits.
+kernel, `session` collects results and checks and writes the `phase_record`. Outside the kernel,
+`engine` executes and files notebooks, `pages` makes the reports, and `manifest` detects later
+edits.
 """

@@ -1,6 +1,6 @@
-"""The logbook of a run: logbook.md and the entries of the report, made from events.jsonl.
+"""Makes the logbook of a run from events.jsonl: logbook.md, and the entries in the report.
 
-events.jsonl is append-only. A user's note is an event too. The text for each kind of event is in
+events.jsonl is append-only, and users' notes are events too. The text for each kind of event is in
 pages/templates/logbook.j2.
 """
 
@@ -38,7 +38,7 @@ LONGEST_NOTE = 10_000
 class LogbookEntry(NamedTuple):
     """One event of the run.
 
-    `loss_around` is the iteration around which the loss shows its effect, or 0 if there is none.
+    `loss_around` is an iteration around which the event may have affected the loss, or 0.
     """
 
     moment: str
@@ -47,15 +47,16 @@ class LogbookEntry(NamedTuple):
 
 
 def make_entry(event: Mapping[str, Any]) -> LogbookEntry:
-    """Return an event as readable text. Show an event that a different version wrote key by key.
+    """Return an event as readable text, or as keys and values if a different version wrote it.
 
-    Secrets are masked, because messages of other programs may contain them.
+    Secrets are masked, because messages from other programs may contain some.
     """
     event = mask_value(dict(event))
     module: Any = environment().get_template("logbook.j2").module
     try:
         text = module.words(event)
-    # The event is of another version, or was edited: it has a text instead of a number.
+    # The event has text where a number is expected, because another version wrote it or it was
+    # edited.
     except (UndefinedError, TypeError, ValueError, ArithmeticError):
         facts = {}
         for key, value in event.items():
@@ -82,7 +83,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
-    """Return the seconds since 1970, or 0 if the event's time is missing or impossible."""
+    """Return the event's time in seconds since 1970, or 0 if the time is missing or impossible."""
     moment = event.get("time", 0)
     is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
     return moment if is_number and 0 <= moment < LAST_MOMENT else 0
@@ -105,9 +106,10 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append a user's note to the events, and return the note as written.
+    """Append a user's note to the events, and return the note with secrets masked.
 
-    Several processes may append at once. Anything that looks like a secret is masked first.
+    More than one process may append at a time. Anything in the note that looks like a secret is
+    masked first.
     """
     written = visible(" ".join(text.split()))
     text = mask(written)
@@ -127,7 +129,7 @@ def add_note(run_folder: Path, text: str) -> str:
         before = read_manifest(run_folder).get(EVENTS)
         is_whole = before is None or begins_as(path, before)
         append_line(path, event)
-        # Without this check, an edit made since then would be recorded as correct.
+        # Without this check, an edit made since the last record would be recorded as correct.
         if is_whole:
             note_files(run_folder, [path])
         write_logbook(run_folder)

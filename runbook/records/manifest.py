@@ -1,9 +1,9 @@
-"""manifest.json: the size and sha256 of every file of a run.
+"""Reads, writes and checks manifest.json, which has the size and sha256 of every file of a run.
 
-Earlier records are kept in records/history. A recorded entry changes only in three cases. The
-program that writes the file records it again. The phase that writes the file (`writer_of`) ends
-again. Or jobs append to the file, which still begins with the recorded content, before its phase is
-done (`may_grow`). No later phase or report can therefore hide an edit from `verify`.
+Earlier records are kept in records/history. A recorded entry changes in only three cases: the
+program that writes the file records it again; the phase that writes the file (`writer_of`) ends
+again; or jobs append to the file before its phase is done (`may_grow`), and the file still begins
+with the recorded content. No later phase or report can therefore hide an edit from `verify`.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ LEFT_OUT_FILES = (
 )
 """Files that may legitimately change, or that are not results."""
 LEFT_OUT_FOLDERS = ("cache", "trackers", "__pycache__", ".ipynb_checkpoints", "*.part", "redacted")
-"""Folders whose content a run can recreate."""
+"""Folders whose contents a run can recreate."""
 
 _LINES = ("metrics", "rank_times", "validation", "samples")
 WRITTEN_BY = {
@@ -71,9 +71,9 @@ WRITTEN_BY = {
     ANALYSIS: ("results.csv", "variants.csv"),
     EVALUATION: ("evaluation/*",),
 }
-"""Files of each phase outside its jobs and steps.
+"""Files that each phase writes outside the folders of its jobs and steps.
 
-They are recorded again only when that phase ends.
+These files are recorded again only when their phase ends.
 """
 GROWING = (
     "events.jsonl",
@@ -87,14 +87,14 @@ GROWING = (
 
 @dataclass(frozen=True)
 class Entry:
-    """A file's size, checksum and time when it was recorded."""
+    """The size, checksum and modification time that a file had when it was recorded."""
 
     bytes: int
     sha256: str
     modified: int = 0
-    """Time of the last change, in nanoseconds.
+    """Time of the file's last change, in nanoseconds.
 
-    It lets a later manifest skip reading an unchanged file.
+    An unchanged time lets a later manifest skip reading the file.
     """
 
 
@@ -119,9 +119,9 @@ def covered(run_folder: Path) -> list[str]:
 
 
 def _refuse_folder(error: OSError) -> None:
-    """Raise an error if a folder cannot be listed, so that it does not count as empty.
+    """Raise an error if a folder cannot be listed, so that the folder does not count as empty.
 
-    Ignore a folder that has vanished, because a newer one has replaced it.
+    A folder that has vanished is ignored, because a newer folder has replaced it.
     """
     if not isinstance(error, FileNotFoundError):
         raise RecordError(
@@ -130,9 +130,9 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def writer_of(name: str) -> str:
-    """Return the phase that writes a file of the run's folder.
+    """Return the phase that writes a file in the run's folder.
 
-    Return an empty string if several phases write it.
+    Return an empty string if more than one phase writes the file.
 
     >>> writer_of("metrics.jsonl"), writer_of("jobs/04-training-2/out")
     ('04-training', '04-training')
@@ -149,9 +149,9 @@ def writer_of(name: str) -> str:
 
 
 def may_grow(name: str, done: Set[str]) -> bool:
-    """Return whether a job may still append to a file.
+    """Return whether jobs may still append to a file.
 
-    It may as long as a phase that writes the file is not done.
+    Jobs may append until every phase that writes the file is done.
     """
     if not _matches(name, GROWING):
         return False
@@ -167,7 +167,7 @@ def begins_as(path: Path, entry: Entry) -> bool:
 
 
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
-    """Record new files, files that have grown, and the files of `phase` as they are at its end.
+    """Record new files, files that have grown, and the current files of `phase`, which has ended.
 
     `written` lists the records that were just written. A job's folder is closed once its exit code
     is recorded.
@@ -191,7 +191,7 @@ def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = 
     for name in recorded.keys() - set(present):
         is_job_file = name.startswith("jobs/")
         if _is_written_by(name, phase) and not is_job_file and not _matches(name, GROWING):
-            # An older checkpoint was deleted to free space, or a step is about to be repeated.
+            # An old checkpoint was deleted to free space, or a step is about to be repeated.
             del entries[name]
 
     _write(run_folder, entries)
@@ -203,7 +203,7 @@ def _grown_entry(
     entry: Entry,
     done: Set[str],
 ) -> Entry:
-    """Return the new entry of a file to which jobs append.
+    """Return the new entry for a file to which jobs append.
 
     The entry changes only if the file still begins with the recorded content.
     """
@@ -220,15 +220,15 @@ def _is_written_by(name: str, phase: str) -> bool:
 
 
 def _ended_job_folders(recorded: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of jobs with a recorded exit code, each with a / at the end."""
+    """Return the folders of jobs whose exit code is recorded, each with a / at the end."""
     exit_codes = (name for name in recorded if _matches(name, ["jobs/*/exit_code"]))
     return tuple(name.removesuffix("exit_code") for name in exit_codes)
 
 
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
-    """Update the entries of these files only.
+    """Update only the entries of these files.
 
-    Do nothing if the run has no manifest yet.
+    If the run has no manifest yet, do nothing.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return
@@ -246,7 +246,7 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
     """Move files and folders inside the run's folder, together with their unchanged entries.
 
     Files have no entry while they are being moved. If the process is killed during the move, the
-    files are later recorded as new, and contradict no entry.
+    files are later recorded as new files and do not contradict an entry.
     """
     recorded = read_manifest(run_folder)
     new_names: dict[str, str] = {}
@@ -272,9 +272,9 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Return the entries by relative path. The result is empty if there is no manifest.
+    """Return the manifest's entries by relative path. The result is empty if there is no manifest.
 
-    Raise `RecordError` if it is broken.
+    Raise `RecordError` if the manifest is broken.
     """
     path = run_folder / MANIFEST_NAME
     remedy = RecordMessage.RESTORE_MANIFEST.fill()
@@ -304,12 +304,13 @@ SUFFIXES = (".ipynb", ".html", ".json")
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
     """Move a phase's notebook, report and JSON to records/history/<phase>-<UTC start>.
 
-    Return the new paths. `keep_newer_notebook` is for calls while a notebook runs: a notebook from
-    an execution other than the record's is not moved, because papermill may be writing it.
+    Return the new paths. Set `keep_newer_notebook` while a notebook runs: a notebook that is from a
+    different execution than the record is then not moved, because papermill may be writing it.
     """
     records = run_folder / "records"
     started = ""
-    # If the record is missing or broken, use the newest file's time in the new name.
+    # If the record is missing or broken, use the modification time of the newest file in the new
+    # name.
     with contextlib.suppress(RecordError):
         started = read_phase_record(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
@@ -340,7 +341,7 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
 
 
 COPIES = "lab"
-"""Folder with a user's own copies of the notebooks (`runbook lab`).
+"""Folder for a user's own copies of the notebooks (`runbook lab`).
 
 These copies are not records, and may change.
 """
@@ -348,7 +349,7 @@ These copies are not records, and may change.
 
 @dataclass(frozen=True)
 class Finding:
-    """A file that differs from its record."""
+    """A file that differs from its entry in the manifest, or contradicts its record."""
 
     # Changed, missing, added, unreadable or contradictory
     kind: str
@@ -369,7 +370,7 @@ def _size_text(num_bytes: int) -> str:
 
 
 def verify_run(run_folder: Path) -> list[Finding]:
-    """Return the files that have been edited, lost or added since the last record."""
+    """Return the files that have been edited, lost or added since they were last recorded."""
     if not (run_folder / MANIFEST_NAME).exists():
         no_manifest = "none: no phase of this run has ended yet"
         return [Finding("missing", MANIFEST_NAME, "a manifest", no_manifest)]
@@ -403,13 +404,14 @@ DRAWN = (
     "records/*.json",
     "evaluation/*",
 )
-"""Files from which a report reads its numbers."""
+"""Files from which a report takes its numbers."""
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
-    """Return the sources of a report that have been changed or lost since they were recorded.
+    """Return a report's source files that have changed or disappeared since they were recorded.
 
-    Return an empty list if nothing has been recorded yet. Checkpoints and token files are not read.
+    Return an empty list if nothing has been recorded yet. Checkpoints and token files are not
+    checked.
     """
     if not (run_folder / MANIFEST_NAME).exists():
         return []
@@ -430,17 +432,17 @@ def _is_copy(name: str) -> bool:
 CACHES = ("data/cache", "smoke/data/cache")
 """Folders in which the trainer caches the order of the samples.
 
-Their files are not results, but a changed file changes the training.
+The files in these folders are not results, but an edited file would change the training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
-"""For each cache, the folder of the checkpoints that were saved with it."""
+"""For each cache, the folder of the checkpoints that record its checksums."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
-    """Return the cached sample orders that differ from the recorded ones.
+    """Return the cached sample orders that differ from their recorded checksums.
 
-    Each cached file must match the checksum recorded when it was built, and the one in the newest
-    checkpoint.
+    Each cached file must match the checksum from when the file was built, and the checksum in the
+    newest checkpoint.
     """
     findings = []
     for cache in CACHES:
@@ -449,8 +451,8 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # The cache belongs to an older version or is still being built. The next start
-                # rebuilds it.
+                # The cache was made by an older version or is still being built. The next start of
+                # the training rebuilds it.
                 continue
 
             digest = sha256_of(path)
@@ -464,9 +466,9 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Return the checksums of the cache in the newest checkpoint.
+    """Return the checksums of cached files that the newest checkpoint contains.
 
-    Return an empty dict if there is no checkpoint, or if it has no checksums.
+    Return an empty dict if there is no checkpoint, or if the checkpoint has no checksums.
     """
     newest = newest_checkpoint(checkpoints)
     if newest is None:
@@ -481,7 +483,7 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Return the findings, with the files of a running phase in a separate list.
+    """Split the findings, and put the files of a running phase into the second list.
 
     A phase records its files only when it ends.
     """
@@ -496,7 +498,7 @@ def _is_unrecorded(finding: Finding) -> bool:
 
 
 def records_agree(run_folder: Path) -> list[Finding]:
-    """Return each notebook or report whose state, verdict or execution contradicts its record."""
+    """Return a finding for each notebook or report that contradicts its record."""
     findings = []
     for phase in PHASES:
         try:
@@ -547,8 +549,8 @@ def _contradictions(run_folder: Path, phase: str, record: PhaseRecord) -> list[F
         try:
             identity = reader(run_folder / name)
         except FileNotFoundError:
-            # A missing record is not reported here, because the manifest shows whether there was
-            # one.
+            # A missing file is not reported here, because the manifest shows whether the file
+            # existed.
             continue
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             return [Finding("unreadable", name, "a record", f"{type(error).__name__}: {error}")]
@@ -569,7 +571,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """Return the state, verdict and execution on a report's card.
+    """Return the state, verdict and execution that a report's card shows.
 
     Return an empty dict if the page is not a report.
     """

@@ -9,11 +9,12 @@ from runbook.records.messages import RecordMessage
 
 
 def read_notebook(path: Path) -> Any:
-    """Return the notebook in a file.
+    """Return the notebook that a file contains.
 
     Raise `RecordError` if the file is missing or is not a notebook.
     """
-    # Import here, because the import takes 0.1 s and only reading a notebook needs it.
+    # nbformat is imported here, because the import takes 0.1 s and only reading a notebook needs
+    # it.
     import nbformat
 
     try:
@@ -27,7 +28,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def notebook_text(notebook: Any) -> str:
-    """Return the text of a notebook's file.
+    """Return the text to write into a notebook's file.
 
     Anything that looks like a real access token is cut to its first four characters.
     """

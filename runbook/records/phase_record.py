@@ -1,6 +1,6 @@
-"""The record of one execution of a phase: the JSON file next to its executed notebook.
+"""The record of a phase's execution, which is the JSON file next to the executed notebook.
 
-While its notebook runs, a record has no `ended` and its state is `interrupted`. A killed kernel
+While the notebook runs, the record has no `ended` and its state is `interrupted`. A killed kernel
 therefore leaves a correct record behind.
 """
 
@@ -26,7 +26,7 @@ from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.messages import RecordMessage
 
 RUNNING = RecordMessage.STILL_RUNNING.fill()
-"""The reason that the record states as long as the notebook has not ended."""
+"""The reason that a record gives until its notebook has ended."""
 
 
 def _in_utc(moment: str) -> str:
@@ -40,7 +40,7 @@ Moment = Annotated[str, AfterValidator(_in_utc)]
 
 @dataclass(frozen=True)
 class Cell:
-    """A code cell of the master notebook, and how it ended.
+    """A code cell of the master notebook, and how the cell ended.
 
     Its state is completed, failed, interrupted, or pending if it was not reached.
     """
@@ -72,7 +72,10 @@ class PhaseRecord:
     versions: Mapping[str, str]
     parameters: Mapping[str, Any]
     plan: Mapping[str, Any]
-    """The planned values, under the same keys as the results if they are comparable."""
+    """The planned values.
+
+    A value that can be compared with a result has the same key as that result.
+    """
     results: Mapping[str, Any]
     checks: tuple[Check, ...]
     cells: tuple[Cell, ...]
@@ -116,7 +119,7 @@ def open_phase_record(
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
     """Return the worst verdict of all checks.
 
-    It is never `pass` unless the notebook ended normally.
+    The result is `pass` only if the notebook ended normally.
 
     >>> checks = [Check("a", "pass", "1", "1"), Check("b", "warn", "2", "1")]
     >>> verdict_of(ExecutionState.DONE, checks)
@@ -151,7 +154,7 @@ def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
 
 
 def phases_done(run_folder: Path) -> set[str]:
-    """Return the phases that are done according to their newest record.
+    """Return the phases that are done according to their newest records.
 
     A record that cannot be read is ignored.
     """
@@ -182,7 +185,7 @@ def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
     content = asdict(record)
     content["checks"] = [check.as_dict() for check in record.checks]
     for check in content["checks"]:
-        # Remedies are for the person at the notebook, so the record leaves them out.
+        # Remedies are meant for the person at the notebook, so the record leaves them out.
         del check["remedy"]
 
     return content

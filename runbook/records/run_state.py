@@ -1,4 +1,4 @@
-"""The state of a run, read from its folder alone."""
+"""Determines the state of a run from its folder alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
-    """Return the name and path of each evidence file that exists, those of the newest job first."""
+    """Return the name and path of each existing evidence file, newest job first."""
     files = []
     job = latest_job_folder(run_folder, phase)
     if job is not None:
@@ -47,7 +47,7 @@ TRACES = (
 )
 """If any of these exists, the folder belongs to a run, even if it is incomplete."""
 BEATS_FOR_SECONDS = 120.0
-"""A job that was silent for longer than this does not count as running.
+"""A job without a heartbeat for longer than this does not count as running.
 
 Running jobs write a heartbeat every few seconds.
 """
@@ -65,7 +65,7 @@ class PhaseState:
     problem: str = ""
     # Record files that exist, relative to the run's folder
     files: tuple[str, ...] = ()
-    # Files of earlier executions, newest first
+    # Record files of earlier executions, newest first
     earlier: tuple[str, ...] = ()
 
 
@@ -78,18 +78,18 @@ class RunState:
     state: str
     """The state of the run as text.
 
-    It is `done`, `running`, `3 of 6 done`, the bad end of the newest phase, `unreadable` or `no
-    run.yaml`.
+    The text is `done`, `running`, `3 of 6 done`, `unreadable`, `no run.yaml`, or the state of the
+    newest phase if it is not done.
     """
     phase: str
-    """The phase to which `state` refers, or else the newest executed phase."""
-    # The worst of all phases; never `pass` before every phase is done
+    """The phase to which `state` refers, or else the phase that was executed last."""
+    # The worst verdict of all phases; never `pass` before every phase is done
     verdict: str
     changed: datetime
     phases: tuple[PhaseState, ...]
-    # Key results of the latest phase that has them
+    # Key results, each from the last phase that has it
     numbers: dict[str, Any]
-    # What is wrong with the folder itself
+    # What is wrong with the run's folder
     problem: str = ""
 
 
@@ -117,7 +117,7 @@ def read_run(run_folder: Path) -> RunState:
         verdict="fail" if state == "unreadable" else run_verdict(phases),
         changed=changed,
         phases=phases,
-        # If several phases have the result, the last phase's is used.
+        # If more than one phase has a result, the result of the last phase is used.
         numbers=dict(_key_numbers(records)),
         problem=problem,
     )
@@ -142,7 +142,7 @@ def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """Return the worst verdict of these phases. It is never `pass` before every phase is done."""
+    """Return the worst verdict of these phases; never `pass` before every phase is done."""
     verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -218,8 +218,8 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
 
 
 def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
-    # Executing a notebook holds the run's lock. An open record without a lock was left by a killed
-    # kernel or by someone who closed the page. Its job may still be running.
+    # The run is locked while a notebook is being executed. An open record without a lock was left
+    # by a killed kernel or by someone who closed the page. The phase's job may still be running.
     if record.is_open and may_be_held(run_folder):
         return True
     if record.state == ExecutionState.DONE:
@@ -232,7 +232,7 @@ def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
 
 
 def _deciding_phase(phases: Sequence[PhaseState]) -> str:
-    """Return the running phase, or else the last phase that ended without being done.
+    """Return the running phase, or else the last phase that ended but is not done.
 
     Return an empty string if all phases are done.
     """

@@ -1,4 +1,4 @@
-"""The record of a notebook, written from inside its kernel while the notebook runs.
+"""Writes the record of a notebook from inside its kernel, while the notebook runs.
 
 session = start(settings, phase, run_folder)   opens the record; a second call in the same
                                                execution returns the same record
@@ -8,10 +8,10 @@ session.check(check)                           a row of the checks; a row of the
     session.plan[key] = value                      the planned value of the result with this key
     session.finish() -> PhaseRecord                the notebook is complete; the record is final
 
-The session works the same under papermill, nbconvert, `jupyter execute` and JupyterLab, because
-it depends on none of them: a hook after each cell notes how the cell ended and writes the
-record. Without a kernel (a test, a script) the same calls write the same record, with every
-cell pending.
+The session works the same way under papermill, nbconvert, `jupyter execute` and JupyterLab, because
+it depends on none of them: after each cell, a hook notes how the cell ended and writes the record.
+Without a kernel (in a test or a script), the same calls write the same record, with every cell
+pending.
 """
 
 from __future__ import annotations
@@ -58,8 +58,7 @@ class MasterCell:
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
     """Return the code cells of a notebook in order.
 
-    Return an empty tuple if the notebook does not exist, as when a phase is called without a
-    notebook.
+    Return an empty tuple if the notebook does not exist, for example if a phase has no notebook.
     """
     try:
         cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
@@ -81,9 +80,9 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 
 
 class CellStates:
-    """The state of each code cell of the master.
+    """The state of each code cell of the master notebook.
 
-    Cells that are not in the master (injected parameters) are not counted.
+    Cells that are not in the master notebook, such as injected parameters, are not counted.
     """
 
     def __init__(self, master: tuple[MasterCell, ...]) -> None:
@@ -98,9 +97,9 @@ class CellStates:
     ) -> str:
         """Record how a cell ended.
 
-        Return its id, or an empty string if the master has no such cell. JupyterLab provides the id
-        of the cell that it runs; papermill and nbconvert do not, so the cell's source identifies
-        it.
+        Return the cell's id, or an empty string if the master has no such cell. JupyterLab provides
+        the id of the cell that it runs. papermill and nbconvert do not, so the cell is identified
+        by its source.
         """
         name = cell_id
         if cell_id not in self._states:
@@ -120,8 +119,9 @@ class CellStates:
     def mark_earlier(self, history: Sequence[str]) -> None:
         """Record the cells that ran before this record was opened.
 
-        The kernel's history contains them before the running cell, which is its last entry. Cells
-        below the running one may also be in the history, from an earlier round.
+        The last entry of the kernel's history is the running cell; the earlier entries are the
+        cells that ran before. These may include cells further down in the notebook, if the user ran
+        those first.
         """
         ran = [source.strip() for source in history]
         sources = [cell.source.strip() for cell in self._master]
@@ -141,7 +141,7 @@ _log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
 """Type of the output that identifies an executed notebook's run, phase and execution."""
-# Lines of an error's text kept as the reason; the traceback is in the notebook
+# Number of lines of an error's text kept as the reason; the traceback is in the notebook
 REASON_LINES = 12
 
 
@@ -149,12 +149,12 @@ _sessions: dict[tuple[Path, str], Session] = {}
 
 
 def start(settings: Settings, phase: str, run_folder: Path) -> Session:
-    """Open the record of this execution, or find the one that is open.
+    """Open the record of this execution, or return the session of the open record.
 
     An earlier record of the phase moves to records/history, unless it belongs to this execution. A
-    finished record counts as an earlier one, and so does the record of a notebook that stopped at
-    an error. A kernel keeps one record at a time, and all cells that run after this call belong to
-    it.
+    finished record counts as an earlier record, and so does the record of a notebook that stopped
+    at an error. A kernel keeps one record at a time, and all cells that run after this call belong
+    to it.
     """
     key = (run_folder.absolute(), phase)
     for open_session in _sessions.values():
@@ -167,7 +167,7 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
 
 
 class Session:
-    """The open record of one execution; `start` makes it."""
+    """The open record of an execution. `start` returns the session."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Session:
         return bool(self._finished or self._failures)
 
     def verdict(self, name: str) -> str:
-        """Return the verdict of a check of this execution.
+        """Return the verdict of a check that this execution has recorded.
 
         Return an empty string if the check was not recorded.
         """
@@ -225,19 +225,20 @@ class Session:
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> PhaseRecord:
-        """Write the record with its verdict at the end of the notebook.
+        """Write the record and its verdict at the end of the notebook.
 
-        The record is frozen once this cell has ended without an error, so later cells do not change
-        it. A second call writes the record again with the checks and results known by then.
+        Once this cell has ended without an error, the record is frozen, so later cells do not
+        change it. A second call writes the record again, with the checks and results recorded by
+        then.
         """
         self._finished = utc_now()
         self._is_frozen = False
         return self._write()
 
     def fail(self, error: Exception) -> PhaseRecord:
-        """Write the record of a phase that an error has stopped outside a notebook.
+        """Write the record of a phase that ran outside a notebook and was stopped by an error.
 
-        In a notebook, the hook that runs after each cell does this.
+        In a notebook, the hook that runs after each cell records the error instead.
         """
         self._failures[""] = _state_and_reason(error)
         self._failed = utc_now()
@@ -265,9 +266,9 @@ class Session:
         )
 
     def attach(self) -> None:
-        """Start to record how each cell ends.
+        """Start recording how each cell ends.
 
-        Also output which run this record belongs to.
+        Also output the run to which this record belongs.
         """
         if self._shell is None:
             return
@@ -281,9 +282,9 @@ class Session:
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop listening, because the kernel's next cells belong to a different record."""
+        """Stop recording, because the kernel's next cells belong to a different record."""
         if self._shell is not None:
-            with contextlib.suppress(ValueError):  # The hook was not registered any more.
+            with contextlib.suppress(ValueError):  # The hook was no longer registered.
                 self._shell.events.unregister("post_run_cell", self._after_cell)
 
     def _after_cell(self, result: Any) -> None:
@@ -293,7 +294,8 @@ class Session:
         source = result.info.raw_cell
         cell_id = getattr(result.info, "cell_id", None) or ""
         name = self._cells.mark(source, _cell_state(error), cell_id)
-        # A cell that is not in the master determines the state only until the next cell runs.
+        # A failed cell that is not in the master determines the state only until the next cell
+        # runs.
         self._failures.pop("", None)
         self._failures.pop(name, None)
         if error is not None:
@@ -304,7 +306,7 @@ class Session:
         try:
             self._write()
         except RecordError as trouble:
-            # The failure is ignored: the record is written again after the next cell, and at the
+            # Ignore the error, because the record is written again after the next cell, or at the
             # latest by `finish`.
             _log.error(RecordMessage.RECORD_NOT_UP_TO_DATE.fill(error=trouble))
 

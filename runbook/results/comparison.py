@@ -24,7 +24,8 @@ from runbook.results.metrics import Summary, summarize
 from runbook.results.wall_time import WallTime, account_wall_time
 
 LOSSES = 5
-"""Number of losses in the median that is compared. A single loss depends too much on its batch."""
+"""Number of losses whose median is compared, because a single loss depends too much on its batch.
+"""
 METRICS = {
     quantities.STEP_TIME: "seconds_per_iteration",
     quantities.THROUGHPUT: "tokens_per_second",
@@ -44,7 +45,7 @@ METRICS = {
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A phase of a run, read from the run's files."""
+    """Facts about a phase, read from the run's files."""
 
     name: str
     parameters: Mapping[str, Any]
@@ -59,7 +60,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How much worse than the first run a run may be, as shares."""
+    """How much worse than the first run another run may be, as shares of the first run's values."""
 
     tokens_per_second: float = 0.05
     last_loss: float = 0.01
@@ -68,7 +69,7 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of a comparison: tables to show and checks to act on."""
+    """The result of a comparison: tables to show, and checks."""
 
     parameters: Table
     metrics: Table
@@ -77,14 +78,14 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Return whether no result is worse by more than the tolerance."""
+        """Return whether every result is within the tolerance."""
         return all(check.verdict != "fail" for check in self.checks)
 
 
 def read_run(folder: Path, phase: str = FULL) -> RunFacts:
-    """Return all that a comparison needs from a run's folder.
+    """Return everything that a comparison needs from a run's folder.
 
-    Raise `RecordError` if the phase was not run.
+    Raise `RecordError` if the phase was not executed.
     """
     is_smoke = phase.startswith("03")
     metrics_folder = folder / "smoke" if is_smoke else folder
@@ -105,7 +106,7 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
         ),
         history=history,
         account=account_wall_time(history, validation, events),
-        # Only the full training has scores, because these are for its weights.
+        # Only the full training has scores, because its weights are the ones that are evaluated.
         scores={} if is_smoke else _read_scores(folder),
     )
 
@@ -123,7 +124,7 @@ def _read_plan(folder: Path, phase: str) -> Plan:
 def _recorded_environment(path: Path) -> dict[str, str]:
     """Return the versions and the commit from the record of an executed notebook.
 
-    If there is no record, return only the commit, marked as unknown.
+    If there is no record, return only a commit that is marked as unknown.
     """
     record = {}
     if path.exists():
@@ -139,7 +140,7 @@ def _recorded_environment(path: Path) -> dict[str, str]:
 
 
 def _read_parameters(path: Path) -> Mapping[str, object]:
-    """Return the dotted keys of a run.yaml; empty if there is none."""
+    """Return the values in a run.yaml by dotted key. The result is empty if there is no file."""
     if not path.exists():
         return {}
     return dotted(yaml.safe_load(path.read_text()) or {})
@@ -194,7 +195,7 @@ def _metric_row(name: str, runs: Sequence[RunFacts], values: Sequence[float | No
 
 
 def _score_names(runs: Sequence[RunFacts]) -> list[str]:
-    """Return the names of all scores, each once, in the order of the runs."""
+    """Return the names of all scores without duplicates, in the order of the runs."""
     names: dict[str, None] = {}
     for run in runs:
         names.update(dict.fromkeys(run.scores))
@@ -207,16 +208,16 @@ def _differences(
     sides: Sequence[Row],
     source: str,
 ) -> Table:
-    """Return the keys whose values differ between runs."""
+    """Return a table of the keys whose values differ between runs."""
     rows = differing_rows([run.name for run in runs], sides)
     notes = () if rows else (ResultMessage.NO_DIFFERENCE.fill(),)
     return Table(rows, title, notes, source=source)
 
 
 def differing_rows(names: Sequence[str], sides: Sequence[Row]) -> list[Row]:
-    """Return a row for each key whose values differ between the sides.
+    """Return a row for each key whose values differ.
 
-    A row has the key, and a value for each name.
+    A row contains the key, and the value under the name of each side.
     """
     keys = set()
     for side in sides:
@@ -270,7 +271,7 @@ def _checks(base: RunFacts, run: RunFacts, allowed: Tolerance) -> list[Check]:
 def _loss_check(base: RunFacts, run: RunFacts, allowed: float) -> Check:
     """Compare the losses at the number of tokens that both runs reached.
 
-    The last losses are not comparable if one run is longer.
+    The runs' last losses are not comparable if one run is longer than the other.
     """
     tokens = min(base.summary.consumed_tokens, run.summary.consumed_tokens)
     base_loss = loss_at(base.history, tokens)
@@ -315,9 +316,9 @@ def _check(
     allowed: float,
     sign: int = 1,
 ) -> Check:
-    """Check that a value is worse by at most the share `allowed`.
+    """Check that a value is worse than the first run's by at most the share `allowed`.
 
-    `sign` is -1 if larger is better.
+    `sign` is -1 if larger values are better.
     """
     if not base_value or run_value is None:
         return Check(name, "unknown", "not known for both", rule)

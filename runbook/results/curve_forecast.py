@@ -14,9 +14,9 @@ from runbook.results.messages import ResultMessage
 
 
 def forecast_of_run(folder: Path) -> CurveForecast:
-    """Return the forecast of a run's training.
+    """Return the forecast of the last validation loss of a run's training.
 
-    Raise DataError if it has too few evaluations.
+    Raise `DataError` if the run has too few evaluations.
     """
     plan = read_plan(folder / "plan.json", FULL)
     evaluations = read_validation(plan.path(plan.log.validation))
@@ -47,7 +47,7 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
     """Return the share of the training after which the learning rate starts to fall.
 
-    Return 1 if it never falls.
+    Return 1 if the learning rate never falls.
     """
     if learning_rate.schedule == "constant":
         return 1.0

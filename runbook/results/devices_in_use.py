@@ -1,4 +1,7 @@
-"""Number of devices in use at each step. A job that lost nodes may continue with fewer."""
+"""Determines the number of devices in use at each step.
+
+A job that lost nodes may continue with fewer devices.
+"""
 
 from __future__ import annotations
 
@@ -23,22 +26,22 @@ class DeviceSpan:
 
     @property
     def devices(self) -> int:
-        """Return the number of devices that trained."""
+        """Return the number of devices on which these steps ran."""
         return self.steps[0].world_size
 
     @property
     def first(self) -> int:
-        """Return the first iteration."""
+        """Return the first iteration of the span."""
         return self.steps[0].iteration
 
     @property
     def last(self) -> int:
-        """Return the last iteration."""
+        """Return the last iteration of the span."""
         return self.steps[-1].iteration
 
     @property
     def device_seconds(self) -> float:
-        """Return the device time of these steps."""
+        """Return the device-seconds spent on the steps of the span."""
         return device_seconds(self.steps)
 
 
@@ -50,8 +53,8 @@ def device_seconds(steps: Iterable[Step]) -> float:
 def usual_devices(steps: Sequence[Step]) -> int:
     """Return the number of devices on which most of these steps ran.
 
-    Return 0 if there is no step. If two numbers are equally frequent, return the one that occurs
-    later.
+    Return 0 if there are no steps. If two numbers of devices are equally frequent, return the
+    number that occurs later.
 
     >>> usual_devices([Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4)])
     4
@@ -62,16 +65,16 @@ def usual_devices(steps: Sequence[Step]) -> int:
 
 
 def device_spans(history: History) -> list[DeviceSpan]:
-    """Return the spans of a training run in order.
+    """Return the device spans of a training run in order.
 
-    There is one span if the number of devices never changed.
+    If the number of devices never changed, there is only one span.
     """
     groups = groupby(history.steps, key=lambda step: step.world_size)
     return [DeviceSpan([*steps]) for _, steps in groups]
 
 
 def spans_text(history: History) -> str:
-    """Return which steps ran on how many devices; empty if the number never changed.
+    """Return text about which steps ran on how many devices; empty if the number never changed.
 
     >>> steps = (Step(1, 0.5, world_size=8), Step(2, 0.5, world_size=4), Step(3, 0.5, world_size=4))
     >>> spans_text(History(steps))
@@ -94,7 +97,7 @@ def _steps_text(span: DeviceSpan) -> str:
 
 
 def devices_table(history: History, *, sequence_length: int) -> Table:
-    """Return speed and device-hours of each span."""
+    """Return a table of the speed and the device-hours of each span."""
     rows: list[Row] = []
     for span in device_spans(history):
         seconds = statistics.median(step.seconds for step in span.steps)

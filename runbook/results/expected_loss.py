@@ -1,4 +1,4 @@
-"""The final loss as forecast from the curve, and as sealed before the training started."""
+"""Compares the final loss forecast from the curve with the forecast sealed before the training."""
 
 from __future__ import annotations
 
@@ -15,32 +15,35 @@ from runbook.results.history import ValidationLoss, read_validation
 from runbook.results.messages import ResultMessage
 
 FEWEST_EVALUATIONS = 3
-"""Fewest evaluations for `forecast.curve`. With fewer, numpy and scipy are not imported at all."""
+"""Minimum number of evaluations for `forecast.curve`.
+
+With fewer, numpy and scipy are not even imported.
+"""
 LEFT_EVENT = "forecast_left"
 
 
 @dataclass(frozen=True)
 class ExpectedLoss:
-    """The final loss that the curve up to an evaluation forecasts, in nats."""
+    """The final loss in nats, as forecast from the curve up to an evaluation."""
 
     iteration: int
     loss: float
     low: float
     high: float
     share: float
-    """Share of the training's steps that are done."""
+    """Share of the training's steps that are complete."""
     sealed: Forecast | None
-    """Forecast of the loss made before the first step; None if no forecast was sealed."""
+    """Forecast of the loss that was made before the first step; None if no forecast was sealed."""
 
     @property
     def has_left(self) -> bool:
-        """Return whether the whole interval lies outside the sealed one."""
+        """Return whether the whole interval lies outside the interval of the sealed forecast."""
         if self.sealed is None:
             return False
         return self.low > self.sealed.high or self.high < self.sealed.low
 
     def as_text(self) -> str:
-        """Return both forecasts as one line."""
+        """Return both forecasts as a line of text."""
         text = ResultMessage.LOSS_BY_CURVE.fill(
             loss=self.loss, low=self.low, high=self.high, share=self.share
         )
@@ -66,7 +69,7 @@ def expected_losses(folder: Path, plan: PhasePlan, after: int = 0) -> Iterator[E
 
 
 def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
-    """Return the forecast from the curve so far, or None while the curve is too short."""
+    """Return the forecast from the curve up to now, or None while the curve is too short."""
     evaluations = read_validation(folder / plan.log.validation)
     before_newest = evaluations[-2].iteration if len(evaluations) > 1 else 0
     newest = None
@@ -78,7 +81,7 @@ def newest_expected_loss(folder: Path, plan: PhasePlan) -> ExpectedLoss | None:
 def sealed_loss(folder: Path) -> Forecast | None:
     """Return the sealed forecast of the loss.
 
-    Return None if no forecast was sealed, or if it was sealed late or has changed since.
+    Return None if no forecast was sealed, or if the forecast was sealed late or has changed since.
     """
     try:
         sealed = read_sealed(folder)
@@ -101,7 +104,7 @@ def _expected(
     try:
         forecast = forecast_curve(curve_of(plan, list(evaluations)))
     except DataError:
-        # For example, the plan was shortened, so that the curve is now longer than the plan.
+        # For example, the plan was shortened, and the curve is now longer than the plan.
         return None
 
     return ExpectedLoss(

@@ -17,17 +17,16 @@ from runbook.results.messages import ResultMessage
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders, with a line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""Number of earlier scores that are needed for their errors to determine the width of an interval.
-"""
+"""Minimum number of earlier scores from whose errors the width of an interval is derived."""
 
 
 @dataclass(frozen=True)
 class ForecastScore:
-    """A forecast with its outcome."""
+    """A forecast and its outcome."""
 
     run: str
     checksum: str
-    """Checksum of the sealed forecasts, so that each forecast is counted only once."""
+    """Checksum of the sealed forecasts, with which each forecast is counted only once."""
     quantity: str
     unit: str
     value: float
@@ -36,7 +35,7 @@ class ForecastScore:
     actual: float
     hit: bool
     pinball: float
-    """Mean pinball loss of both ends, divided by the forecast value."""
+    """Mean pinball loss of both ends of the interval, divided by the forecast value."""
     late: bool
     source: str
 
@@ -90,7 +89,7 @@ def _quantile_loss(actual: float, quantile: float, share: float) -> float:
 
 
 def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
-    """Append the scores that are not in the file yet."""
+    """Append those scores that are not yet in the file."""
     path = runs / SCORES_FILE
     scored = {(line.get("checksum"), line.get("quantity")) for line in read_lines(path)}
     for score in scores:
@@ -101,7 +100,7 @@ def append_scores(scores: Iterable[ForecastScore], runs: Path) -> None:
 def read_scores_of_all(runs: Path) -> list[ForecastScore]:
     """Return every score of a project.
 
-    Skip lines that a different version wrote.
+    Lines that a different version wrote are skipped.
     """
     scores = []
     for line in read_lines(runs / SCORES_FILE):
@@ -115,13 +114,14 @@ def read_scores_of_all(runs: Path) -> list[ForecastScore]:
 
 
 def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | None:
-    """Return the 80th percentile of the logarithmic errors of earlier runs.
+    """Return half an interval's width: the 80th percentile of earlier runs' logarithmic errors.
 
     Return None if there are too few runs.
     """
     errors = []
     for score in scores:
-        # A forecast made after the first step already contains part of the outcome.
+        # Skip forecasts made after the first step, because these already contain part of the
+        # outcome.
         if score.quantity != quantity or score.late:
             continue
         if score.actual > 0 and score.value > 0:
@@ -135,7 +135,7 @@ def own_half_width(scores: Sequence[ForecastScore], quantity: str) -> float | No
 
 
 def scores_table(scores: Sequence[ForecastScore], title: str) -> Table:
-    """Return forecasts with their outcomes, misses first."""
+    """Return a table of forecasts and their outcomes, with misses first."""
     ordered = sorted(scores, key=lambda score: (score.hit, score.run, score.quantity))
     rows = []
     for score in ordered:
@@ -172,7 +172,7 @@ def _verdict(score: ForecastScore) -> str:
 def calibration_text(scores: Sequence[ForecastScore]) -> str:
     """Return a sentence about how many intervals contained the outcome.
 
-    Late forecasts do not count.
+    Late forecasts are not counted.
     """
     counted = [score for score in scores if not score.late]
     late = len(scores) - len(counted)

@@ -1,4 +1,4 @@
-"""The sealed forecasts of a training run: a file with a checksum that reveals later changes."""
+"""Reads and writes a training run's sealed forecasts, whose checksum reveals later changes."""
 
 import hashlib
 import json
@@ -10,7 +10,7 @@ from runbook.core.files import read_json_record, write_text
 from runbook.results.messages import ResultMessage
 
 FORECASTS_FILE = "forecasts.json"
-"""File in the run's folder with the sealed forecasts."""
+"""File with the sealed forecasts, in the run's folder."""
 
 
 @dataclass(frozen=True)
@@ -28,17 +28,17 @@ class Forecast:
 
 @dataclass(frozen=True)
 class SealedForecasts:
-    """The forecasts for one training run, as they were made."""
+    """The forecasts for a training run, unchanged since they were made."""
 
     run: str
     fingerprint: str
-    """Fingerprint of the training that the forecasts are about."""
+    """Fingerprint of the training to which the forecasts apply."""
     sealed: str
     """Time of the forecast, in UTC."""
     late: bool
     """Whether the forecasts were made after the first step.
 
-    Such forecasts are shown but never counted.
+    Late forecasts are shown but never counted.
     """
     forecasts: tuple[Forecast, ...]
     checksum: str = ""
@@ -61,7 +61,7 @@ def seal(forecasts: SealedForecasts, folder: Path) -> SealedForecasts:
 def read_sealed(folder: Path) -> SealedForecasts | None:
     """Return a run's sealed forecasts, or None if it has none.
 
-    Raise `RecordError` if they have changed.
+    Raise `RecordError` if the forecasts have changed since they were sealed.
     """
     remedy = "It was written by runbook before the first step; restore it from a copy."
     path = folder / FORECASTS_FILE

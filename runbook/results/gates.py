@@ -15,7 +15,7 @@ from runbook.results.metrics import find_spikes, recovery, summarize
 
 
 class Gate(StrEnum):
-    """Checks of a training run, by the names shown in tables."""
+    """The names of a training run's checks, as tables show them."""
 
     MODEL_LEARNED = "model learned"
     LOSS_ABOVE_ZERO = "loss above 0"
@@ -37,19 +37,19 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a resume from which the usual change of the loss is taken."""
+"""Number of steps before a resume from which the usual change of the loss is computed."""
 ENOUGH_AFTER = 10
-"""A spike from which the loss has not recovered after this many losses counts as divergence."""
+"""A spike counts as divergence if the loss has not recovered after this number of losses."""
 CREDIBLE_FACTOR = 3.0
-"""If a step time and its estimate differ by more than this factor, one of the two must be wrong."""
+"""If a step time and its estimate differ by more than this factor, one of them must be wrong."""
 TOLERANCE = 1e-4
-"""Relative difference allowed between two evaluations of the same weights and samples, because not
-every kernel adds in a fixed order.
+"""Relative difference that is allowed between two evaluations of the same weights and samples,
+because some kernels do not add in a fixed order.
 """
 GOOD_SHARE = 0.25
 POOR_SHARE = 0.05
-"""Shares of the adapters' bandwidth: what a healthy all-reduce of 32 MiB reaches, and what is so
-low that only the wrong network explains it.
+"""Two shares of the adapters' bandwidth: one that a healthy all-reduce of 32 MiB reaches, and one
+so low that only use of the wrong network explains it.
 """
 REMEDIES = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 """The remedy for each failed check, by the check's name."""
@@ -81,11 +81,11 @@ def smoke_gate(
     seconds_band: tuple[float, float] | None,
     network_bytes_per_second: float | None,
 ) -> list[Check]:
-    """Return the checks that the short run must pass before the long one may start.
+    """Return the checks that the smoke test must pass before the full training may start.
 
-    `events` are only those of this phase. `seconds_band` is None if the plan has no measurement.
-    `network_bytes_per_second` is the bandwidth of a node's adapters: 0 if the site does not state
-    it, None if there is only one node.
+    `events` must contain only events of this phase. `seconds_band` is None if the plan has no
+    measurement. `network_bytes_per_second` is the bandwidth of a node's adapters: 0 if the site
+    does not state it, None if there is only one node.
     """
     checks = [
         _all_iterations(metrics, spec.duration.iterations),
@@ -111,9 +111,9 @@ def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
 
 
 def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
-    """Return the shortest and longest step that agree with the plan's estimate.
+    """Return the shortest and longest step time that is plausible given the plan's estimate.
 
-    Return None if the plan has no estimate.
+    Return None if the plan has no estimate of the step time.
 
     >>> credible_step_seconds(1.5), credible_step_seconds(None)
     ((0.5, 4.5), None)
@@ -126,17 +126,18 @@ def credible_step_seconds(estimate: float | None) -> tuple[float, float] | None:
 LEARNING_TOKENS = 100_000
 """Number of tokens after which a training run must have learned something.
 
-In a shorter training run, the loss only has to fall.
+If a training run has fewer tokens, its loss only has to fall.
 """
 LEARNED_FALL = 0.30
-"""Smallest fall of the loss as a share of the first loss.
+"""Smallest required fall of the loss, as a share of the first loss.
 
-With GPT-2's vocabulary, a model that has learned only the frequency of each token falls as far.
+With GPT-2's vocabulary, the loss falls by this share if a model has learned only the frequency of
+each token.
 """
 SMALL_VOCABULARY = 8_192
 """Vocabulary size below which token frequencies alone explain less of the loss.
 
-On the shipped corpus they explain 16 % with 2,048 tokens.
+On the shipped corpus, token frequencies explain 16 % of the loss with a vocabulary of 2,048 tokens.
 """
 LEARNED_FALL_OF_SMALL_VOCABULARY = 0.15
 
@@ -155,9 +156,9 @@ def smallest_fall_of(tokens: int, vocabulary: int) -> float:
 
 
 def learning_check(metrics: History, *, smallest_fall: float = LEARNED_FALL) -> list[Check]:
-    """Check that the loss ends at least `smallest_fall` below its start and stays there.
+    """Check that the loss falls by at least `smallest_fall` and does not diverge.
 
-    Start and end are means over the first and the last 2 % of the losses.
+    The fall is from the mean of the first 2 % of the losses to the mean of the last 2 %.
     """
     name = Gate.MODEL_LEARNED
     rule = f"the last loss is at least {smallest_fall:.0%} below the first"
@@ -211,16 +212,16 @@ def _divergence(metrics: History) -> Check:
 
 
 def _means_of_ends(metrics: History, parts: int) -> tuple[float, float]:
-    """Divide the losses into this many parts, and return the means of the first and last part."""
+    """Divide the losses into equal parts, and return the means of the first and the last part."""
     losses = [loss for _, loss in metrics.losses]
     count = max(1, len(losses) // parts)
     return statistics.fmean(losses[:count]), statistics.fmean(losses[-count:])
 
 
 def steps_check(metrics: History, iterations: int) -> Check:
-    """Check that the metrics contain every step up to their last one.
+    """Check that the metrics contain every step up to the last step.
 
-    Metrics without any step are checked up to `iterations`.
+    If the metrics contain no step, all steps up to `iterations` are expected.
     """
     if metrics.steps:
         last_iteration = metrics.steps[-1].iteration
@@ -240,11 +241,11 @@ def steps_check(metrics: History, iterations: int) -> Check:
 def resume_check(
     metrics: History, events: Sequence[Event], *, tolerance: float = 0.15
 ) -> list[Check]:
-    """Check that training was resumed without a repeated step or a jump of the loss.
+    """Check that training was resumed without repeated steps or a jump of the loss.
 
-    Return no check if nothing was resumed. `tolerance` is the largest allowed change of the loss
-    across a seam, which is where one segment ends and the next starts, as a share. Steps before and
-    after a seam use different samples, so the loss may also change by as much as it did between
+    Return no check if nothing was resumed. `tolerance` is the largest change of the loss, as a
+    share, that is allowed across a seam, where one segment ends and the next starts. Steps before
+    and after a seam use different samples, so the loss may also change by as much as between
     earlier steps.
     """
     if not metrics.restarts:
@@ -259,7 +260,8 @@ def resume_check(
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    # A copy in node memory names its training, and copies of other training runs are not loaded.
+    # A copy in node memory names the training run to which it belongs, and is not loaded in any
+    # other training run.
     near = iterations_of([event for event in resumed if event.is_near], "resumed")
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""
@@ -282,7 +284,7 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     )
     is_small = True
     for jump, first in zip(jumps, metrics.restarts, strict=True):
-        # A loss that usually jumps may also jump at a seam.
+        # If the loss usually jumps between steps, it may also jump at a seam.
         if jump is not None and jump > max(tolerance, _usual_jump(metrics, first)):
             is_small = False
 
@@ -290,9 +292,9 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
 
 
 def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
-    """Check that no step was repeated after a stop that saved.
+    """Check that no step was repeated after a stop that saved a checkpoint.
 
-    A segment that was killed returns to its last checkpoint, which is not a fault.
+    After a kill, training returns to the last checkpoint, which is not a fault.
     """
     stopped_segments = set()
     segment = 0
@@ -324,9 +326,10 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _usual_jump(metrics: History, first: int) -> float:
-    """Return the largest change of the loss at any step before a seam, as measured by `_jump`.
+    """Return the largest change of the loss (see `_jump`) in the steps before a seam.
 
-    Batches of only a few sequences differ by more than any tolerance that suits all training runs.
+    With batches of only a few sequences, the loss changes by more than any tolerance that suits all
+    training runs.
     """
     steps = range(first - STEPS_BEFORE_SEAM, first)
     jumps = [_jump(metrics, step) for step in steps]
@@ -337,7 +340,7 @@ def _jump(metrics: History, first: int) -> float | None:
     """Return the change of the loss at the first step of a segment, as a share.
 
     The change is relative to the median of the five losses before that step. Return None if the
-    loss on one side is missing.
+    loss of the step, or all losses before it, are missing.
     """
     before = []
     for iteration, loss in metrics.losses:
@@ -530,7 +533,7 @@ def _list(numbers: Sequence[int]) -> str:
 
 
 def _reloaded(events: Sequence[Event]) -> Check:
-    """Check that the saved checkpoint was loaded and restored the saved model."""
+    """Check that the saved checkpoint was loaded and that the saved model was restored."""
     name = Gate.CHECKPOINT_RELOADED
     reloads = events_named(events, "reloaded")
     if not reloads:
@@ -554,7 +557,7 @@ def _reloaded(events: Sequence[Event]) -> Check:
 
 
 def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
-    """Check the checkpoints that restarts loaded, if no checkpoint was reloaded at the end."""
+    """If no checkpoint was reloaded at the end, check the checkpoints that restarts loaded."""
     rule = "the checkpoint is loaded again at the end, or by a restart"
     loads = iterations_of(events, "resumed")
     if not loads:
@@ -564,9 +567,10 @@ def _reloaded_by_restart(name: str, events: Sequence[Event]) -> Check:
 
 
 def _network(events: Sequence[Event], *, promised: float | None) -> Check:
-    """Compare the bus bandwidth with that of a node's adapters.
+    """Compare the measured bus bandwidth with the bandwidth of a node's adapters.
 
-    `promised` is in B/s: 0 if the site does not state it, None if there is only one node.
+    `promised` is the adapters' bandwidth in B/s: 0 if the site does not state it, None if there is
+    only one node.
     """
     name = Gate.NETWORK_BANDWIDTH
     measurements = events_named(events, "network")

@@ -24,7 +24,7 @@ from runbook.results.messages import ResultMessage
 class Step:
     """A step of a training run, which is a line of metrics.jsonl.
 
-    A field is None if the trainer had no value; a skipped step, for example, has no loss.
+    A field is None if the trainer had no value for it. A skipped step, for example, has no loss.
     """
 
     iteration: int
@@ -46,20 +46,23 @@ class Step:
     memory_bytes: int = 0
     time: float = 0.0
     forward_backward_seconds: float = 0.0
-    """Time on the rank that writes the file; 0 if the trainer did not measure the parts of a step.
+    """Time of the forward and backward passes on the rank that writes the file; 0 if the trainer
+    did not measure it.
     """
     communication_seconds: float = 0.0
-    """Part of `forward_backward_seconds`, if the engine measures it separately."""
+    """Part of `forward_backward_seconds` spent on communication, if the engine measures it
+    separately.
+    """
     optimizer_seconds: float = 0.0
     line: int = 0
-    """Line of metrics.jsonl."""
+    """Line number in metrics.jsonl."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankTimes:
-    """Time of each rank in its forward and backward passes, without communication.
+    """Each rank's time for forward and backward passes, without communication.
 
-    The times are means over `steps` steps, of which `iteration` is the last.
+    The times are means over `steps` steps, the last of which is `iteration`.
     """
 
     iteration: int
@@ -70,7 +73,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class ValidationLoss:
-    """A line of validation.jsonl."""
+    """An evaluation, which is a line of validation.jsonl."""
 
     iteration: int
     loss: float
@@ -84,7 +87,7 @@ class ValidationLoss:
 class Event:
     """An event of a training run, which is a line of events.jsonl.
 
-    A field is None or empty if events of this name do not have it.
+    A field is None or empty if events with this name do not have the field.
     """
 
     name: str
@@ -92,26 +95,26 @@ class Event:
     phase: str = ""
     job: str = ""
     id: str = ""
-    """The queue's id of the allocation in which the attempt began."""
+    """The scheduler's id of the allocation in which the attempt began."""
     iteration: int | None = None
     segment: int | None = None
     world_size: int | None = None
     seconds: float | None = None
     """Total duration of a save or reload."""
     stall_seconds: float | None = None
-    """Part of an asynchronous save during which the training paused."""
+    """Seconds for which an asynchronous save paused the training."""
     folder: str = ""
     source: str = ""
-    """Source of the state at a resume: shared, near own or near partner.
+    """Where a resume loaded its state from: shared, near own or near partner.
 
-    It is empty in runs that are older than copies in node memory.
+    The source is empty in runs by versions without copies in node memory.
     """
     same_fingerprint: bool = True
-    """Whether a resume loaded a checkpoint from this training."""
+    """Whether a resume loaded a checkpoint of the same training."""
     planned: bool = False
-    """Whether the job ended with the stop requested by training.rehearse_stop."""
+    """Whether the job ended with the stop that training.rehearse_stop requests."""
     at: float | None = None
-    """When the job ended, if the end was noticed only later."""
+    """Time at which the job ended, if the end was noticed only later."""
     waits: float = 0.0
     """Seconds that a job of a chain waits before it ends, so that the next job can begin."""
     failure: str = ""
@@ -125,7 +128,7 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     replicas: int = 0
-    """Number of data-parallel replicas with which the training continues."""
+    """Number of data-parallel replicas that the training continues with."""
     planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
@@ -134,16 +137,16 @@ class Event:
     copies: int = 0
     """Number of copies in node memory, if the event reports copies."""
     left_out: int = 0
-    """Number of copies that were skipped because the previous ones were still being sent."""
+    """Number of copies that were skipped because the previous copies were still being sent."""
 
     @property
     def is_near(self) -> bool:
-        """Return whether a resume read copies in node memory."""
+        """Return whether the event is a resume from copies in node memory."""
         return is_near(self.source)
 
     @property
     def stalled_seconds(self) -> float:
-        """Return the seconds by which a save delayed the next step."""
+        """Return the seconds by which the save delayed the next step."""
         if self.stall_seconds is not None:
             return self.stall_seconds
         return self.seconds or 0.0
@@ -160,24 +163,24 @@ class History:
     repeated: tuple[Step, ...] = ()
     """Earlier versions of the steps that were repeated after a restart."""
     unread_lines: int = 0
-    """Number of incomplete lines, such as a line that was cut off when the writer was killed."""
+    """Number of unreadable lines, such as a line that was cut off when the trainer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in order.
+    """Times of the ranks, in the order of the training.
 
-    Empty if there is one rank, or if the trainer did not measure the times.
+    The tuple is empty if there is only one rank, or if the trainer did not measure the times.
     """
     alarm_settings: AlarmSettings = NO_SETTINGS
     """The settings of the alarms in the training's plan."""
 
     @property
     def num_segments(self) -> int:
-        """Return how many times training was started or resumed and completed a step."""
+        """Return the number of starts and resumes after which training completed a step."""
         return len({step.segment for step in (*self.steps, *self.repeated)})
 
     @property
     def restarts(self) -> tuple[int, ...]:
-        """Return the first iteration of each segment after the first, in order."""
+        """Return the first iteration of each segment except the first, in order."""
         segments = by_segment((*self.steps, *self.repeated))
         return tuple(min(step.iteration for step in steps) for steps in segments[1:])
 
@@ -188,7 +191,7 @@ class History:
 
     @property
     def losses(self) -> tuple[tuple[int, float], ...]:
-        """Return (iteration, loss) of every step that has a finite loss."""
+        """Return (iteration, loss) for every step with a finite loss."""
         return tuple(
             (step.iteration, step.loss)
             for step in self.steps
@@ -207,7 +210,10 @@ class History:
 
 
 def by_segment(steps: Iterable[Step]) -> list[list[Step]]:
-    """Return the steps by segment, in order. Within a segment, they keep the order of the file."""
+    """Return the steps by segment, in order.
+
+    Within a segment, the steps keep the order of the file.
+    """
     segments: dict[int, list[Step]] = {}
     for step in steps:
         segments.setdefault(step.segment, []).append(step)
@@ -220,7 +226,7 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "bool": (bool,),
 }
-"""JSON types of a value, by the annotation of its field. null represents NaN."""
+"""JSON types of a value, by the annotation of its field. NaN is stored as null."""
 
 
 def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str, tuple[type, ...]]:
@@ -229,7 +235,7 @@ def _types_of(kind: type[Step] | type[ValidationLoss] | type[Event]) -> dict[str
 
 
 def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> bool:
-    """Return whether each value has one of the types of its field.
+    """Return whether each value has one of the types that its field may have.
 
     An edited file may contain text instead of a number.
     """
@@ -239,7 +245,7 @@ def _fits(values: Mapping[str, Any], types: Mapping[str, tuple[type, ...]]) -> b
             continue
         if not isinstance(value, allowed):
             return False
-        # In Python, True and False are integers.
+        # In Python, `True` and `False` are also integers.
         if isinstance(value, bool) and bool not in allowed:
             return False
 
@@ -254,7 +260,7 @@ _EVENT_TYPES = {name: types for name, types in _types_of(Event).items() if name 
 def parse_metrics(
     lines: Iterable[str], source: str = "metrics.jsonl", rank_times: Iterable[RankTimes] = ()
 ) -> History:
-    """Return the history from the lines of a metrics.jsonl, which are read one by one.
+    """Return the history from the lines of a metrics.jsonl. The lines are read one by one.
 
     >>> first = '{"iteration": 1, "seconds": 2.0, "loss": 3.0, "segment": 0}'
     >>> again = '{"iteration": 1, "seconds": 2.5, "loss": 2.9, "segment": 1}'
@@ -310,9 +316,10 @@ def _step(line: str, number: int) -> Step | None:
 
 
 def _rank_times(path: Path) -> Iterator[RankTimes]:
-    """Yield the records of a rank_times.jsonl one by one, or nothing if there is no file."""
+    """Yield the records of a rank_times.jsonl one by one. Without a file, yield nothing."""
     for values in iterate_lines(path):
-        # Skip a line that is not a record, such as one cut off when the writer was killed.
+        # Skip a line that is not a record, such as a line that was cut off when the trainer was
+        # killed.
         with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield RankTimes(
                 iteration=int(values["iteration"]),
@@ -323,7 +330,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 
 
 def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
-    """Return the history from a metrics.jsonl, with the alarm settings of its plan.
+    """Return the history from a metrics.jsonl, with the alarm settings of the training's plan.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """
@@ -343,7 +350,7 @@ def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> His
 
 
 def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
-    """Return all evaluations. The result is empty if the file does not exist.
+    """Return all evaluations in a validation.jsonl. The result is empty if the file does not exist.
 
     If an iteration was evaluated twice, the last result is used.
     """
@@ -367,9 +374,9 @@ def read_validation(path: Path) -> tuple[ValidationLoss, ...]:
 
 
 def read_events(path: Path, phase: str) -> tuple[Event, ...]:
-    """Return a phase's events since its last `begun`.
+    """Return a phase's events since its last event `begun`.
 
-    Earlier events belong to a training run whose files were moved to the history.
+    Earlier events belong to an execution whose files were moved to the history.
     """
     events = [event for event in parse_events(read_lines(path)) if event.phase == phase]
     begins = [index for index, event in enumerate(events) if event.name == "begun"]
@@ -396,12 +403,12 @@ def parse_events(lines: Iterable[Mapping[str, Any]]) -> Iterator[Event]:
 
 
 def events_named(events: Iterable[Event], name: str) -> list[Event]:
-    """Return the events of this name, in order."""
+    """Return the events with this name, in order."""
     return [event for event in events if event.name == name]
 
 
 def iterations_of(events: Iterable[Event], name: str) -> list[int]:
-    """Return the iterations of the events of this name, such as `saved` or `resumed`."""
+    """Return the iterations of the events with this name, such as `saved` or `resumed`."""
     iterations: list[int] = []
     for event in events_named(events, name):
         if event.iteration is not None:
@@ -420,7 +427,7 @@ PHENOMENON = "right of this kind (share)"
 
 
 def read_scores(folder: Path) -> list[Row]:
-    """Return the scores before and after the training of a run, the built-in ones first."""
+    """Return a run's scores before and after the training, with built-in measures first."""
     scores: list[Row] = []
     for path in sorted((folder / "evaluation").glob("*.jsonl")):
         for row in read_lines(path):
@@ -440,7 +447,7 @@ _SCORE_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _is_score(row: Mapping[str, Any]) -> bool:
-    """Return whether a line has the fields of a score; only `before` may be null."""
+    """Return whether a line has all fields of a score. Only `before` may be null."""
     fields = {key: row[key] for key in _SCORE_TYPES.keys() & row.keys()}
     if len(fields) < len(_SCORE_TYPES):
         return False

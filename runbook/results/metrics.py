@@ -35,7 +35,7 @@ WARM_UP_RULE = (
 
 @dataclass(frozen=True)
 class Summary:
-    """The results of a phase. A value is None if the run's files do not contain it."""
+    """The results of a phase. A result is None if the run's files do not contain it."""
 
     iterations: int
     first_iteration: int
@@ -48,17 +48,17 @@ class Summary:
     global_batch: int
     sequence_length: int
     seconds_per_iteration: float | None
-    """Median."""
+    """Median step time."""
     seconds_low: float | None
-    """10th percentile."""
+    """10th percentile of the step time."""
     seconds_high: float | None
-    """90th percentile."""
+    """90th percentile of the step time."""
     samples_per_second: float | None
     tokens_per_second: float | None
     """Total over all devices: global batch x sequence length / median seconds."""
     tokens_per_second_per_device: float | None
     tflops_per_device: float | None
-    """Median of the values that the trainer computed."""
+    """Median of the TFLOP/s per device that the trainer computed."""
     tflops_convention: str
     data_wait_share: float | None
     """Share of the measured step time that was spent waiting for data."""
@@ -77,7 +77,7 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps that are used for the medians.
+    """Return the steps over which medians are taken.
 
     These are the steps on the usual number of devices, without warm-up and skipped steps. If no
     such step remains, return every timed step.
@@ -90,14 +90,14 @@ def measured(history: History) -> list[Step]:
                 steady_steps.append(step)
 
     timed_steps = steady_steps or [step for step in history.steps if step.seconds > 0]
-    # A median over steps on 16 nodes and steps on 8 nodes would describe neither.
+    # A median over steps on 16 nodes and steps on 8 nodes would describe neither group.
     devices = usual_devices(timed_steps)
     return [step for step in timed_steps if step.world_size == devices]
 
 
 @dataclass(frozen=True)
 class _Timing:
-    """Step time and throughput over the measured steps; None if no step was measured."""
+    """Step time and throughput over the measured steps. Values are None if no step was measured."""
 
     seconds_median: float | None
     seconds_low: float | None
@@ -110,7 +110,7 @@ class _Timing:
 def summarize(
     history: History, *, sequence_length: int, validation: Sequence[ValidationLoss] = ()
 ) -> Summary:
-    """Return the results, computed from the history, the sequence length and the evaluations."""
+    """Compute and return the results from the history, the sequence length and the evaluations."""
     steps = history.steps
     measured_steps = measured(history)
     global_batch = measured_steps[-1].global_batch if measured_steps else 0
@@ -167,8 +167,8 @@ def _summarize_timing(
 
     seconds = [step.seconds for step in measured_steps]
     median = statistics.median(seconds)
-    # `quantiles` needs two values. If there is one value, use it twice: every quantile is then that
-    # value.
+    # `quantiles` needs two values. If there is only one value, use it twice, so that every quantile
+    # equals this value.
     values = seconds * 2 if len(seconds) == 1 else seconds
     deciles = statistics.quantiles(values, n=10, method="inclusive")
     if median and global_batch:
@@ -197,7 +197,7 @@ def _per_device(tokens_per_second: float | None, world_size: int) -> float | Non
 
 
 def _median_tflops(steps: Sequence[Step]) -> float | None:
-    """Return the median of the trainer's own values, or None if it recorded no values."""
+    """Return the median of the TFLOP/s that the trainer recorded, or None if it recorded none."""
     tflops = []
     for step in steps:
         if step.tflops_per_device is not None:
@@ -207,7 +207,7 @@ def _median_tflops(steps: Sequence[Step]) -> float | None:
 
 
 def _relative_fall(losses: Sequence[float]) -> float | None:
-    """Return the fall from the first loss to the last, as a share of the first."""
+    """Return the fall from the first loss to the last loss, as a share of the first loss."""
     if not losses or not losses[0]:
         return None
     return 1 - losses[-1] / losses[0]
@@ -220,7 +220,7 @@ def find_spikes(
 ) -> tuple[Alarm, ...]:
     """Return the spikes of a loss curve, each once.
 
-    The gradient norms, by iteration, distinguish a jump from a batch of unusual text.
+    The gradient norms (by iteration) show whether a jump is merely due to a batch of unusual text.
 
     >>> curve = [(n, 3.0 + 0.01 * (n % 3)) for n in range(1, 60)]
     >>> curve[40] = (41, 7.5)
@@ -254,11 +254,11 @@ def recovery(spike: Alarm, losses: Sequence[tuple[int, float]]) -> int | None:
 
 
 class EvaluatedLoss(Protocol):
-    """A loss on held-out text. The iteration is None if the log does not contain it."""
+    """A loss on held-out text."""
 
     @property
     def iteration(self) -> int | None:
-        """Return the iteration after which it is computed."""
+        """Return the iteration after which the loss was computed, or None if it is unknown."""
 
     @property
     def loss(self) -> float:
@@ -270,7 +270,7 @@ def find_alarms(
     evaluations: Iterable[EvaluatedLoss] = (),
     settings: AlarmSettings = NO_SETTINGS,
 ) -> list[Alarm]:
-    """Return the alarms, according to the rules that the trainer applies while it runs.
+    """Return the alarms that result from the rules that the trainer applies during the training.
 
     `steps` are steps of our own runs, or records of any log.
     """
@@ -291,8 +291,8 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 def parts_of(step: Step) -> dict[str, float]:
     """Return the seconds of a step by part. They add up to the step's time.
 
-    Time that the trainer did not measure is `other`. `communication` is given if the engine
-    measures it separately, or else is part of `computing`.
+    Time that the trainer did not measure is in `other`. If the engine does not measure
+    `communication` separately, that time is in `computing`.
     """
     data_wait = min(step.data_wait_seconds, step.seconds)
     # The trainer's forward-backward time includes the wait for a batch.
@@ -310,7 +310,7 @@ def parts_of(step: Step) -> dict[str, float]:
 
 
 def step_parts_table(history: History) -> Table:
-    """Return a table with the median, the maximum and the share of each part of the measured steps."""
+    """Return a table of the parts of the measured steps: median, maximum and share of each part."""
     title = "Parts of a step"
     steps = measured(history)
     if not steps:
@@ -356,7 +356,7 @@ COLUMNS = {
     "segment": "segment",
     "time": "ended (UTC)",
 }
-"""Columns of the history, by the field of a step that they contain."""
+"""Columns of the history's data frame, by the field of a step that they contain."""
 REASON_RULE = (
     "a step lasts from the end of the previous step to its own end; its reason is the longest "
     "recorded stall, if the recorded stalls are at least half of the time beyond the median step"
@@ -373,7 +373,7 @@ def history_frame(history: History) -> Any:
         columns[column] = [getattr(step, field) for step in history.steps]
     iterations = [step.iteration for step in history.steps]
     frame = pandas().DataFrame(columns, index=pandas().Index(iterations, name="iteration"))
-    # None becomes NaN, so that the columns are numeric.
+    # None is replaced by NaN, so that the columns are numeric.
     optional_columns = [COLUMNS[field] for field in ("loss", "grad_norm", "tflops_per_device")]
     frame[optional_columns] = frame[optional_columns].astype(float)
     frame["memory (GiB)"] /= GIB
@@ -383,17 +383,17 @@ def history_frame(history: History) -> Any:
 
 @dataclass(frozen=True)
 class _Stall:
-    """A recorded delay that explains a long step."""
+    """A recorded delay that may explain a long step."""
 
     reason: str
     seconds: float
-    """Seconds by which the step exceeds the usual step."""
+    """Seconds by which the delay exceeds the usual delay of a step."""
     evidence: str
 
 
 @dataclass(frozen=True)
 class _TimedStep:
-    """A step, the step before it (None for the first), and the time between their ends."""
+    """A step, the previous step (None for the first), and the time between their ends."""
 
     step: Step
     before: Step | None
@@ -458,7 +458,10 @@ def _time_steps(history: History) -> list[_TimedStep]:
 
 
 def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
-    """Index rank times by segment and iteration. A record also covers the iterations before it."""
+    """Return rank times by segment and iteration.
+
+    A record covers all iterations that it averages.
+    """
     by_step = {}
     for rank_times in history.rank_times:
         for steps_back in range(rank_times.steps):
@@ -468,7 +471,7 @@ def _rank_times_by_step(history: History) -> dict[tuple[int, int], RankTimes]:
 
 
 def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: float) -> Row:
-    """Return the row of a step. Its reason is its longest stall."""
+    """Return a step's row for the table of slow steps. The reason is the step's longest stall."""
     over_seconds = timed.elapsed_seconds - usual_seconds
     longest = max(stalls, key=lambda stall: (stall.seconds, stall.reason))
     explained_seconds = sum(max(stall.seconds, 0.0) for stall in stalls)
@@ -488,7 +491,7 @@ def _slow_step_row(timed: _TimedStep, stalls: Sequence[_Stall], usual_seconds: f
 def _elapsed_seconds(step: Step, before: Step | None) -> float:
     """Return the seconds since the previous step ended.
 
-    They are at least the step's own seconds, because the clocks of two machines may differ.
+    The result is at least the step's own duration, because the clocks of two machines may differ.
     """
     if before is None or not before.time:
         return step.seconds
@@ -496,7 +499,7 @@ def _elapsed_seconds(step: Step, before: Step | None) -> float:
 
 
 def _lag(seconds: Sequence[float]) -> float:
-    """Return the delay of the slowest rank relative to the median rank, or to the other of two."""
+    """Return the delay of the slowest rank relative to the median rank, or to the faster of two."""
     return max(seconds) - statistics.median_low(seconds)
 
 
@@ -511,7 +514,7 @@ def _data_stall(step: Step, usual_wait: float) -> _Stall:
 
 
 def _rank_stall(rank_times: RankTimes, usual_lag: float) -> _Stall:
-    """Return the stall caused by the slowest rank, minus its usual lag at the median step."""
+    """Return the stall caused by the slowest rank, minus the usual lag of the slowest rank."""
     slowest_seconds = max(rank_times.seconds)
     slowest_rank = rank_times.seconds.index(slowest_seconds)
     lag = _lag(rank_times.seconds)
@@ -553,7 +556,7 @@ def _stalls_before(
 
 
 def _restart_stall(step: Step, before: Step, events_between: Sequence[Event]) -> _Stall:
-    """Return the gap between two jobs, with the checkpoint folder if it was recorded."""
+    """Return the gap between two jobs as a stall, with the checkpoint folder if it was recorded."""
     loads = [event for event in events_between if event.name in ("resumed", "rolled_back")]
     where = ""
     if loads and loads[-1].folder:

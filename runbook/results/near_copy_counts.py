@@ -13,24 +13,24 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """A training run's copies in node memory: how many were written and read."""
+    """Counts of how many copies in node memory a training run wrote and read."""
 
     iteration: int
-    """Iteration of the newest reported copies, at the time of the latest save to the shared file
-    system.
+    """Iteration of the newest copies in the latest report, which each save to the shared file
+    system makes.
     """
     copies: int
     left_out: int
-    """Copies that were skipped because the previous ones were still being sent."""
+    """Number of copies that were skipped because the previous copies were still being sent."""
     stall_seconds: float
-    """Mean stall per copy."""
+    """Mean time for which a copy paused the training."""
     own_starts: int
-    """Starts that read only the copies on their own nodes."""
+    """Number of starts for which every node read only its own copies."""
     partner_starts: int
-    """Starts that also read copies from another node."""
+    """Number of starts for which a node also read copies from another node."""
 
     def as_text(self) -> str:
-        """Return the line that `runbook status` shows."""
+        """Return the line about copies that `runbook status` shows."""
         starts = self.own_starts + self.partner_starts
         text = ResultMessage.COPIES_WRITTEN.fill(
             copies=self.copies,
@@ -46,7 +46,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return the counts of a training run's copies from its events, or None if it made no copies."""
+    """Return the counts from a training run's events, or None if it made no copies."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

@@ -1,4 +1,4 @@
-"""The planned values of a training run, next to the measured ones."""
+"""Compares the planned values of a training run with the measured values."""
 
 import math
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from runbook.results.metrics import Summary
 from runbook.results.wall_time import WallTime
 
 Numbers = Mapping[str, float | None]
-"""Values by name, with the unit in the name. A value is None if it is unknown."""
+"""Values by name. Each name includes the unit. A value is None if it is unknown."""
 
 
 def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, str] = {}) -> Table:
-    """Return each planned value next to the measured one.
+    """Return a table with each planned value next to the measured value.
 
-    If only one side has a name, the other side is empty, so that nothing is silently dropped.
+    If a name is only on one side, the other side is empty, so that no value is silently dropped.
 
     >>> plan_versus_actual({"step (s)": 2.0, "memory (B)": 5}, {"step (s)": 2.5}).rows[0]
     {'what': 'step (s)', 'planned': 2.0, 'actual': 2.5, 'ratio': 1.25, 'remark': ''}
@@ -53,11 +53,11 @@ def plan_versus_actual(planned: Numbers, actual: Numbers, remarks: Mapping[str, 
 
 
 def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
-    """Return the planned numbers of a phase from plan.json, under the names of `actual_numbers`."""
+    """Return a phase's planned values from plan.json, named as in `actual_numbers`."""
     spec = plan.phases[phase]
     time = plan.time[phase]
     memory = plan.memory[phase]
-    # If the processes of a node share its memory, as on a CPU, the limit applies to the whole node.
+    # If the processes of a node share its memory, as on CPUs, the limit applies to the whole node.
     processes = spec.parallel.world_size if memory.limit_of == "node" else 1
     process_bytes = (memory.least_bytes or 0) / processes
     return {
@@ -87,7 +87,7 @@ def _planned_useful_time(plan: Plan, phase: str) -> float | None:
 
 
 def actual_numbers(summary: Summary, account: WallTime | None = None) -> dict[str, float | None]:
-    """Return the measured numbers, for the right-hand side of `plan_versus_actual`."""
+    """Return the measured values for the right-hand side of `plan_versus_actual`."""
     numbers: dict[str, float | None] = {
         "iterations": summary.last_iteration,
         "processes": summary.world_size,

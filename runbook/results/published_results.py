@@ -1,4 +1,4 @@
-"""Published results and datasheet peaks, and whether they are comparable with a run."""
+"""Reads published results and datasheet peaks, and finds the results most similar to a run."""
 
 import csv
 import math
@@ -35,7 +35,7 @@ class Published:
     confidence: str = ""
     source: str = ""
     line: int = 0
-    """Line of published_results.csv."""
+    """Line number in published_results.csv."""
 
 
 def _number(text: str) -> float | None:
@@ -50,7 +50,7 @@ def read_table(name: str) -> list[dict[str, str]]:
 
 @cache
 def published_results() -> tuple[Published, ...]:
-    """Return every row of the table of published results."""
+    """Return all rows of the table of published results."""
     rows = read_table(RESULTS)
     # Line 1 of the file contains the column names
     return tuple(_published_result(row, line) for line, row in enumerate(rows, start=2))
@@ -79,7 +79,7 @@ def _published_result(row: dict[str, str], line: int) -> Published:
 
 
 def same_device(first_name: str, second_name: str) -> bool:
-    """Return whether two names denote the same device, regardless of the machine's network.
+    """Return whether two names denote the same device, regardless of the network.
 
     >>> same_device("H100-SXM", "H100-SXM5-80GB"), same_device("A100-40GB", "A100-SXM4-80GB")
     (True, False)
@@ -93,7 +93,7 @@ def same_device(first_name: str, second_name: str) -> bool:
 
 
 def peak_tflops(device: str, precision: str) -> float | None:
-    """Return a device's dense peak from the datasheet, or None if it is unknown.
+    """Return a device's dense peak in TFLOP/s from the datasheet, or None if it is unknown.
 
     >>> peak_tflops("H100-SXM", "bf16"), peak_tflops("MI250X-GCD", "fp16")
     (989.4, 191.5)
@@ -113,7 +113,7 @@ def nearest(
 ) -> list[Published]:
     """Return the five results with a speed that are most similar to a run.
 
-    The device is compared first, then size, precision and sequence length.
+    Similarity is judged first by device, then by size, precision and sequence length.
     """
 
     def distance(result: Published) -> tuple[float, int]:

@@ -37,7 +37,10 @@ class _Number:
 def numbers_table(
     summary: Summary, *, title: str = "Numbers of this run", history: History | None = None
 ) -> Table:
-    """Return a table of the measured values, each with unit, remark and source lines."""
+    """Return a table of the measured values.
+
+    Each value has a unit, a remark and its source lines.
+    """
     lines = _lines(history) if history is not None and history.steps else {}
     all_lines = lines.get("all", "metrics.jsonl")
     rows = []
@@ -109,7 +112,7 @@ def _other_numbers(summary: Summary) -> list[_Number]:
 
 
 def _lines(history: History) -> dict[str, str]:
-    """Return the file and lines of each value: one step's line, or the lines of all steps."""
+    """Return the file and lines from which each value comes: the line of a step, or all steps."""
     path = history.source
     steps = history.steps
     lines = {
@@ -147,7 +150,7 @@ def speed_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return the speed as TFLOP/s in every convention, with MFU or HFU if the peak is known."""
+    """Return a table of TFLOP/s in every convention, with MFU or HFU if the peak is known."""
     rows = []
     for name, convention in CONVENTIONS.items():
         tflops = None
@@ -204,10 +207,10 @@ def published_table(
     precision: str,
     peak: float | None,
 ) -> Table:
-    """Return this run, followed by the published results most similar to it.
+    """Return a table of this run, followed by the published results most similar to it.
 
-    Speeds are compared in tokens/s/device, and only if device and size allow it. Other rows are
-    context, with the reason why they are not comparable.
+    Speeds in tokens/s/device are compared only if device and size allow it. Other rows serve as
+    context, and say why they are not comparable.
     """
     tokens_per_second = summary.tokens_per_second_per_device
     length = summary.sequence_length
@@ -241,7 +244,7 @@ def _this_run(
     precision: str,
     peak: float | None,
 ) -> Published:
-    """Return this run in the form of a published result."""
+    """Return this run as a row of published results."""
     share = _percent_of_peak(summary.tflops_per_device, peak)
     convention = CONVENTIONS.get(summary.tflops_convention)
     kind = convention.kind if convention else None
@@ -285,7 +288,7 @@ def _published_row(
 
 
 def why_not_comparable(result: Published, parameters: int, device: str) -> str:
-    """Return why a published speed is not comparable with this run's, or an empty string.
+    """Return the reason why a published speed and this run's speed are not comparable, or ''.
 
     >>> result = nearest(125e6, device="A100-80GB")[0]
     >>> why_not_comparable(result, 124_000_000, "A100-80GB")
@@ -305,7 +308,7 @@ def why_not_comparable(result: Published, parameters: int, device: str) -> str:
 def loss_table(
     history: History, validation: Sequence[ValidationLoss] = (), *, vocabulary: int = 0
 ) -> Table:
-    """Return the main facts about the loss curve: its ends, lowest point, restarts and alarms."""
+    """Return a table of facts about the loss curve: ends, lowest point, restarts and alarms."""
     rows = []
     if vocabulary:
         first_loss = math.log(vocabulary)
@@ -352,7 +355,7 @@ def _loss_row(
 
 
 def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[Row]:
-    """Return the rows about single steps, each with its line number in metrics.jsonl."""
+    """Return the rows about single steps, each with the step's line number in metrics.jsonl."""
     steps = {step.iteration: step for step in history.steps}
     rows: list[Row] = []
 
@@ -398,7 +401,7 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
 def throughput_table(
     history: History, *, sequence_length: int, planned: float | None = None
 ) -> Table:
-    """Return the speed of each segment, so that a slowdown or a slow restart stands out."""
+    """Return a table of each segment's speed, in which a slowdown or a slow restart stands out."""
     rows = []
     for steps in by_segment(measured(history)):
         first = steps[0]
@@ -421,18 +424,18 @@ def throughput_table(
 
 
 LUMI_CONVENTION = "megatron-deepspeed-f4"
-"""FLOP formula of LUMI's log.
+"""FLOP formula of the log from LUMI.
 
-LUMI's script recomputes activations and its log counts the forward pass twice, so these are
-hardware FLOP/s, not model FLOP/s.
+The script for LUMI recomputes activations, and its log counts the forward pass twice, so the log
+contains hardware FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
-"""Formula that the same program's log uses for a run that keeps its activations."""
+"""Formula that the same program's log uses if activations are kept."""
 
 
 @dataclass(frozen=True)
 class ThroughputRow:
-    """A run or variant, as a row of the LUMI document's table."""
+    """A run or variant, as a row of the table in the LUMI document."""
 
     model: str
     shape: ModelShape
@@ -444,13 +447,13 @@ class ThroughputRow:
     name: str = field(default="", compare=False)
     """Name of the run or variant."""
     refused: str = ""
-    """Why the plan rejects this layout; empty if it does not."""
+    """The reason why the plan rejects this layout; empty if it does not."""
     source: str = field(default="", compare=False)
-    """File and line of the samples/s."""
+    """File and line from which the samples/s were read."""
 
     @property
     def convention(self) -> str:
-        """Return the formula for T (TFLOP/s per device)."""
+        """Return the name of the FLOP formula for the column T (TFLOP/s per device)."""
         if self.recompute == "none":
             return KEPT_CONVENTION
         return LUMI_CONVENTION
@@ -471,7 +474,7 @@ def results_table(
     precision: str,
     source: str,
 ) -> Table:
-    """Return the LUMI document's table for any runs, computed from samples/s, with a verdict."""
+    """Return the table of the LUMI document for any runs, computed from samples/s."""
     peak = peak_tflops(device, precision)
     table_rows = [_results_row(row, peak, source) for row in rows]
     conventions = sorted({row.convention for row in rows} or {LUMI_CONVENTION})
@@ -490,9 +493,9 @@ def results_table(
 
 SAMPLES_PER_SECOND = "T (samples/s)"
 TFLOPS_PER_DEVICE = "T (TFLOP/s per device)"
-"""A column of the document's own table."""
+"""A column of the LUMI document's own table."""
 NEVER_MEASURED = "never measured"
-"""The verdict about a run without a measured speed."""
+"""The verdict on a run without a measured speed."""
 
 
 def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
@@ -527,9 +530,10 @@ def _results_row(row: ThroughputRow, peak: float | None, source: str) -> Row:
 def scaling_table(
     points: Sequence[tuple[str, int, float]], *, source: str = "metrics.jsonl of each run"
 ) -> Table:
-    """Return the efficiency of each point (label, devices, samples/s).
+    """Return a table of the scaling efficiency of each point (label, devices, samples/s).
 
-    Efficiency is samples/s/device, divided by that of the point with the fewest devices.
+    Efficiency is a point's samples/s/device, divided by the samples/s/device with the fewest
+    devices.
 
     >>> table = scaling_table([("1 node", 8, 2.686), ("2 nodes", 16, 4.711)])
     >>> round(table.rows[1]["efficiency (%)"], 1)

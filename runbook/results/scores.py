@@ -1,4 +1,4 @@
-"""The scores of a run's weights before and after the training, and which of them got worse."""
+"""Compares the scores of a run's weights before and after the training."""
 
 import math
 import re
@@ -13,7 +13,9 @@ from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.messages import ResultMessage
 
 _LOWER_IS_BETTER = re.compile(r"perplexity|bits per byte|bits_per_byte|\bbrier|\bloss")
-"""Our two measures, and those that lm-evaluation-harness marks with `higher_is_better: false`."""
+"""Our two measures, and the measures that lm-evaluation-harness marks with `higher_is_better:
+false`.
+"""
 CONFIDENCE = 1.96
 """Half-width of a 95 % interval, in standard errors."""
 
@@ -25,13 +27,12 @@ class Change(StrEnum):
     WORSE = "worse"
     SAME = "same"
     UNKNOWN = "unknown"
-    """There is no measurement from before the training, or one of the two values is not a number.
-    """
+    """A measurement is missing, or one of the two values is not finite."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """A measure on a set of texts, with the initial weights and with the trained weights."""
+    """A measure on a set of texts, evaluated with the initial and with the trained weights."""
 
     what: str
     measure: str
@@ -41,7 +42,7 @@ class Score:
 
     @property
     def change(self) -> Change:
-        """Return whether the training made the score better or worse."""
+        """Return whether training made the score better or worse."""
         if self.before is None or self.after is None:
             return Change.UNKNOWN
         if not (math.isfinite(self.before) and math.isfinite(self.after)):
@@ -56,9 +57,9 @@ class Score:
 
     @property
     def chance(self) -> float | None:
-        """Return how much a share over this many samples varies by chance (95 %).
+        """Return by how much the change of a share over this many samples varies by chance (95 %).
 
-        Return None if the score is not a share.
+        Return None if the score is not a share, or if a value is missing.
         """
         if not self.is_share or self.before is None or self.after is None or not self.samples:
             return None
@@ -71,7 +72,7 @@ class Score:
         return "share" in self.measure or self.measure.startswith("acc")
 
     def worse_text(self) -> str:
-        """Return a sentence about a score that the training made worse.
+        """Return a sentence about a score that training made worse.
 
         >>> text = Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
         >>> text[:68]
@@ -93,7 +94,7 @@ class Score:
 
 
 def show_score(value: float | None) -> str:
-    """Return a score to four digits.
+    """Return a score as text with four digits.
 
     >>> show_score(4.592521504486381), show_score(52109.6), show_score(None)
     ('4.593', '52,110', 'not measured')
@@ -105,7 +106,7 @@ def show_score(value: float | None) -> str:
 
 
 def read_main_scores(folder: Path) -> tuple[Score, ...]:
-    """Return a run's scores, without those by type of minimal pair.
+    """Return a run's scores, except scores of single types of minimal pair.
 
     The result is empty if nothing was measured.
     """
@@ -113,10 +114,10 @@ def read_main_scores(folder: Path) -> tuple[Score, ...]:
 
 
 def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
-    """Return rows of `evaluation/*.jsonl` as scores, without those by type of minimal pair."""
+    """Return rows of `evaluation/*.jsonl` as scores, without single types of minimal pair."""
     return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
 
 
 def worse(scores: Sequence[Score]) -> list[Score]:
-    """Return the scores that the training made worse."""
+    """Return the scores that training made worse."""
     return [score for score in scores if score.change is Change.WORSE]

@@ -1,6 +1,6 @@
 """Finds the slow ranks of a finished run.
 
-`runbook.plan_file.slow_ranks` finds them during the training.
+During the training, `runbook.plan_file.slow_ranks` finds slow ranks.
 """
 
 import statistics
@@ -23,9 +23,9 @@ STRAGGLER_RULE = (
 def slow_ranks_table(history: History, *, count: int = 8) -> Table:
     """Return a table of the ranks, slowest first.
 
-    If there is nothing to compare, return no rows, and a note with the reason. Only steps with the
-    most recent world size are used, because after a restart on fewer devices, a rank number stands
-    for a different device.
+    If there are no times to compare, the table has no rows, only a note with the reason. Only steps
+    with the most recent world size are used, because after a restart on fewer devices, a rank
+    number may stand for a different device.
     """
     times = _comparable_rank_times(history)
     if not times:

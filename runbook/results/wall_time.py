@@ -1,4 +1,4 @@
-"""Wall time of a run: productive steps, interruptions, goodput, device-hours and cost.
+"""Accounts for the wall time of a run: productive steps, interruptions, device-hours and cost.
 
 - productive: steps that count, each once, without the wait for data
 - lost work: steps that were repeated after a restart from an earlier checkpoint
@@ -28,52 +28,52 @@ ENDINGS = ("saved", "stopped", "failed", "finished")
 
 @dataclass(frozen=True)
 class Interruption:
-    """A job that ended before the training was finished, and what that cost."""
+    """The end of a job before the training was finished, and the time and steps that it cost."""
 
     job: str
     step: int
-    """The job's last iteration."""
+    """The last iteration of the job that ended."""
     cause: str
     detection_seconds: float
     restart_seconds: float
     lost_steps: int
     went_on_from: str = ""
-    """Where the next job loaded its state from: `shared` (a checkpoint), `near own` or `near
-    partner`.
+    """The place from which the next job loaded its state: `shared` (a checkpoint), `near own` or
+    `near partner`.
     """
 
 
 @dataclass(frozen=True)
 class WallTime:
-    """The breakdown of a run's wall time over all its jobs. The parts add up to the total."""
+    """The breakdown of a run's wall time over all its jobs. The parts add up to the wall time."""
 
     wall_seconds: float
     parts: Mapping[str, float]
-    """Seconds by name, from the wall time down to the productive time."""
+    """Seconds of each part by name. The productive time is last."""
     jobs: int
     steps: int
     lost_steps: int
     missing_steps: int
     interruptions: tuple[Interruption, ...]
     waiting_seconds: float = 0.0
-    """Seconds from a job's submission to its start, included in start-up and restarts.
+    """Seconds from submission to start, summed over all jobs. Start-up and restarts include them.
 
-    No device is allocated during that time.
+    No device is allocated to the run during this time.
     """
     productive_device_seconds: float | None = None
     """Device-seconds of the productive steps, without the time spent waiting for data.
 
-    If None, every device of the job counts for the whole productive time.
+    If the value is None, every device of the job counts for the whole productive time.
     """
     devices_of_job: int = 0
     """Number of devices of a job that continued with fewer devices for a while.
 
-    If 0, all devices trained all the time.
+    If the value is 0, all devices trained all the time.
     """
 
     @property
     def goodput(self) -> float | None:
-        """Return the ratio of productive step time to wall time, or None without wall time."""
+        """Return the ratio of productive time to wall time, or None if the wall time is 0."""
         if self.wall_seconds <= 0:
             return None
         return self.parts["productive"] / self.wall_seconds
@@ -82,7 +82,7 @@ class WallTime:
 def account_wall_time(
     history: History, validation: Sequence[ValidationLoss] = (), events: Sequence[Event] = ()
 ) -> WallTime | None:
-    """Return the breakdown of a run, or None if no step was completed."""
+    """Return the breakdown of a run's wall time, or None if no step was completed."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )
@@ -117,9 +117,9 @@ def account_wall_time(
 
 
 def _devices_of_job(history: History, events: Sequence[Event]) -> int:
-    """Return the number of devices that are allocated to a job that trains on only some of them.
+    """Return the number of devices allocated to a job whose number of replicas changed, or else 0.
 
-    The steps alone do not show that number if the job never had all its replicas.
+    The steps alone do not show this number if the job never had all its replicas.
     """
     changes = events_named(events, REPLICAS_CHANGED)
     if not changes:
@@ -134,7 +134,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return when an event happened, because some events are noticed and written only hours later."""
+    """Return the time at which an event happened, which may be hours before it was written."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -146,7 +146,7 @@ def _lost_seconds(
     events: Sequence[Event],
     interruptions: Sequence[Interruption],
 ) -> dict[str, float]:
-    """Return the seconds without training after the start-up, by cause."""
+    """Return the seconds without productive training after the start-up, by cause."""
     saves = events_named(events, "saved")
     near = events_named(events, "near_saved")
     return {
@@ -160,7 +160,7 @@ def _lost_seconds(
 
 
 def wall_time_table(account: WallTime, title: str = "Where the time went") -> Table:
-    """Return seconds and share of every part of the wall time."""
+    """Return a table with the seconds and the share of every part of the wall time."""
     wall_seconds = account.wall_seconds
     rows = []
     for name, seconds in [("wall time", wall_seconds), *account.parts.items()]:
@@ -171,7 +171,7 @@ def wall_time_table(account: WallTime, title: str = "Where the time went") -> Ta
 
 
 def interruptions_table(account: WallTime, title: str = "Interruptions") -> Table:
-    """Return a table with a row for each interruption: where it happened, why, and what it cost."""
+    """Return a table with the place, the cause and the cost of each interruption."""
     rows = []
     for interruption in account.interruptions:
         rows.append(
@@ -192,7 +192,7 @@ def interruptions_table(account: WallTime, title: str = "Interruptions") -> Tabl
 def stalls_table(
     validation: Sequence[ValidationLoss], events: Sequence[Event], *, wall_seconds: float
 ) -> Table:
-    """Return how often and how long checkpoints and evaluations paused the training."""
+    """Return a table of how often and how long checkpoints and evaluations paused the training."""
     saves = [event for event in events_named(events, "saved") if event.seconds is not None]
     save_seconds = [event.stalled_seconds for event in saves]
     evaluation_seconds = [evaluation.seconds for evaluation in validation]
@@ -224,7 +224,7 @@ def _interruptions(steps: Sequence[Step], events: Sequence[Event]) -> tuple[Inte
 
 
 def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Interruption:
-    """Return the interruption between the last step of a job and the first step of the next."""
+    """Return the interruption between a job's last step and the first step of the next job."""
     resumed_at = following.time - following.seconds
     trainer_events = []
     for event in events:
@@ -260,7 +260,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
-    """Return the event of the job's end between two steps, or None if it was not noticed."""
+    """Return the event `ended` between two steps, or None if nobody noticed the job's end."""
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
@@ -273,7 +273,7 @@ def _queue_seconds(
 ) -> float:
     """Return the seconds from a job's submission to its start.
 
-    Return 0 if the next job was submitted before this one started.
+    Return 0 if the next job was submitted before this job started.
     """
     later = (moment for moment in submitted if moment > submitted_at)
     next_submitted_at = min(later, default=float("inf"))
@@ -284,7 +284,7 @@ def _queue_seconds(
 def _chain_waits(events: Sequence[Event]) -> list[float]:
     """Return, for each job of a chain, the seconds from its end to the start of the next job.
 
-    The jobs share a folder, and the user submitted only the first of them.
+    The jobs share a folder, and the user submitted only the first job.
     """
     waits = []
     for before, after in pairwise(events_named(events, "attempt_began")):
@@ -303,9 +303,9 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 
 
 def _trainer_reason(events: Sequence[Event]) -> str:
-    """Return the reason for ending that the trainer itself gave.
+    """Return the reason that the trainer itself gave for ending.
 
-    It is used for a job that nobody watched.
+    This reason is used for a job that nobody watched.
     """
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
@@ -323,21 +323,22 @@ def _ended_at(event: Event) -> float:
 
 @dataclass(frozen=True)
 class Rates:
-    """The costs of a device. A field is None if its value is not stated."""
+    """Price and power of a device. A field is None if its value is not stated."""
 
     price_per_device_hour: float | None = None
     currency: str = ""
     watts_per_device: float | None = None
-    """Watts per device: measured, or from the datasheet, as `watts_source` states."""
+    """Watts per device, either measured or from the datasheet, as `watts_source` states."""
     watts_source: str = ""
     held_devices: float = 1.0
-    """Number of allocated devices per training device; above one if a job has spare nodes."""
+    """Number of allocated devices per training device, which is above 1 if a job has spare nodes.
+    """
 
 
 def cost_table(summary: Summary, account: WallTime, rates: Rates) -> Table:
-    """Return a table of the run's device-hours, energy and cost so far.
+    """Return a table of the run's device-hours, energy and cost up to now.
 
-    They cover the wall time, without waiting for jobs to start.
+    The values cover the wall time except the time spent waiting for jobs to start.
     """
     devices = account.devices_of_job or summary.world_size
     held_seconds = account.wall_seconds - account.waiting_seconds
@@ -365,9 +366,9 @@ def projection_table(
     goodput: float | None,
     rates: Rates,
 ) -> Table:
-    """Return the time and cost of training on a number of tokens at this speed.
+    """Return a table of the time and cost of training on a number of tokens at this run's speed.
 
-    Without `goodput`, this is the best case.
+    Without `goodput`, the table shows the best case.
     """
     tokens_per_second = summary.tokens_per_second
     days = None

@@ -1,1 +1,1 @@
-"""A run on disk: its folder, files and status, and the machine that it runs on."""
+"""Represents a run on disk: its folder, files and status, and the machine on which it runs."""

@@ -23,7 +23,7 @@ from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
 EXCLUDE = "exclude"
-"""Slurm's directive.
+"""Slurm's directive that excludes nodes.
 
 PBS has no counterpart, because qsub can request a host but cannot exclude it.
 """
@@ -89,7 +89,7 @@ def report_bad_nodes(
 ) -> list[BadNode]:
     """Add an entry for each node.
 
-    Do nothing on a site without a queue, because that has a single node.
+    Do nothing on a site without a queue, because such a site has a single node.
     """
     if settings.site.scheduler == "local":
         return []
@@ -113,7 +113,10 @@ def report_bad_nodes(
 
 
 def forgive_nodes(path: Path, nodes: Sequence[str]) -> list[str]:
-    """Forgive the named nodes, or all nodes if none is named. Return those that had an entry."""
+    """Forgive the named nodes, or all nodes if none is named.
+
+    Return the nodes that had an entry.
+    """
     now_seconds = time.time()
     listed = {entry.node for entry in read_bad_nodes(path, now_seconds)}
     forgiven = sorted(listed & set(nodes) if nodes else listed)

@@ -1,4 +1,4 @@
-"""Commands in a run file, and whether the user of this machine has allowed them."""
+"""Checks whether the user of this machine has allowed the commands in a run file."""
 
 from runbook.core.checks import Check, judge
 from runbook.core.table import Table
@@ -16,7 +16,7 @@ ALARM_COMMAND = "training.alarm_command"
 def command_checks(settings: Settings) -> list[Check]:
     """Return a check for each command in the run's values.
 
-    It shows the command as it would be started.
+    The check shows the command as it would be started.
     """
     command = settings.run.training.alarm_command
     if not command.strip():
@@ -37,7 +37,7 @@ def command_checks(settings: Settings) -> list[Check]:
 
 
 def commands_table(settings: Settings) -> list[Table]:
-    """Return a table with the results of `command_checks`, or nothing if the run has no command."""
+    """Return a table with the results of `command_checks`, or no table if the run has no command."""
     rows = []
     for check in command_checks(settings):
         rows.append(

@@ -39,7 +39,7 @@ KEY = "jobs.environment_copy"
 ASK_SECONDS = 300.0
 """Time limit for a site's modules and set-up commands, which can be slow."""
 WAIT_SECONDS = 3600.0
-"""Longest wait for a different process that packs the same environment."""
+"""Longest wait for another process that packs the same environment."""
 FILES_PER_SECOND = 4000.0
 """Files per second that a node unpacks; see docs/local-environment.md."""
 RULE = "the packed environment fits a folder of each node's own, and is not in a container"
@@ -139,7 +139,7 @@ def _sources(interpreter: Interpreter) -> list[contents.PackedSource]:
 def _changed_parts(
     sources: list[contents.PackedSource], manifest: EnvironmentManifest
 ) -> list[str]:
-    """Return the folders in which files have changed since they were packed."""
+    """Return the folders in which files have changed since the environment was packed."""
     packed = {part.name: part for part in manifest.parts}
     changed = []
     for source in sources:
@@ -268,7 +268,7 @@ def environment_checks(settings: Settings) -> list[Check]:
 
 
 def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: bool) -> list[str]:
-    """Return the text to show after packing."""
+    """Return the text that is shown after packing."""
     if is_new:
         state = f"packed in {show_duration(manifest.seconds)}"
     else:

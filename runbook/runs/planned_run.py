@@ -23,7 +23,7 @@ class PlannedRun:
     folder: Path
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Prevent other processes from changing the run inside the block.
+        """Prevent other processes from changing the run within the block.
 
         `runbook run` already holds the run for its own notebooks.
         """
@@ -36,7 +36,7 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """One of the two trainings of a run: the smoke test or the full training."""
+    """One of the two training phases of a run: the smoke test or the full training."""
 
     run: PlannedRun
     phase: str
@@ -69,7 +69,7 @@ class PlannedTraining:
     def append_event(self, event: str, **facts: Any) -> None:
         """Append an event of the training to the run's event history.
 
-        Write the line in a single call, so that lines from several processes do not mix.
+        The line is written in a single call, so that lines from different processes do not mix.
         """
         line = {
             "time": time.time(),

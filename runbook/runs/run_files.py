@@ -26,9 +26,9 @@ ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
 )
-"""Keys that say where alarms and metrics are sent.
+"""Keys that determine where alarms and metrics are sent.
 
-They too may change in an existing folder.
+These keys, too, may change in an existing folder.
 """
 OVERRIDES = "overrides.yaml"
 """File with the values that override the run file: from a parameters cell or from --set."""

@@ -1,4 +1,4 @@
-"""Where the folders of runs are, and how one of them is locked."""
+"""Locates the folders of runs, and locks them."""
 
 import os
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def runs_folder(project: Path) -> Path:
 
 @contextmanager
 def hold_run(folder: Path, purpose: str) -> Iterator[None]:
-    """Lock a run, unless `runbook run` already holds it for this notebook.
+    """Lock a run, unless `runbook run` already holds the lock for this notebook.
 
     Print a message if the lock was taken over from a dead process.
     """

@@ -24,7 +24,7 @@ class NamedRun:
 
     @property
     def set_words(self) -> tuple[str, ...]:
-        """The name as an argument for --set, as passed to the notebooks."""
+        """The name from --as, in the form of a --set argument for the notebooks."""
         return (f"as={self.as_name}",) if self.as_name else ()
 
 

@@ -1,6 +1,6 @@
-"""The status of runs and jobs, always read from files.
+"""Reports the status of runs and jobs, which is always read from files.
 
-Also shows logs, and cancels and stops jobs.
+The module also shows logs, and cancels and stops jobs.
 """
 
 import dataclasses
@@ -65,7 +65,7 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
 
 
 def _how_to_begin(stem: str, name: str) -> str:
-    """Return the command that creates a run's folder, or say that params/ has no such run."""
+    """Return the command that creates a run's folder, or a note that params/ has no such run."""
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
@@ -130,7 +130,7 @@ def scheduler_of(folder: Path) -> Scheduler:
 
 
 def all_runs_folder(runs: Path | None) -> Path:
-    """Return the folder that the user named, or else the folder of this project's runs."""
+    """Return the folder that the user named, or else the folder with all runs of this project."""
     return runs or runs_folder(params.project_root())
 
 
@@ -258,7 +258,7 @@ def _run_facts(run: RunState) -> dict[str, object]:
 def status_of_one(name: str, runs: Path | None) -> str:
     """Return the phases and jobs of a run.
 
-    For active jobs, also return the state of their queue and the ends of their logs.
+    For active jobs, also return the state of the queue and the last lines of the logs.
     """
     folder = run_folder(name, runs)
     run = read_run(folder)
@@ -367,7 +367,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 def _nodes(job: JobFolder) -> str:
     """Return the hosts that a job recorded, or else the hosts on which it started.
 
-    Return an empty string if neither is known.
+    Return an empty string if no hosts are known.
     """
     if job.hostfile.exists():
         return ",".join(job.hostfile.read_text(encoding="utf-8").split())
@@ -392,7 +392,7 @@ def _numbers(results: Mapping[str, object]) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    """Return a number as tables show it.
+    """Return a number in the format of tables.
 
     A loss of `nan`, or a value that was edited in a record, is shown unchanged.
     """
@@ -539,7 +539,7 @@ def show_log(
     follow: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Print the output of the newest job.
+    """Print the log files of the newest job.
 
     `follow` continues until the job has ended.
     """

@@ -116,9 +116,9 @@ class StepStatus:
 
     state: StepState
     file: str = ""
-    """Relative to the run's folder."""
+    """The file's path, relative to the run's folder."""
     bytes: int | None = None
-    """The current size, if it differs from the recorded one."""
+    """The file's current size, if it differs from the recorded size."""
     recorded_bytes: int = 0
 
     @property
@@ -127,7 +127,7 @@ class StepStatus:
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
-        """Return why the step is not done, or an empty string if it is."""
+        """Return why the step is not done, or an empty string if it is done."""
         if self.state is StepState.DONE:
             return ""
         if self.state is StepState.OUTPUT_MISSING:

@@ -1,4 +1,4 @@
-"""This machine: cores, memory, instruction sets, and the speeds that smoke tests measured here."""
+"""Describes this machine: its cores, memory, instruction sets, and speeds measured by smoke tests."""
 
 import contextlib
 import json
@@ -90,9 +90,9 @@ def measure_core_flops(settings: Settings) -> float:
 def tokenizer_checks(settings: Settings) -> list[Check]:
     """Check that the tokenizer's file fits both models.
 
-    There is no check for GPT-2, whose vocabulary the plan knows, or for synthetic text. The check
-    of a file that is not available here, for example because it is on the cluster, is `unknown`;
-    02-data repeats it.
+    There is no check for GPT-2's tokenizer, whose vocabulary the plan knows, or for synthetic text.
+    The check of a file that is not available here, for example because it is on the cluster, is
+    `unknown`; 02-data repeats it.
     """
     name = settings.run.data.tokenizer
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
@@ -132,7 +132,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 def machine_identity(site: Site) -> str:
     """Return the identity of the machine to which a measured speed applies.
 
-    It names this machine's CPU and cores, this machine's GPUs, or the site's devices.
+    The identity names this machine's CPU and cores, this machine's GPUs, or the site's devices.
     """
     if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
@@ -173,7 +173,8 @@ def keep_calibration(
 
     Return None if too few steps were timed or the plan has no time.
 
-    `warned` means that a check of the test did not pass, so its times do not apply to other runs.
+    `warned` means that a check of the smoke test did not pass, so the test's times do not apply to
+    other runs.
     """
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]

@@ -1,1 +1,1 @@
-"""Turns text into verified token files: sources, tokenizers, `.bin` and `.idx`."""
+"""Turns text from any source into verified token files (`.bin` and `.idx`)."""

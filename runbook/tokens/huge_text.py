@@ -9,31 +9,31 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Number of characters that fastokens encodes per call. fastokens needs about as much memory as the
-text.
+"""Number of characters that fastokens encodes per call. It needs about as much memory as the text
+itself.
 """
 PIECE = 256 << 10
-"""Characters per call for other encoders, which create Python objects for every token."""
+"""Number of characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
-"""Characters on either side of a cut.
+"""Number of characters on each side of a cut that are tested.
 
-They must give the same ids whether they are encoded as one text or as two.
+Both sides must give the same ids whether they are encoded as a single text or as two texts.
 """
 _BORDER = re.compile(r" [A-Za-z]+(?= [A-Za-z])")
 _CROSSES_BORDER = re.compile("[A-Za-z][\u0120\u2581 ]")
-"""A token with a letter before a space, in the form that vocabularies use.
+"""A token that contains a letter before a space, in the forms that vocabularies use.
 
 The space is U+0120 in byte-level vocabularies, U+2581 in SentencePiece, or a plain space. If no
-token matches, no merge and no best path crosses the border, whatever text surrounds it.
+token matches, neither a merge nor a best path crosses the border, whatever the surrounding text is.
 """
 _FLAGS = ("lstrip", "rstrip", "single_word")
 
 
 class TextCut(StrEnum):
-    """The place between a word and the following space at which a text is cut."""
+    """How a text is cut at the border between a word and the following space."""
 
     NEVER = "never"
-    """A token may cross the border, so the text is encoded as a whole."""
+    """A token may cross the border, so the text is not cut."""
     BEFORE_SPACE = "before the space"
     """The next piece begins with the space."""
     INSTEAD_OF_SPACE = "instead of the space"
@@ -43,8 +43,8 @@ class TextCut(StrEnum):
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    The answer depends on the tokenizer's vocabulary, and on the ids that it produces for the
-    built-in edge texts.
+    The result depends on the tokenizer's vocabulary, and on the ids that the tokenizer gives for
+    the built-in edge texts.
     """
     if _may_cross(tokenizer):
         return TextCut.NEVER
@@ -64,7 +64,7 @@ def is_exact(
     before: str,
     after: str,
 ) -> bool:
-    """Return whether two texts give the same ids separately and joined."""
+    """Return whether two texts give the same ids when encoded separately and when joined."""
     if cut is TextCut.INSTEAD_OF_SPACE:
         after_cut = after.removeprefix(" ")
     else:
@@ -76,10 +76,10 @@ def is_exact(
 
 
 def cut_text(parts: Iterable[str], encoder: Encoder, cut: TextCut) -> Iterator[str]:
-    """Yield a text, which arrives in parts, as pieces to be encoded one after another.
+    """Cut a text that arrives in parts, and yield pieces to be encoded one after another.
 
-    Every border is first tested with the text around it. A border that would change an id is
-    skipped.
+    Every border is first tested with the text around it, and is skipped if a cut there would change
+    an id.
     """
     if cut is TextCut.NEVER:
         yield "".join(parts)
@@ -111,9 +111,9 @@ def _border(
     encoder: Encoder,
     cut: TextCut,
 ) -> int:
-    """Return the end of the first piece that ends after `start`.
+    """Return the first position after `start` at which a piece may end.
 
-    Return 0 if the text read so far contains no such end.
+    Return 0 if the text that has been read contains no such end.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()
@@ -128,9 +128,9 @@ def _border(
 
 
 def _may_cross(tokenizer: Tokenizer) -> bool:
-    """Return whether anything may cross a border between two pieces.
+    """Return whether a token or a rule may cross a border between two pieces.
 
-    That may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
+    It may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
     """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):

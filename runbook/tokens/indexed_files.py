@@ -1,7 +1,7 @@
-"""Megatron's indexed dataset: the .idx is written as a stream, and both files are read with memmap.
+"""Reads and writes Megatron's indexed dataset: streams the .idx, and reads both files by memmap.
 
-Here, each document is one sequence. An empty document has no sequence, and repeats the previous
-entry in the document index. `plan_file.token_index` describes the layout.
+In files written here, each document is one sequence. An empty document has no sequence and repeats
+the previous entry of the document index. `plan_file.token_index` describes the layout.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,8 +22,7 @@ from runbook.plan_file.token_index import (
 from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""One shard's part of the index: sequence lengths, and the ascending numbers of its empty
-documents."""
+"""A shard's part of the index: sequence lengths, and the ascending numbers of empty documents."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (
@@ -35,9 +34,10 @@ _REMEDY = (
 def write_index(
     file: BinaryIO, code: int, pieces: Callable[[], Iterable[IndexPiece]]
 ) -> tuple[int, int]:
-    """Write an .idx from pieces, and return the number of sequences and documents.
+    """Write an .idx from pieces, and return the numbers of sequences and documents.
 
-    The pieces are read again for each part of the index, so only one piece is in memory at a time.
+    The pieces are read again for each section of the index, so that only one piece is in memory at
+    a time.
     """
     sizes = np.array(
         [(len(lengths), len(lengths) + len(empty)) for lengths, empty in pieces()]
@@ -72,12 +72,12 @@ def write_index(
 
 
 class IndexedReader:
-    """Reads PREFIX.bin and PREFIX.idx without loading them.
+    """Reads PREFIX.bin and PREFIX.idx without loading them into memory.
 
-    Garbage in a file raises DataError, and never leads to a huge allocation.
+    If a file contains garbage, `DataError` is raised, and no huge allocation is made.
 
-    Opening compares the header with the sizes of both files; `verification.verify` checks every
-    entry.
+    When the files are opened, the header is compared with the sizes of both files.
+    `verification.verify` checks every entry.
     """
 
     def __init__(self, bin_path: Path, idx_path: Path) -> None:
@@ -132,9 +132,9 @@ class IndexedReader:
         return self.tokens[start : start + length]
 
     def document(self, number: int) -> NDArray[Any]:
-        """Return the tokens of a document from all its sequences.
+        """Return the tokens of all sequences of a document.
 
-        An empty document has no tokens.
+        The result is empty for an empty document.
         """
         if not 0 <= number < self.num_documents:
             raise DataError(
@@ -150,16 +150,16 @@ class IndexedReader:
         return np.concatenate(sequences) if sequences else self.tokens[:0]
 
     def steps(self, count: int) -> Iterator[slice]:
-        """Yield slices of a million entries that together cover `count` entries.
+        """Yield slices of a million entries that cover `count` entries in total.
 
-        Checking one slice at a time needs little memory.
+        Checking an index slice by slice needs little memory.
         """
         for start in range(0, count, _STEP):
             yield slice(start, min(start + _STEP, count))
 
 
 def read_header(path: Path) -> tuple[int, int, int]:
-    """Return the dtype code, and the numbers of sequences and of document-index entries."""
+    """Return the header's dtype code, number of sequences and number of document-index entries."""
     size = _size(path)
     with path.open("rb") as file:
         head = file.read(INDEX_HEADER.size)
@@ -231,7 +231,7 @@ def _map(
     offset: int,
     count: int,
 ) -> NDArray[Any]:
-    # An empty region cannot be mapped
+    # An empty region cannot be memory-mapped
     if count == 0:
         return np.empty(0, dtype=dtype)
     try:

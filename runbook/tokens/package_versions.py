@@ -1,4 +1,4 @@
-"""Versions of installed packages, read from the names of their folders."""
+"""Determines the versions of installed packages from the names of their folders."""
 
 import functools
 import re
@@ -15,8 +15,8 @@ def package_version(package: str) -> str:
     """Return the version of an installed package, or an empty string if it is not installed.
 
     `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
-    ms to every start. The parser is used only for a package that can be imported but has no folder
-    named after it.
+    ms to every start-up. The parser is used only for a package that can be imported but has no
+    folder named after it.
     """
     name = _normal(package)
     for folder in sys.path:
@@ -47,7 +47,7 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _described_version(package: str) -> str:
-    """Return the version in the metadata of a package, wherever the metadata is."""
+    """Return the version in a package's metadata, wherever that metadata is stored."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:

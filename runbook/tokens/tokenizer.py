@@ -1,6 +1,7 @@
-"""Tokenizers: GPT-2's from the shipped files, those in a tokenizer.json, and SentencePiece models.
+"""Loads tokenizers: GPT-2's from the shipped files, a tokenizer.json, or a SentencePiece model.
 
-Each tokenizer has a fast encoder, and a judge with which the encoder is compared.
+Each tokenizer has a fast encoder and a judge, which is a reference with which the encoder is
+compared.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ without a space.
 
 @dataclass(frozen=True)
 class JoinedIds:
-    """The ids of several texts, each followed by a special token."""
+    """The ids of joined texts, each followed by a special token."""
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
@@ -56,7 +57,7 @@ class JoinedIds:
     """Size of all texts in UTF-8 bytes."""
 
     def ids_of(self, number: int) -> list[int]:
-        """Return the ids of one text, without its special token."""
+        """Return the ids of a single text, without its special token."""
         start = int(self.lengths[:number].sum())
         length = int(self.lengths[number])
         ids: list[int] = self.ids[start : start + length - 1].tolist()
@@ -66,7 +67,7 @@ class JoinedIds:
 def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) -> JoinedIds:
     """Return the ids of ASCII texts and of other texts in the order of all texts.
 
-    `is_ascii` states for each text to which of the two it belongs.
+    `is_ascii` says for each text whether it is ASCII.
     """
     import numpy as np
 
@@ -74,7 +75,7 @@ def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) 
     lengths = np.empty(len(mask), dtype=np.int64)
     lengths[mask] = ascii_ids.lengths
     lengths[~mask] = wide_ids.lengths
-    # Neighbours of the same kind are copied together.
+    # Neighbouring texts of the same kind are copied together.
     run_starts = np.flatnonzero(np.diff(mask, prepend=not mask[0]))
     ids_in_runs: list[int] = np.add.reduceat(lengths, run_starts).tolist()
     sources = (wide_ids.ids, ascii_ids.ids)
@@ -117,16 +118,16 @@ class Fastokens:
         separator_id: int,
         dtype: np.dtype[Any],
     ) -> JoinedIds | None:
-        """Encode texts with a special token after each.
+        """Encode texts, each followed by a special token, as a single input.
 
-        The encoder divides its input at special tokens, so the ids are those of the separate texts,
-        and a long input is encoded faster than many short ones. Return None if the ids do not show
-        where each text ends, because a text is empty or contains the token itself.
+        The encoder divides its input at special tokens, so the ids are the same as for separate
+        texts, and a long input is encoded faster than many short inputs. Return None if the ids do
+        not show where each text ends, because a text is empty or contains the token itself.
         """
         if not all(texts):
             return None
-        # A single character beyond ASCII makes a whole Python string wider, and its encoding
-        # slower.
+        # A single character beyond ASCII makes a whole Python string wider and slows down its
+        # encoding.
         is_ascii = list(map(str.isascii, texts))
         if all(is_ascii) or not any(is_ascii):
             return self._encode_as_one(texts, separator, separator_id, dtype)
@@ -146,7 +147,7 @@ class Fastokens:
         separator_id: int,
         dtype: np.dtype[Any],
     ) -> JoinedIds | None:
-        """Encode texts as one input. The encoder works on a single input in the calling thread."""
+        """Encode texts as a single input, which the encoder processes in the calling thread."""
         import numpy as np
 
         text = separator.join([*texts, ""])
@@ -161,7 +162,7 @@ class Fastokens:
 
 
 class HuggingFace:
-    """The tokenizers package: the reference, and the encoder if fastokens is not installed."""
+    """The package tokenizers, which is the judge, and the encoder if fastokens is not installed."""
 
     def __init__(self, tokenizer_json: str, special_tokens: bool) -> None:
         from tokenizers import Tokenizer
@@ -189,7 +190,7 @@ class HuggingFace:
         return str(self.tokenizer.decode(ids, skip_special_tokens=False))
 
     def piece(self, token: int) -> str:
-        """Return the text of one token."""
+        """Return the text of a single token."""
         return self.decode([token])
 
     def token_id(self, token: str) -> int | None:
@@ -199,7 +200,7 @@ class HuggingFace:
 
 
 class SentencePiece:
-    """A SentencePiece model, if that package is installed. The model is its own judge."""
+    """A SentencePiece model, which needs the package sentencepiece. The model is its own judge."""
 
     special: ClassVar[list[str]] = []
 
@@ -224,7 +225,7 @@ class SentencePiece:
         return str(self.processor.decode(ids))
 
     def piece(self, token: int) -> str:
-        """Return the text of one token."""
+        """Return the text of a single token."""
         return str(self.processor.id_to_piece(token))
 
     def token_id(self, token: str) -> int | None:
@@ -235,7 +236,7 @@ class SentencePiece:
 
 
 Encoder: TypeAlias = Fastokens | HuggingFace | SentencePiece
-"""An encoder that converts texts to ids, and adds no token at either end."""
+"""An encoder that converts texts to ids and adds no tokens at either end."""
 
 
 def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -250,9 +251,9 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
-    """Return the judge, which is cached.
+    """Return the judge of a tokenizer.json, and cache it.
 
-    Every encoder of a tokenizer uses the same judge, which takes 0.1 s to load.
+    All encoders of a tokenizer share the same judge, which takes 0.1 s to load.
     """
     try:
         return HuggingFace(tokenizer_json, special_tokens)
@@ -264,7 +265,7 @@ def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
 
 
 def _fast_encoder(tokenizer_json: str, special_tokens: bool, judge: HuggingFace) -> Encoder:
-    """Return fastokens if it agrees with the judge on every probe, or the judge otherwise."""
+    """Return fastokens if it agrees with the judge on every probe, or else the judge itself."""
     try:
         encoder = Fastokens(tokenizer_json, special_tokens)
     except (
@@ -304,10 +305,10 @@ def compare(
 def use_one_thread() -> None:
     """Limit both encoders' thread pools to one thread, because processes provide the parallelism.
 
-    Call this before the first encode.
+    Call this function before the first text is encoded.
 
-    Each pool reads its environment variable at its first use. The variable is removed again
-    immediately, because jobs that this process starts later must not inherit it.
+    Each pool reads its environment variable when it is first used. The variable is removed again at
+    once, because jobs that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -334,19 +335,19 @@ class Tokenizer:
     vocabulary: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of one text, without an end-of-document token."""
+        """Return the ids of a single text, without an end-of-document token."""
         ids: list[int] = self.encoder.encode_batch([text])[0].tolist()
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare the encoder with the judge on a text. Return the number of texts compared."""
+        """Compare the encoder with the judge on a text, and return the number of texts compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)
         return 1
 
     def check_ids(self, text: str, ids: list[int], where: str) -> None:
-        """Raise `DataError` if a text, encoded by itself, has ids other than these."""
+        """Raise `DataError` if a text that is encoded by itself has ids other than `ids`."""
         alone = self.encode(text)
         if ids != alone:
             raise DataError(
@@ -381,10 +382,10 @@ class Tokenizer:
         return texts
 
     def end_of_document(self, name: str = "") -> int:
-        """Return the id that is put after each document.
+        """Return the id of the end-of-document token, which is put after each document.
 
-        It is the id of the named token, or else of the first known name that the vocabulary has.
-        Raise `DataError` if the vocabulary has no such token.
+        The result is the id of the named token, or else of the first known name that the vocabulary
+        has. Raise `DataError` if the vocabulary has no such token.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -408,7 +409,7 @@ def _unknown(ids: Iterable[int]) -> str:
 
 
 def tokenizer_path(name: str) -> Path:
-    """Return the file of a tokenizer that is named by the file or by its folder."""
+    """Return the file of a tokenizer that is given as a file or as a folder."""
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -489,7 +490,8 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
 
 
 def _content(path: Path, name: str) -> bytes:
-    # Refuse anything else: reading a pipe would wait forever, and a device has no end.
+    # Refuse anything that is not a regular file: reading a pipe would wait forever, and a device
+    # has no end.
     if path.exists() and not path.is_file():
         raise DataError(TokenMessage.TOKENIZER_NOT_A_FILE, name=name, path=path)
 
@@ -500,9 +502,9 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _gpt2_json() -> str:
-    """Return GPT-2's tokenizer as one tokenizer.json.
+    """Return GPT-2's tokenizer as the content of a tokenizer.json.
 
-    The file is built from the two shipped files, once their checksums have been compared.
+    The content is built from the two shipped files, after their checksums have been compared.
     """
     content = {}
     for name, expected in GPT2_SHA256.items():
@@ -542,7 +544,7 @@ def _gpt2_json() -> str:
 
 
 def tokenizer_files(name: str) -> dict[str, bytes]:
-    """Return the files of a tokenizer that `transformers` loads, by name."""
+    """Return, by name, the files of a tokenizer that `transformers` can load."""
     if name == "gpt2":
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)

@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The names of the checks of token files, as they are recorded."""
+    """The names of the checks of token files, as records contain them."""
 
     HEADER = "header"
     LENGTHS = "lengths"
@@ -46,16 +46,16 @@ ONE_SHORT = (
     "against its documents, and would never reach the last tokens. The .bin is right, but "
     "the .idx is not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )
-"""The remedy if the index has one token too few for each of its documents."""
+"""The remedy if the index has one token too few for each document."""
 _BLOCK = 16 << 20
 SAMPLED_DOCUMENTS = 2_000_000
 
 
 def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
-    """Return the checks of PREFIX_text_document.bin and .idx, each with its value and rule.
+    """Check PREFIX_text_document.bin and .idx, and return the checks with their values and rules.
 
-    A broken file results in a failed check, never in an exception. Every byte is read once.
-    `checksums=False` skips the content of the .bin, for a quick check while other work runs.
+    A broken file results in a failed check, never in an exception. Every byte is read once. With
+    `checksums=False`, the content of the .bin is not read, so that the check is quick.
     """
     files = TokenFiles.existing(Path(prefix))
     rule = "the .idx is Megatron's and agrees with both file sizes"
@@ -269,13 +269,13 @@ def _content_checks(
 
 
 def _duplicates(reader: IndexedReader) -> Check:
-    """Return how many documents are duplicates.
+    """Count the duplicate documents in a sample, and return the check.
 
-    In a sample by content, two documents count as the same if their lengths and sixteen of their
-    tokens agree.
+    Two documents of a sample count as duplicates if their lengths and sixteen of their tokens
+    agree.
 
-    Whether a document is in the sample depends only on its own tokens, so copies are sampled
-    together.
+    Whether a document is in the sample depends only on its tokens, so all copies of a document are
+    sampled together.
     """
     interval = max(1, reader.num_sequences // SAMPLED_DOCUMENTS)
     signatures = []
@@ -335,10 +335,10 @@ class DecodedDocument:
     """A decoded document of the output."""
 
     number: int
-    # Total number of the document's tokens; only the first are shown
+    # Total number of the document's tokens; only the first tokens are shown
     tokens: int
     ids: list[int]
-    pieces: list[str]  # The text of each id
+    pieces: list[str]  # The text of each shown id
 
 
 def sample_documents(

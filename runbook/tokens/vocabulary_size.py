@@ -1,4 +1,4 @@
-"""Reads the size of a tokenizer's vocabulary from its file alone, without a tokenizer package."""
+"""Reads the size of a vocabulary from the tokenizer's file alone, without a tokenizer package."""
 
 import json
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _FIXED_32 = 5
 
 
 def read_vocabulary_size(name: str) -> int | None:
-    """Return a tokenizer's largest token id plus one, or None if its file is not available.
+    """Return a tokenizer's largest token id plus one, or None if the file is not available.
 
     Raise `DataError` if the file exists and is neither a tokenizer.json nor a SentencePiece model.
     """
@@ -52,7 +52,7 @@ def _largest_id(content: bytes, path: Path) -> int:
 
 
 def _count_pieces(content: bytes, path: Path) -> int:
-    """Return the number of pieces in a SentencePiece model. The id of a piece is its position."""
+    """Return the number of pieces in a SentencePiece model. A piece's position is its id."""
     try:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:

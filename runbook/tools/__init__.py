@@ -1,4 +1,4 @@
 """Tools that a run does not need. No tool imports another.
 
-Each tool has its own folder; the command is in `cli`.
+Each tool has its own folder; its command is in `cli`.
 """

@@ -27,7 +27,7 @@ def train_rank(
 ) -> int:
     """Train, and return the exit code. Errors are recorded in events.jsonl before they are raised.
 
-    Training stops after step `until` without saving; 0 means that it runs to the end.
+    Training stops after step `until` without a save. If `until` is 0, it runs to its planned end.
     """
     stopping.limit_seconds = spec.limits.exit_duration_seconds
     # megatron-core warns at import that Apex and Transformer Engine are missing. This trainer uses
@@ -105,7 +105,7 @@ def main() -> int:
         help="end after this step without a save (runbook replay); 0: at the end of the training",
     )
     arguments = parser.parse_args()
-    # Registered first, so it runs last: after any traceback has been printed
+    # Registered first, so that it runs last, after any traceback has been printed
     atexit.register(leave, FAILED)
     # Set up before the slow imports, so that no signal is lost while they run
     stopping = StopConditions()
@@ -115,7 +115,7 @@ def main() -> int:
         rank = ranks.rank
         die_with_launcher(ranks)
         spec = read_plan(arguments.plan, arguments.phase)
-        # Before torch allocates memory: ask for 2 MiB pages for large tensors, if the kernel offers
+        # Before torch allocates memory, ask for 2 MiB pages for large tensors, if the kernel offers
         # them.
         os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 

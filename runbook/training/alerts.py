@@ -21,14 +21,14 @@ from runbook.training.messages import TrainingMessage
 
 
 class NotAllowedError(Exception):
-    """A command that the user has not allowed. The text explains how to allow it."""
+    """The user has not allowed a command. The error's text explains how to allow it."""
 
 
 CHANNEL_SECONDS = 10.0  # Seconds to wait for a channel's answer
 SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
 """Events of events.jsonl that are sent like alarms.
 
-An event's fields fill in the values of its message.
+The fields of an event are the values that its message shows.
 """
 
 
@@ -107,7 +107,7 @@ class AlertSender:
 
     def close(self) -> None:
         """Wait briefly for the alarms that are still being sent."""
-        # A channel that fails just at its time limit is still reported
+        # A channel that fails exactly at its time limit is still reported
         end = time.monotonic() + CHANNEL_SECONDS + 2.0
         for thread in filter(Thread.is_alive, self._threads):
             thread.join(max(0.0, end - time.monotonic()))
@@ -131,7 +131,7 @@ def post(reference: str, content: Mapping[str, object]) -> None:
 
 
 def pipe(command: str, content: Mapping[str, object]) -> None:
-    """Run a command if the user has allowed it, with the message on its standard input."""
+    """If the user has allowed this command, run it with the message on its standard input."""
     if not is_allowed(command):
         raise NotAllowedError(how_to_allow(command))
     # A child process that keeps running must not hold a pipe of this process open

@@ -46,8 +46,8 @@ class BatchReader:
         else:
             self._group = None
 
-        # This time is measured separately, because a rank that waits for the reader is not slow
-        # itself.
+        # This time is measured separately, because a rank that waits for the reader is not itself
+        # slow.
         self._broadcast = clock.timed(torch.distributed.broadcast)
 
     def step(
@@ -87,7 +87,7 @@ class BatchReader:
         The source is pinned memory, because the host would otherwise wait for the GPU.
         """
         if self.device.type == "cuda":
-            # No effect on samples that were read ahead, because these are already pinned
+            # This does nothing for samples that were read ahead, because these are already pinned
             value = value.pin_memory()
 
         return value.to(self.device, non_blocking=True)
@@ -121,7 +121,7 @@ _KEYS = ("tokens", "labels", "loss_mask", "position_ids")
 def _pack(batch: Batch) -> torch.Tensor:
     """Pack a micro-batch into one message of 32-bit numbers.
 
-    No token id needs more than 32 bits, and the mask is copied bit for bit.
+    No token id needs more than 32 bits, and the bits of the mask are copied unchanged.
     """
     parts = []
     for key in _KEYS:
@@ -155,12 +155,12 @@ At most two pieces (of 1.8 MB) are kept in memory.
 
 
 class ReadAhead:
-    """Micro-batches of a training run, read by a thread while earlier ones are computed.
+    """Micro-batches of a training run, which a thread reads while earlier ones are computed.
 
-    For a GPU they are read into pinned memory. Training uses the samples in sequence, whatever the
-    batch ramp. If training skips samples or goes back, reading restarts at the new position. An
-    error in the data is raised when the affected micro-batch is requested. The thread stops reading
-    at sample `end`, and never keeps the process alive.
+    For a GPU, the thread reads them into pinned memory. Training uses the samples in sequence,
+    whatever the batch ramp. If training skips samples or goes back, reading restarts at the new
+    position. An error in the data is raised when the affected micro-batch is requested. The thread
+    stops reading at sample `end`, and never keeps the process alive.
     """
 
     def __init__(
@@ -212,8 +212,7 @@ class ReadAhead:
             self._batches = SimpleQueue()
             self._ahead = 0
 
-        # Read whole pieces up to the end of the training; past the end, read only the requested
-        # samples
+        # Read full pieces up to the end of training; past the end, read only the requested samples
         for _ in range(2):
             self._order_piece(dataset, start)
         batch = self._batches.get()

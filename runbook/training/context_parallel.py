@@ -15,7 +15,7 @@ _HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_ra
 
 
 def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return this rank's pieces of each sequence, or whole sequences without context parallelism.
+    """Return this rank's pieces of each sequence, or full sequences without context parallelism.
 
     The group is passed explicitly. Otherwise megatron-core 0.18 and newer would use all ranks of
     the job, and data-parallel ranks would silently train on pieces of their sequences.

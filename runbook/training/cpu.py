@@ -3,14 +3,14 @@
 This module replaces the torch.cuda functions that megatron-core calls, and speeds up matmuls.
 
 megatron-core 0.16 always asks `torch.cuda` for the current device, random states and tensor type
-names. On a CPU, this module replaces those few functions. Nothing is changed if torch sees a GPU.
+names. On a CPU, this module replaces the functions that return them. Nothing is changed if torch
+sees a GPU.
 
 torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
 Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
 GFLOP/s in all three matmuls of a linear layer (torch 2.13, 2026-11-22). Both accumulate in float32.
 On a processor without bfloat16 instructions, torch's bfloat16 matmul is 5 to 80 times slower than
-its float32 matmul. On such a processor the factors are widened to float32, and the result is
-rounded once.
+its float32 matmul. There, the factors are widened to float32, and the result is rounded once.
 """
 
 import ctypes
@@ -86,7 +86,7 @@ def name_types_as_on_gpu() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep freed blocks instead of handing each back to the kernel.
+    """Let glibc keep freed blocks instead of returning each one to the kernel.
 
     Activations are allocated and freed in every micro-batch. Faulting in their pages each time took
     10 to 15 % of a step of the 12 x 512 model (measured 2026-11, glibc 2.36); the pages of the
@@ -101,7 +101,7 @@ def keep_freed_memory() -> None:
 
 
 def _answer_random_states() -> None:
-    """Use the same generator for CPU and "GPU".
+    """Make the functions for a GPU's random state use the CPU's generator.
 
     Megatron's forked "GPU" states become states of the CPU's default generator.
     """
@@ -116,7 +116,7 @@ def _answer_random_states() -> None:
     random._get_cuda_rng_state = get
     random._set_cuda_rng_state = put
     torch.cuda.get_rng_state, torch.cuda.set_rng_state = get, put  # type: ignore[assignment]
-    # Not torch.manual_seed, which calls torch.cuda.manual_seed_all.
+    # torch.manual_seed cannot be used here, because it calls torch.cuda.manual_seed_all.
     torch.cuda.manual_seed = torch.cuda.manual_seed_all = torch.default_generator.manual_seed  # type: ignore[assignment]
 
 
@@ -131,16 +131,16 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-# Number of a layer's outputs whose weight gradient one matmul computes
+# Number of a layer's outputs for which one matmul computes the weight gradient
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
 """Number of products that a matmul sums at a time.
 
-With this number, its error is 3e-7 of its norm, as with MKL.
+With this number, the error of the result is 3e-7 of its norm, as with MKL.
 
-By itself, oneDNN sums a thousand products at a time, with an error of 6e-7. With such an error,
-Adam's first step moves one in a million weights by 1.1e-5 compared with a plain program. The
+By default, oneDNN sums a thousand products at a time, with an error of 6e-7. With such an error,
+one in a million weights differs by 1.1e-5 from a plain program's after Adam's first step. The
 smaller sums cost 2 to 3 % of a step of the 12 x 512 model.
 """
 
@@ -222,8 +222,8 @@ def onednn_matmul(
     """Return `left @ right + bias` of two float32 matrices.
 
     If the inner dimension is larger than a row of the result, `SUM_DEPTH` products are summed at a
-    time. Otherwise copying the result (possibly all logits) would cost more than the extra digit is
-    worth.
+    time. Otherwise, copying the result (possibly all logits) would cost more than the extra
+    precision is worth.
     """
     depth = input.shape[1]
     if depth <= max(SUM_DEPTH, right.shape[1] - 1):
@@ -236,7 +236,7 @@ def onednn_matmul(
 
 
 def slices(length: int, size: int) -> list[slice]:
-    """Return consecutive slices of `size` that cover `length`. The last one may be shorter."""
+    """Return consecutive slices of `size` that cover `length`. The last slice may be shorter."""
     return [slice(start, start + size) for start in range(0, length, size)]
 
 
@@ -259,7 +259,7 @@ def _matmul(
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block.
 
-    oneDNN copies a float32 factor that is sliced or transposed. In blocks, it never copies the
+    oneDNN copies a float32 factor that is sliced or transposed. With blocks, it never copies the
     whole gradient (which may be that of all logits). If `values` is the smaller factor, it is
     copied once.
     """

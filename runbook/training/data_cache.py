@@ -1,4 +1,4 @@
-"""Verifies the cached sample order (data.cache) by its checksums at every start.
+"""Verifies the cached sample order (data.cache) with checksums at every start.
 
 megatron-core identifies a cached order only by its file name. If a number in it changes, different
 samples are used without any warning. If the whole index is constant, training repeats one sample
@@ -34,7 +34,7 @@ from runbook.training.messages import TrainingMessage
 
 
 class CacheFault(Enum):
-    """Why a cached file is rebuilt."""
+    """The reason why a cached file is rebuilt."""
 
     UNFINISHED = "unfinished"
     OLDER = "older than the token files"
@@ -44,7 +44,7 @@ class CacheFault(Enum):
 
 @dataclass(frozen=True)
 class CacheCheck:
-    """What was wrong with the cache at this start, and its current checksums."""
+    """The faults of the cache at this start, and its current checksums."""
 
     faults: Mapping[str, CacheFault] = field(default_factory=dict)
     """Files that were removed and rebuilt."""
@@ -59,17 +59,17 @@ class CacheCheck:
 
 @dataclass(frozen=True)
 class _Verified:
-    """A file whose content has been compared at this start."""
+    """A file whose content has been compared with its checksum at this start."""
 
     changed_at: int
-    """Modification time in nanoseconds. A file that was modified later is read again."""
+    """Modification time in nanoseconds. If the file was modified later, it is read again."""
     file: CachedFile
 
 
 class CacheFolder:
     """The cache folder at a start.
 
-    Call `remove_faulty` before megatron-core builds the cache, and `seal` afterwards.
+    The trainer calls `remove_faulty` before megatron-core builds the cache, and `seal` afterwards.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -140,7 +140,7 @@ def other_order(saved: Mapping[str, str], planned: Mapping[str, str]) -> list[st
 
 
 def _fault(path: Path, newest_text: int, built: CachedFile | None) -> CacheFault | None:
-    """Return why a cached file must not be read, or None if it was built from this text."""
+    """Return the reason not to read a cached file, or None if it was built from this text."""
     try:
         numpy.load(path, mmap_mode="r")
     except (ValueError, OSError):

@@ -1,4 +1,4 @@
-"""Datasets of a training run: the sequences that megatron-core draws from the token files.
+"""Makes a training run's datasets, whose sequences megatron-core draws from the token files.
 
 The order of the sequences depends only on the seed and the text.
 """
@@ -36,7 +36,7 @@ def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDataset
     """Return the datasets of a training run.
 
     All ranks call this function together, and rank 0 builds the caches. `tokens` is the number of
-    tokens in each file. The files of a text share its weight in proportion to their tokens.
+    tokens in each file. A text's weight is divided among its files in proportion to their tokens.
     """
     data = spec.data
     evaluates = spec.evaluation.interval > 0 and spec.evaluation.iterations > 0
@@ -130,7 +130,7 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
         return documents, samples, shuffled
 
     def _order(self) -> SampleOrder:
-        # This module is compiled; a source checkout builds it at startup.
+        # This module is compiled. In a source checkout, it is built at start-up.
         from megatron.core.datasets import helpers
 
         lengths = self.dataset.sequence_lengths
@@ -162,7 +162,7 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
 
 
 class MockEpochDataset(EpochDataset, MockGPTDataset):  # type: ignore[misc]
-    """megatron-core's synthetic documents, each epoch shuffled separately."""
+    """megatron-core's synthetic documents, with each epoch shuffled separately."""
 
 
 def _build_cache(
@@ -172,7 +172,8 @@ def _build_cache(
 ) -> data_cache.CacheCheck:
     """Build the caches on rank 0; the other ranks read them.
 
-    In megatron-core the other ranks would wait in a barrier, which times out for a large text.
+    With megatron-core's own code, the other ranks would wait in a barrier, which times out if the
+    text is large.
     """
     cache = data_cache.CacheFolder(folder)
     cache.remove_faulty(indexes)
@@ -191,9 +192,9 @@ def _weighted(
     sources: tuple[Source, ...],
     tokens: Mapping[str, int],
 ) -> tuple[list[str], list[float] | None]:
-    """Return the paths of the files, and their shares of the samples.
+    """Return the files' paths and their shares of the samples.
 
-    The files of a text share its weight in proportion to their tokens.
+    A text's weight is divided among its files in proportion to their tokens.
     """
     prefixes = [str(spec.path(source.prefix)) for source in sources]
     weights = []

@@ -1,4 +1,4 @@
-"""The training loop: steps, evaluations, saves, the checks of a smoke test, and a clean stop."""
+"""The training loop, with its steps, evaluations, saves, smoke-test checks and clean stops."""
 
 import contextlib
 import gc
@@ -66,7 +66,7 @@ from runbook.training.training_log import StepRecord, TrainingLog
 def make_engine(spec: PhasePlan, *, draw: bool = True) -> TrainingEngine:
     """Return the engine that the plan names.
 
-    With `draw` the engine gets initial weights, which are not needed if a checkpoint is loaded.
+    With `draw`, the model gets initial weights, which are not needed if a checkpoint is loaded.
     """
     if spec.engine == "megatron-core":
         from runbook.training.engines.megatron_engine import MegatronEngine
@@ -94,7 +94,7 @@ class TrainingLoop:
         heartbeat: HeartbeatWriter,
         until: int = 0,
     ) -> None:
-        """Prepare to train until step `until`, without a save there, or to the end if it is 0."""
+        """Prepare to train to step `until` without a save there, or to the end if `until` is 0."""
         self.spec = spec
         self.until = until
         self.log = log
@@ -112,8 +112,7 @@ class TrainingLoop:
         self.progress = TrainingProgress()
         self.saved_iteration = -1
         self.saved_order: dict[str, str] = {}
-        """Checksums of the cached sample order by file: at first those in the checkpoint, then
-        those of this start.
+        """Checksums of the cached sample order by file: the checkpoint's, and later this start's.
         """
         self.pending: PendingSave | None = None
         self.newest_shared = 0
@@ -193,7 +192,7 @@ class TrainingLoop:
             self.near.stepped()
 
     def _stop_reason(self, stop_request: int) -> str:
-        """Return why the training ends after this step, or an empty string if it continues."""
+        """Return the reason to end the training after this step, or an empty string to continue."""
         if stop_request:
             return self.stopping.reason(stop_request)
         if self._at(self.spec.limits.exit_interval):
@@ -223,7 +222,8 @@ class TrainingLoop:
         if loaded is not None:
             self._refuse_other_training(loaded)
             vars(self.progress).update(vars(loaded.progress))
-            # All ranks need these steps, because all ranks skip the samples of a spike together.
+            # All ranks need the recent steps, because all ranks skip the samples of a spike
+            # together.
             recent = share_value(self.log.recent_steps(self.progress.iteration))
             self.stepper.watch.remember(recent)
             self.saved_order = loaded.data_cache
@@ -277,7 +277,7 @@ class TrainingLoop:
             self.log.event(REPLICAS_CHANGED, iteration=self.progress.iteration, **vars(change))
 
     def _report_slower_kernels(self) -> None:
-        """Report why the trainer's own kernels are not used, once per reason."""
+        """Report the reasons why the trainer's own kernels are not used, each reason once."""
         reason = slower_kernels(self.spec)
         if is_said_by(torch.distributed.get_rank(), reason, first_reason=share_value(reason)):
             self._report_slower(reason)
@@ -288,7 +288,7 @@ class TrainingLoop:
             self._report_slower(reason)
 
     def _report_slower(self, reason: str) -> None:
-        """Report why steps take longer than planned. Rank 0 also writes an event."""
+        """Report a reason why steps take longer than planned. Rank 0 also writes an event."""
         rank = torch.distributed.get_rank()
         say(f"rank {rank} on {socket.gethostname()}: {reason}")
         self.log.event("slower_kernels", reason=reason)
@@ -410,7 +410,7 @@ class TrainingLoop:
     def _report_slow_ranks(self) -> None:
         """Report this rank if it is slow.
 
-        All ranks have all times, but only a slow rank itself knows its machine.
+        All ranks have all times, but only a slow rank itself knows its machine's name.
         """
         times = self.stepper.rank_times
         if times is None:
@@ -423,7 +423,7 @@ class TrainingLoop:
     def _report_replay(self) -> None:
         """Record results that were computed twice, and report ranks whose results differ.
 
-        Each rank reports itself, because it knows its machine.
+        Each rank reports itself, because only the rank knows its machine's name.
         """
         replayer = self.stepper.replayer
         for line in replayer.lines():
@@ -433,7 +433,7 @@ class TrainingLoop:
         self.log.alarms(finding.as_alarm() for finding in findings)
 
     def _spike(self, record: StepRecord, alarms: list[Alarm]) -> list[BadStep]:
-        """Return the steps of a confirmed spike, if the plan's policy answers it."""
+        """Return the steps of a confirmed spike, if the plan's policy acts on spikes."""
         last = record.consumed_samples - 1
         fault = TrainingMessage.LOSS_JUMPED.fill()
         first = last - record.global_batch + 1
@@ -458,9 +458,9 @@ class TrainingLoop:
         return [step for step in self.newest if step.iteration >= first_iteration]
 
     def _answer(self, steps: list[BadStep]) -> str:
-        """Decide whether to continue without the step, or to roll back and skip its samples.
+        """Decide whether to continue without this step, or to roll back and skip its samples.
 
-        Raise an error if the training must stop.
+        Raise an error if training must stop.
         """
         root = self.spec.path(self.spec.checkpoint.folder)
         bad = steps[-1]
@@ -491,7 +491,7 @@ class TrainingLoop:
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A new checkpoint will replace a later one that is damaged
+        # A new checkpoint will replace a damaged later checkpoint
         self.saved_iteration = self.progress.iteration
         self.log.segment = segment
         lineage = {}
@@ -530,8 +530,8 @@ class TrainingLoop:
     def _save(self, *, in_background: bool = False) -> None:
         """Save a checkpoint.
 
-        In the background, the files are written while training continues, until
-        `_seal_written_save`.
+        If the save is in the background, its files are written while training continues, and
+        `_seal_written_save` completes it.
         """
         if self.progress.iteration == self.saved_iteration:
             return
@@ -592,7 +592,7 @@ class TrainingLoop:
             self.near.end()
 
     def _prove_smoke_test(self, train: Any) -> None:
-        """Measure the network's speed and reload a checkpoint, for the gate of the smoke test.
+        """Measure the network's speed and reload a checkpoint, as the smoke test's gate requires.
 
         The results are written as events: the speed, and the loss of a batch before a step, after
         it, and after a reload.
@@ -633,7 +633,7 @@ class TrainingLoop:
     def _sample(self) -> None:
         """Continue the plan's prompt until the document ends.
 
-        The same weights always give the same text.
+        The same weights always produce the same text.
         """
         spec = self.spec
         prompt = self.spec.sampling.prompt_ids
@@ -679,7 +679,7 @@ class StepOutcome:
 
 
 class Stepper:
-    """Runs an iteration: read, compute, agree on the loss of all ranks, update, judge the step."""
+    """Computes a step, agrees on its loss with all ranks, updates the weights, and judges it."""
 
     def __init__(
         self,
@@ -717,8 +717,8 @@ class Stepper:
     ) -> tuple[StepRecord, int, BadStep | None]:
         """Run one iteration.
 
-        Return its record, a stop request from any rank, and the fault of a bad step. A bad step
-        does not change any weight.
+        Return the step's record, a stop request from any rank, and the fault of a bad step. A bad
+        step does not change any weight.
         """
         spec = self.spec
         self.is_replayed = False
@@ -727,7 +727,7 @@ class Stepper:
         global_batch = spec.batch.at(consumed_samples)
         num_microbatches = global_batch // (spec.batch.micro * spec.parallel.data)
         rate = spec.learning_rate.at(consumed_samples + global_batch)
-        # Discard the times of work outside of steps, such as an evaluation or the optimizer's
+        # Discard the times of work outside steps, such as an evaluation or the optimizer's
         # collectives.
         self.clock.forget(DATA, COMMUNICATION)
         if any(first == consumed_samples for first, _ in progress.passed_over):
@@ -807,13 +807,13 @@ class Stepper:
             rank_loss = self._compute(batches, num_microbatches, iteration)
 
         rank_loss = injected_faults.armed.loss(rank_loss, iteration)
-        # If the clock is late, these are the times of the previous step, because the GPU has not
-        # finished this step.
+        # If the clock reports late, these are the times of the previous step, because the GPU has
+        # not finished this step.
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has finished these parts by now. The time of the optimizer is the one from the
-            # previous step
+            # The GPU has finished these parts by now. The optimizer's time is that of the previous
+            # step.
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
             jumped = (
@@ -870,9 +870,9 @@ class Stepper:
         size: int,
         jumped: bool,
     ) -> BadStep | None:
-        """Return what went wrong in the step after `progress`, or None.
+        """Return the fault of the step after `progress`, or None if it has no fault.
 
-        An fp16 overflow that halves the loss scale is not a fault.
+        An fp16 overflow that halves the loss scale does not count.
         """
         before = self.scale
         self.scale = update.loss_scale
@@ -917,7 +917,7 @@ class Stepper:
         """Return the mean loss of the global batch, and a stop request from any rank.
 
         Every few steps, all ranks also exchange their times. A single reduction carries everything,
-        because each additional one would make all ranks wait for each other again.
+        because each additional reduction would make all ranks wait for each other again.
         """
         request = self.stopping.stop_request()
         requests = [float(request < 0), *(float(request == number) for number in SIGNALS)]
@@ -956,7 +956,7 @@ class Stepper:
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
     """Return the object that recomputes micro-batches to detect silent data corruption.
 
-    Return None if the plan does not request this.
+    Return None if the plan does not request such replays.
     """
     if not spec.limits.replay_interval:
         return None
@@ -968,9 +968,9 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise `RefusedError` if checkpoints cannot be written.
+    """Raise `RefusedError` if the folder for checkpoints is not writable.
 
-    Otherwise hours of training might be lost.
+    Without this check, hours of training might be lost.
     """
     parent = folder
     while not parent.exists() and not parent.is_symlink():
@@ -985,7 +985,7 @@ NETWORK_ROUNDS = 3
 
 PEAK_SIZES = {"cpu": 1024, "cuda": 8192}
 PEAK_REPEATS = 4
-# A shorter training run is not worth the time to measure
+# For a shorter training run, the measurement is not worth its time
 SHORTEST_MEASURED_ITERATIONS = 10
 
 
@@ -1008,6 +1008,6 @@ def measured_tflops(number_format: str) -> float:
         wait_for_gpu()
         best_seconds = min(best_seconds, time.perf_counter() - start)
 
-    # A multiplication and an addition for each of the size^3 terms
+    # One multiplication and one addition for each of the size^3 terms
     flops = 2 * size**3
     return flops / best_seconds / 1e12

@@ -1,7 +1,7 @@
 """`python -m runbook.training.offline sample|export|import|score`: use a saved checkpoint.
 
-The request is JSON on standard input; the answer is one line of JSON on standard output. Each
-command runs in a single process, except `score`, for which torchrun may start many.
+The request is JSON on standard input, and the answer is a line of JSON on standard output. Each
+command runs in a single process, except `score`, for which torchrun may start many processes.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def export(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
 
 
 def import_(spec: PhasePlan, request: OfflineRequest) -> dict[str, object]:
-    """Start the training from another program's folder.
+    """Start the training from the weights in a different program's folder.
 
-    The function writes a checkpoint for iteration 0 that has only weights.
+    The function writes a checkpoint for iteration 0 that contains only weights.
     """
     from runbook.training.checkpoints import folders, hugging_face, megatron_import, state
 
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """Return the plan for this many ranks, with the training's layout or with a single rank."""
+    """Return the plan for this many ranks, in the training's layout or in that of a single rank."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

@@ -9,7 +9,7 @@ from runbook.plan_file.offline_defaults import SHARD_BYTES, TEMPERATURE
 
 @dataclass(frozen=True)
 class OfflineRequest:
-    """A request. Each command reads its own keys."""
+    """A request to `offline`. Each command reads only its own keys."""
 
     # Iteration of the checkpoint, or 0 for the newest complete one
     iteration: int = 0
@@ -19,9 +19,7 @@ class OfflineRequest:
     # At temperature 0, the most likely token is always taken
     temperature: float = TEMPERATURE
     top_p: float = 0.0
-    """Draw from the most likely tokens that together have this probability, or from the 40 most
-    likely tokens if it is 0.
-    """
+    """Total probability of the most likely tokens to draw from; 0 means the 40 most likely."""
     # If False, all tokens are recomputed for each new token
     cache: bool = True
     # Seed for drawing; None means the plan's seed

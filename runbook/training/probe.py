@@ -1,8 +1,8 @@
 """`python -m runbook.training.probe --out FOLDER`: examine a rank's machine and its links.
 
-The program is started like the trainer, and writes FOLDER/probe-<rank>.json. A value that cannot be
-determined is null, with the reason. With --only-torch, the program examines only torch and the
-devices, and prints the result.
+The program is started like the trainer, and writes FOLDER/probe-<rank>.json. If a value cannot be
+determined, it is null, and the file contains the reason. With --only-torch, the program examines
+only torch and the devices, and prints the result.
 """
 
 import argparse
@@ -30,13 +30,13 @@ PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 60
-"""How long ranks wait for each other, and in each process group.
+"""Seconds for which ranks wait for each other, and in each process group.
 
 The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
 hangs.
 """
 MATRIX_SIZE = {True: 8192, False: 1024}
-"""Rows of the matrices in the timed matmul, on a GPU and on a CPU."""
+"""Number of rows of the matrices in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
 """Bytes of the timed copy in memory, on a GPU and on a CPU."""
 TIMED_ROUNDS = 5
@@ -44,17 +44,15 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries that torch was built with. A different library with the same name may replace them."""
+"""Libraries with which torch was built. A different library with the same name may replace each."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
-"""Time for all ranks to arrive.
+"""Seconds within which all ranks must arrive.
 
 The slowest node has to import torch and megatron-core from a cold file system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra time in which torch's own timeout can take effect, because torch's error is more
-informative.
-"""
+"""Extra seconds in which torch's own timeout can take effect, because torch's error says more."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
@@ -66,16 +64,17 @@ clock late.
 """
 
 Facts = dict[str, object]
-"""The findings about a rank.
+"""The facts that the probe has found about a rank.
 
-A part is None until it has been examined, and stays None if `errors` contains a reason.
+A part is None until it has been examined, and remains None if `errors` has the reason for its
+failure.
 """
 
 
 def main() -> int:
     """Examine the machine and the links to other ranks, and write the findings.
 
-    If a part fails, its error is written instead.
+    If a part fails, its error is written instead of its findings.
     """
     arguments = _arguments()
     ranks = ranks_from(os.environ)
@@ -161,7 +160,7 @@ def _installed_version(name: str) -> str | None:
 class Deadline:
     """Ends this rank if a collective step takes too long.
 
-    A file then contains the name of the step.
+    If so, a file contains the name of the step.
     """
 
     def __init__(
@@ -286,7 +285,7 @@ def _loaded_libraries() -> dict[str, str]:
 
 
 def _time_devices() -> Facts:
-    """Return the speed of each device, or of one core of a CPU, and what torch was compiled for."""
+    """Return the speed of each device (or CPU core), and the GPU architectures in torch's build."""
     import torch
 
     if not on_gpu():
@@ -324,7 +323,7 @@ def _time_device(device: Any) -> Facts:
 
 
 def _core_flops(number_format: str) -> float | None:
-    """Return the FLOP/s of one core in a matmul as the trainer computes it, or None on a GPU."""
+    """Return a core's FLOP/s in a matmul that the trainer's code computes, or None on a GPU."""
     import torch
 
     from runbook.training import cpu
@@ -342,7 +341,7 @@ def _core_flops(number_format: str) -> float | None:
 
 
 def _quickest_seconds(action: Callable[[], object]) -> float:
-    """Return the seconds of the fastest of several rounds.
+    """Return the seconds of the fastest round.
 
     On a CPU, only the thread's own computing time counts.
     """
@@ -389,7 +388,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Let megatron-core create its groups as in the trainer. Return them in order of creation."""
+    """Make megatron-core create its groups as in the trainer. Return them in order of creation."""
     import torch
     from megatron.core import parallel_state
 

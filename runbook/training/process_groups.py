@@ -1,4 +1,4 @@
-"""Process groups: the rendezvous, agreement between ranks, and leaving the groups."""
+"""Joins ranks in process groups, lets them exchange values and agree, and leaves the groups."""
 
 import contextlib
 import datetime
@@ -41,7 +41,7 @@ TCP_LISTENS = "0A"
 
 
 def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
-    """Join the other ranks over nccl (GPU) or gloo (CPU).
+    """Join the other ranks through nccl (GPU) or gloo (CPU).
 
     Every wait ends after `timeout_seconds`.
     """
@@ -81,7 +81,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 def wait_for_listener(port: int, seconds: float) -> None:
     """Wait until a process of this machine listens at a TCP port, but not longer than `seconds`."""
     if not any(table.exists() for table in TCP_TABLES):
-        return  # nothing shows whether a process listens
+        return  # the kernel's tables do not show whether a process listens
     end = time.monotonic() + seconds
     while not has_listener(port) and time.monotonic() < end:
         time.sleep(LISTENER_POLL_SECONDS)
@@ -182,7 +182,7 @@ def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
 
 
 def share_value(value: T, source: int = 0) -> T:
-    """Return the value that rank `source` passed, on all ranks."""
+    """Return, on all ranks, the value that rank `source` passed."""
     box = [value]
     torch.distributed.broadcast_object_list(box, src=source)
     return box[0]
@@ -331,9 +331,9 @@ def _wait_for_first(
 
 
 RENDEZVOUS_MARGIN_SECONDS = 5
-"""Extra time after torch's own timeout.
+"""Extra seconds after torch's own timeout.
 
-That timeout does not cover a server that accepts a connection and never answers.
+torch's timeout does not cover a server that accepts a connection and never answers.
 """
 
 _RENDEZVOUS_CAUSES = {
@@ -351,7 +351,7 @@ _RENDEZVOUS_CAUSES = {
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
     """Guard the body, in which this rank joins the others.
 
-    Raise `TrainingError` with the cause if that fails, and end the process if the body hangs.
+    Raise `TrainingError` with the cause if joining fails, and end the process if the body hangs.
     """
     where = f"{ranks.master_address}:{ranks.master_port}"
     text = f"rank {ranks.rank} of {ranks.world_size} did not meet the others at {where}"

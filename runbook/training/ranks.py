@@ -32,7 +32,7 @@ class Ranks:
     def is_last(self) -> bool:
         """Return whether this rank writes the log.
 
-        The last rank does, because it is in the last pipeline stage.
+        The last rank writes it, because it is in the last pipeline stage.
         """
         return self.rank == self.world_size - 1
 
@@ -52,7 +52,7 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
     """Return the rank and world size from the launcher's variables.
 
     Without a launcher there is only one rank. SLURM_PROCID alone does not prove that there is a
-    launcher, because it is also set in a batch script, which is not a task of a step.
+    launcher, because a batch script, which is not a task of a step, has this variable too.
 
     >>> ranks_from({"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "3", "MASTER_ADDR": "n1",
     ... "MASTER_PORT": "29500"})
@@ -159,7 +159,7 @@ HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""Variables by which a launcher shows each rank only its own GPU."""
+"""Variables with which a launcher shows each rank only its own GPU."""
 
 
 def use_planned_device(device: str) -> None:
@@ -199,7 +199,7 @@ def hide_gpus() -> None:
 def on_gpu() -> bool:
     """Return whether this rank computes on a GPU.
 
-    It does so only if the plan names a GPU and `use_planned_device` has been called.
+    This requires that the plan names a GPU and that `use_planned_device` has been called.
     """
     import torch
 
@@ -220,7 +220,7 @@ def cores_of_rank(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.environ) -> int:
-    """Return the index of this rank's GPU among the visible ones.
+    """Return the index of this rank's GPU among the visible GPUs.
 
     The index is the local rank, or 0 if the launcher shows each rank only one GPU.
 
@@ -240,7 +240,7 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 
 
 def claim_gpu(store: Any, rank: int, number: int) -> None:
-    """Refuse to train if another rank uses the same GPU.
+    """Refuse to train if two ranks use the same GPU.
 
     All ranks share `store`. NCCL would report the conflict only at the first sum, without naming
     the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on their

@@ -18,7 +18,8 @@ class DataParallelShare:
     def indices(self, consumed_samples: int, num_microbatches: int) -> Iterator[range]:
         """Return the sample numbers of each micro-batch of the step after `consumed_samples`.
 
-        With any number of replicas, a step uses the same samples: those after `consumed_samples`.
+        Whatever the number of replicas, a step uses the same samples, which follow
+        `consumed_samples`.
 
         >>> [list(part) for part in DataParallelShare(micro=2, copies=2, copy=1).indices(100, 2)]
         [[102, 103], [106, 107]]

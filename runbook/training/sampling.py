@@ -29,8 +29,8 @@ def draw_token(
     """Draw one of the most likely tokens.
 
     Candidates are the smallest set of tokens whose probabilities sum to `top_p`, or the first
-    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, always take the most likely token. Small
-    models then repeat themselves forever.
+    `LIKELIEST_TOKENS` if `top_p` is 0. At temperature 0, the most likely token is always taken, and
+    small models repeat themselves forever.
     """
     best, tokens = torch.topk(logits, len(logits) if top_p else min(LIKELIEST_TOKENS, len(logits)))
     if not temperature:

@@ -35,7 +35,10 @@ def in_float32(spec: PhasePlan) -> PhasePlan:
 
 
 class Scorer:
-    """A model that is not trained any further. Every method is called on every rank."""
+    """A model that scores texts and is not trained further.
+
+    Every method is called on every rank.
+    """
 
     def __init__(self, spec: PhasePlan, name: str) -> None:
         """Load the newest complete checkpoint (`trained`), or the initial weights (`first`)."""
@@ -61,8 +64,8 @@ class Scorer:
         copy = parallel_state.get_data_parallel_rank()
         own_scores: dict[int, tuple[float, bool]] = {}
         lengths = [len(context) + len(continuation) for context, continuation in pairs]
-        # Texts longer than the model's positions are truncated at the beginning. One more token is
-        # kept, because the last token is only predicted.
+        # Texts longer than the model's positions are truncated at the beginning. One additional
+        # token is kept, because the last token is only predicted and needs no position.
         longest = self.spec.model.shape.positions + 1
         for chosen in _batches(lengths)[copy::copies]:
             texts = []

@@ -31,7 +31,7 @@ every batch that it reads.
 
 @dataclass(frozen=True)
 class TokenFile:
-    """A .bin/.idx pair whose sizes agree."""
+    """A pair of .bin and .idx files whose sizes agree."""
 
     prefix: Path
     dtype: numpy.dtype[Any]
@@ -130,7 +130,7 @@ def _checked(spec: PhasePlan, prefix: str, scanned: int) -> TokenFile:
 
 
 def open_pair(prefix: Path) -> TokenFile:
-    """Return the .bin/.idx pair.
+    """Open a pair of .bin and .idx files.
 
     The index must be complete, and the .bin must have the size that the index states.
     """
@@ -208,7 +208,7 @@ def _check_index(
 ) -> None:
     """Check that sequences follow one another without gaps, and that documents cover them.
 
-    Megatron-core assumes both.
+    Megatron-core relies on both properties.
     """
     sequences = len(file.lengths)
     begins = numpy.memmap(

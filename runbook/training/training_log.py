@@ -83,7 +83,7 @@ class TrainingLog:
                 self._board = SummaryWriter(str(self.spec.path(self.spec.log.tensorboard)))
 
     def event(self, event: str, **fields: Any) -> None:
-        """Append to events.jsonl."""
+        """Append an event to events.jsonl."""
         if self.ranks.rank == 0:
             record = {
                 "time": time.time(),
@@ -150,7 +150,7 @@ class TrainingLog:
         skipped: int,
         nan: int,
     ) -> None:
-        """Report one iteration: metrics.jsonl, TensorBoard, and a log line every `log.interval`."""
+        """Write an iteration to metrics.jsonl and TensorBoard, and at `log.interval` to the log."""
         if not self.ranks.is_last:
             return
         spec = self.spec

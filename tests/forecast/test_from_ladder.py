@@ -166,7 +166,9 @@ def test_every_floor_and_weight_votes():
 
 
 def test_a_size_beside_the_line_gets_what_the_laws_say_of_it():
-    """Seven rungs of a law of size and tokens: a quarter of the size at the run's compute."""
+    """Seven rungs that follow a law of size and tokens, with a quarter of the size at the run's
+    compute.
+    """
     params = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 4.0, 1.0]) * 1e6
     tokens = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 1.0, 4.0]) * 2e7
 

@@ -1,9 +1,10 @@
-"""Random layouts of tiny models: what the plan says of each, and what a rehearsal of it does.
+"""Random layouts of tiny models: whether the plan allows each one, and how its rehearsal ends.
 
     python tests/fuzz/layouts.py gpu 0 100
 
-prints a line of JSON for each of a hundred layouts: the device's kind, the first number, how many. DeepSpeed is
-rehearsed as on a CPU, and comes with that kind. A number always means the same layout.
+prints a line of JSON for each of a hundred layouts. The arguments are the kind of device, the first
+number, and the count. DeepSpeed is rehearsed as on a CPU, so it belongs to that kind. A number
+always means the same layout.
 """
 
 from __future__ import annotations

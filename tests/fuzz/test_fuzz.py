@@ -77,7 +77,7 @@ def test_arbitrary_bytes_are_answered(kind, fuzz_targets):
 
 @pytest.fixture(scope="module")
 def campaigns(tmp_path_factory, request):
-    """The campaigns of this turn, two at a time."""
+    """Run the campaigns of this turn, two at a time."""
     kinds = [
         test.callspec.params["kind"]
         for test in request.session.items

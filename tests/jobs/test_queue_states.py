@@ -159,7 +159,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
         assert scheduler.state(folder).state is JobState.STOPPED
     queue.answer = said(
         JobState.RUNNING, "COMPLETING"
-    )  # as between the loss of a node and the job's return to the queue
+    )  # as in the time between the loss of a node and the job's return to the queue
     assert not scheduler.state(folder).final
     os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
     assert (
@@ -291,7 +291,7 @@ def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans
     queue.answer = said(JobState.RUNNING)
     (folder.path / "rank-0").write_text(
         "75\n"
-    )  # on real pyxis, 20 s before the starter had removed the container
+    )  # with real pyxis, 20 s before the starter had removed the container
     finish = threading.Timer(1.0, lambda: folder.exit_code.write_text("75 \n"))
     finish.start()
     status = scheduler.cancel(folder, grace_seconds=0.1)

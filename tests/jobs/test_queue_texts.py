@@ -154,7 +154,7 @@ def test_qstat_of_queues():
 
 
 def test_qstat_of_queues_of_openpbs_23_06():
-    """A queue that nobody enabled has no such line."""
+    """A queue that was never enabled has no such line."""
     queues = {
         queue.name: queue
         for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))

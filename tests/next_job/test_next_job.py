@@ -43,7 +43,7 @@ class Run:
             stream.write(json.dumps(line) + "\n")
 
     def begin(self, place: str = "slurm-1", saved: int = 0) -> None:
-        """Begin an attempt in an allocation of the queue."""
+        """Begin an attempt in one of the queue's allocations."""
         self.attempts += 1
         self.event("attempt_began", job="04-training", id=place, saved=saved)
 
@@ -56,7 +56,7 @@ class Run:
                 stream.write(json.dumps(row) + "\n")
 
     def write_log(self, text: str) -> None:
-        """Write to the job's log, after the line with which the attempt began."""
+        """Write to the job's log, after the line that marks the attempt's start."""
         with (self.job / "err").open("a") as stream:
             stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
 

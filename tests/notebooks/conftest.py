@@ -43,5 +43,5 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def samples_of_masters() -> Path:
-    """The masters as they are in the repository."""
+    """The masters in the repository."""
     return Path(__file__).parents[2] / "notebooks"

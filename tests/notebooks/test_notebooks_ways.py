@@ -162,7 +162,7 @@ def test_values_that_yaml_1_1_reads_otherwise_are_ours_every_way(ways):
 
 def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
     ended = toy.call("runbook", "check", "local")
-    assert ended.code == 0  # what plan, render and run accept, check accepts, with a warning
+    assert ended.code == 0  # check accepts, with a warning, what plan, render and run accept
     assert "warn" in ended.text
     assert "12:00:00" in ended.text
     assert "1e-1" in ended.text

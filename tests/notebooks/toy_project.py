@@ -204,7 +204,7 @@ class Ended:
 
 
 def json_of(path: Path) -> Any:
-    """A JSON file."""
+    """Read a JSON file."""
     return json.loads(path.read_text())
 
 

@@ -104,7 +104,7 @@ def test_a_step_gives_its_function_the_values_that_it_takes_and_no_others(runs):
         """Return the received values."""
         return (folder, phase, *further)
 
-    text = "Return what it received."
+    text = "Return the received values."
 
     assert isinstance(place, PhaseStep)
     assert place(opened) == (opened.folder, "05-analysis")

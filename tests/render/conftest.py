@@ -13,7 +13,7 @@ from runbook.params.schema.site import Hardware, Site
 
 @pytest.fixture
 def make_settings():
-    """Settings for a local run as they would come from files, with what a test wants to be different."""
+    """Return settings for a local run as if read from files, with a test's changes."""
 
     def make(
         environment=None, *, cores=8, walltime=0, nodes=1, scheduler="local", modules=(), setup=()
@@ -51,7 +51,7 @@ def local_plan():
 
 @pytest.fixture
 def make_plan(local_plan):
-    """A plan with what rendering reads of it."""
+    """Return a plan with only the parts that rendering reads."""
 
     def changed(phase, world_size):
         parallel = replace(phase.parallel, world_size=world_size)
@@ -69,7 +69,9 @@ def make_plan(local_plan):
 
 @pytest.fixture(scope="session")
 def recorder(tmp_path_factory):
-    """A stand-in for the trainer's python: writes its arguments, folder and environment as JSON to standard output."""
+    """A stand-in for the trainer's Python: it writes its arguments, folder and environment as JSON
+    to standard output.
+    """
     program = tmp_path_factory.mktemp("program") / "recorder"
     program.write_text(
         f"#!{sys.executable} -IS\n"

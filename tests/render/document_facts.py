@@ -1,4 +1,5 @@
-"""What a script passes, as flat facts: of a document's own, of what we render, and where the two differ.
+"""What a script passes, as flat facts: for a document's script, for ours, and the differences
+between them.
 
 Kinds: directives (the queue's), step (srun, mpiexec, singularity), starter (torchrun, deepspeed), arguments (the
 program's; NeMo's whole configuration), environment, deepspeed (the values of its file).
@@ -13,11 +14,13 @@ from tests.render.sites import PROJECT, rendered
 SAMPLES = PROJECT / "tests" / "samples" / "documents"
 KINDS = ("directives", "step", "starter", "arguments", "environment", "deepspeed")
 PLACES = {"--save", "--load", "--tensorboard-dir", "--data-cache-path", "--deepspeed_config"}
-"""Options whose value is a folder or file that every run has of its own."""
+"""Options whose value is a folder or file that differs in every run."""
 
 
 def sample(run, variant):
-    """The facts of a document's script for a variant: its own way, with what that variant changes."""
+    """Return the facts of a document's script for a variant: the default facts, with the variant's
+    changes.
+    """
     variants = json.loads((SAMPLES / f"{run}.json").read_text(encoding="utf-8"))["variants"]
     found = {kind: dict(values) for kind, values in variants[""].items()}
     for kind, values in variants[variant].items() if variant else ():
@@ -28,7 +31,7 @@ def sample(run, variant):
 
 
 def ours(name):
-    """The same facts of the training that we render."""
+    """Return the same facts for the job that we render."""
     settings, _, job = rendered(name, "04-training")
     text = {
         file: content.replace("/GIVE_JOBS_STAGE", "{stage}") for file, content in job.files.items()
@@ -66,7 +69,9 @@ def ours(name):
 
 
 def _with_starter_names(words):
-    """The words with `python3 -m MODULE` of a starter as the program that the documents call."""
+    """Return the words with a starter's `python3 -m MODULE` replaced by the program that the
+    documents call.
+    """
     names = {"torch.distributed.run": "torchrun", "deepspeed.launcher.runner": "deepspeed"}
     for module, name in names.items():
         if module in words:
@@ -76,7 +81,7 @@ def _with_starter_names(words):
 
 
 def differences(theirs, own):
-    """Kind and name of each fact that is not the same, with both values; None: not there."""
+    """Return the kind and name of each fact that differs, with both values; None means absent."""
     return {
         (kind, name): (theirs.get(kind, {}).get(name), own.get(kind, {}).get(name))
         for kind in KINDS
@@ -86,7 +91,7 @@ def differences(theirs, own):
 
 
 def of_script(text):
-    """Directives and exported or unset variables of a batch script, as they stand in it."""
+    """Return the directives and the exported or unset variables of a batch script, as written."""
     directives = {}
     environment = {}
     for line in text.splitlines():
@@ -106,7 +111,10 @@ def of_script(text):
 
 
 def options_of(words, program, *, short=False):
-    """Options by name; `short`: of a path only its last part, since every machine has its own folders."""
+    """Return options by name.
+
+    With `short`, a path is reduced to its last part, because every machine has its own folders.
+    """
     found = {}
     name = ""
     for word in words:
@@ -134,7 +142,7 @@ def _value(word, name, short):
 
 
 def number(word):
-    """A number in one spelling, anything else as it is.
+    """Return a number in a uniform spelling, and anything else unchanged.
 
     >>> number("6.0e-5"), number("6e-05"), number("1.0"), number("True"), number(None)
     ('6e-05', '6e-05', '1', 'true', 'null')
@@ -149,7 +157,7 @@ def number(word):
 
 
 def flat(values, path=""):
-    """A nested mapping by its dotted keys."""
+    """Return a nested mapping by dotted keys."""
     found = {}
     for key, value in values.items():
         name = f"{path}{key}"
@@ -165,13 +173,13 @@ def flat(values, path=""):
 
 
 def hydra_values(base, given):
-    """NeMo's configuration as a script starts it: its file, and the overrides laid over it."""
+    """Return NeMo's configuration as a script starts it: its file with the overrides applied."""
     values = {key: _resolved(value, key, base) for key, value in flat({**base, "run": {}}).items()}
     return {**{key: _short(value) for key, value in values.items()}, **_plain_hydra(given)}
 
 
 def _resolved(value, key, base):
-    """A value with its references filled in and products computed, as OmegaConf has them."""
+    """Return a value with references resolved and products computed, as OmegaConf does."""
 
     def of(match):
         path = match[1].removeprefix("training.")

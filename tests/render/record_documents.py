@@ -1,10 +1,11 @@
-"""Writes tests/samples/documents: what each document's own script passes, by running it with stand-in programs.
+"""Write tests/samples/documents: what each document's own script passes, recorded by running it
+with stand-in programs.
 
     RUNBOOK_DOCUMENTS=FOLDER python -m tests.render.record_documents
 
-FOLDER holds a git directory OWNER+NAME/repo for each repository in `DOCUMENTS`. The scripts run in a temporary folder;
-every program they start (srun, torchrun, mpiexec ...) is a stand-in that notes its words and environment. Only these
-facts are kept.
+FOLDER holds a git directory OWNER+NAME/repo for each repository in `DOCUMENTS`. The scripts run in
+a temporary folder; every program they start (srun, torchrun, mpiexec ...) is a stand-in that
+records its arguments and environment. Only these facts are kept.
 """
 
 import json
@@ -68,31 +69,31 @@ SAYING = {
     "date": "echo now",
     "ssh": "exit 1",
 }
-"""Other programs that the scripts ask, each as a line of the shell."""
+"""Other programs that the scripts query, each as a line of shell."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to run a document's script."""
+    """A way to run a document's script."""
 
     script: str
     nodes: int
     devices: int = 8
     variables: dict = field(default_factory=dict)
-    """What a person exports before it, as the document says."""
+    """What a person exports before the script, according to the document."""
     edits: dict = field(default_factory=dict)
-    """Assignments that the document tells to change in the script, by the variable's name."""
+    """Assignments that the document says to change in the script, by variable name."""
     submit: dict = field(default_factory=dict)
     """Options given to sbatch on the command line."""
     base: str = ""
-    """Its file in NeMo's launcher."""
+    """The configuration file in NeMo's launcher."""
     benchmark: bool = True
-    """Whether the script's own overrides hold, which make a benchmark of NeMo's file."""
+    """Whether the script's own overrides apply, which turn NeMo's file into a benchmark."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """Where a document's scripts are, and how it runs them."""
+    """Where a document's scripts are, and how the document runs them."""
 
     repository: str
     commit: str
@@ -121,7 +122,7 @@ def _azure(nodes, **variables):
 
 
 def _polaris(nodes, **variables):
-    # What the document exports; a variant replaces it.
+    # What the document exports; a variant replaces these exports.
     own = {
         "MODEL_SIZE_KEY": "GPT25B",
         "SEQ_LEN": 4096,
@@ -274,17 +275,17 @@ DOCUMENTS = {
 }
 
 SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
-"""What bash itself exports."""
+"""Variables that bash itself exports."""
 
 NEMO = ("NVIDIA/NeMo-Framework-Launcher", "edd369a5429722d7302bce420762dd59dc721b48")
 """Tag 23.04; the files inside the document's closed 22.09 image are not public."""
 
 NEMO_PROGRAM = "megatron_gpt_pretraining.py"
-"""What the image's launcher starts with that configuration."""
+"""The program that the image's launcher starts with that configuration."""
 
 
 def main():
-    """One file for each document."""
+    """Write one file for each document."""
     folder = Path(os.environ[VARIABLE])
     for run in DOCUMENTS:
         (SAMPLES / f"{run}.json").write_text(
@@ -293,7 +294,9 @@ def main():
 
 
 def recorded(run, folder):
-    """What a document's script passes: whole for its own way to run, and what is different for each other one."""
+    """Return what a document's script passes: everything for its default way to run, and only the
+    differences for each other way.
+    """
     document = DOCUMENTS[run]
     facts = {name: _facts(document, variant, folder) for name, variant in document.variants.items()}
     date = _git(document.repository, folder, "log", "-1", "--format=%cs", document.commit).strip()
@@ -364,7 +367,7 @@ def _staged(word, root):
 
 
 def _launchers(arguments):
-    """Variables that NeMo's launcher is told to export."""
+    """Return the variables that NeMo's launcher is told to export."""
     return {
         name.removeprefix("env_vars."): value
         for name, value in arguments.items()
@@ -373,13 +376,13 @@ def _launchers(arguments):
 
 
 def _program(words):
-    """The training program and its options."""
+    """Return the training program and its options."""
     arguments = [word.removeprefix("training.") for word in words[1:]]
     return {"program": words[0].rpartition("/")[2], **options_of(arguments, "", short=True)}
 
 
 def _own(environment, given, root):
-    """The variables that the script set."""
+    """Return the variables that the script set."""
     return {
         variable: _staged(value, root)
         for variable, value in environment.items()
@@ -403,7 +406,7 @@ def _nemo(variant, folder, given):
 
 
 def _run(document, variant, folder, root):
-    """Every call that the script made of a stand-in, and the environment it was given."""
+    """Return every call of a stand-in by the script, with its environment."""
     files = _git(
         document.repository,
         folder,
@@ -444,7 +447,7 @@ def _run(document, variant, folder, root):
 
 
 def _adapted(text, variant, root):
-    """The script at this place, with the assignments that the document tells to change."""
+    """Return the script at this path, with the assignments that the document says to change."""
     for name, value in variant.edits.items():
         text = re.sub(rf"^((?:export )?{name})=\S+", rf"\1={value}", text, count=1, flags=re.M)
     for theirs, ours in (

@@ -1,4 +1,6 @@
-"""Renders the five documents' runs as `runbook render --placeholders` does, at places that no machine has."""
+"""Renders the five documents' runs as `runbook render --placeholders` does, for paths that no
+machine has.
+"""
 
 import json
 from dataclasses import replace
@@ -28,13 +30,13 @@ LENGTHS = {
     "samples": ("training.iterations=0", "training.samples=262144", "training.tokens=0"),
     "tokens": ("training.iterations=0", "training.samples=0", "training.tokens=1G"),
 }
-"""By the unit in which a training's length is given, the words of --set that give it so."""
+"""The --set words that give a training run's length, by the unit of the length."""
 OF_EACH_FRAMEWORK = {
     "megatron-lm": "azure-175b",
     "megatron-deepspeed": "slurm-oscar",
     "nemo": "aws-pile-175b",
 }
-"""By framework, one run that trains with it."""
+"""One run that trains with each framework, by framework."""
 
 
 UNATTENDED = {
@@ -46,30 +48,31 @@ UNATTENDED = {
     "megatron-lm-slurm": ("azure-175b",),
     "megatron-deepspeed-pbs": ("polaris-25b",),
 }
-"""By the name of a golden file, the run and the words of --set of a job in a chain and with spare nodes."""
+"""The run and the --set words of a job in a chain with spare nodes, by the name of its golden file.
+"""
 
 
 def settings_of(name, *words):
-    """A run's settings, with required values marked."""
+    """Return a run's settings, with placeholders for required values."""
     return with_placeholders(params.load(name, set_words=words, project=PROJECT))
 
 
 @cache
 def planned(name, *words):
-    """Settings and plan of a run, made once: most tests of a folder ask for the same few."""
+    """Return the settings and plan of a run, cached because most tests use the same few."""
     settings = settings_of(name, *words)
     return settings, make_plan(settings)
 
 
 @cache
 def rendered(name, phase, *words):
-    """Settings, orders and job of a run's phase."""
+    """Return the settings, the orders and the job of a run's phase."""
     settings, plan = planned(name, *words)
     return settings, plan.phases[phase], render_job(settings, plan, phase, package=PACKAGE)
 
 
 def data_jobs(name):
-    """The jobs of a run's data phase as an array of four, by the names of their folders."""
+    """Return the jobs of a run's data phase as an array of four, by folder name."""
     settings = replace(
         settings_of(name, "jobs.data.array=4", "jobs.data.walltime=02:00:00"), project=PACKAGE
     )
@@ -80,24 +83,24 @@ def data_jobs(name):
 
 
 def length_arguments(framework, unit):
-    """The plan of a training whose length is given in this unit, and its rendered arguments."""
+    """Return the plan of a training run with its length in this unit, and its rendered arguments."""
     _, phase, job = rendered(OF_EACH_FRAMEWORK[framework], "04-training", *LENGTHS[unit])
     return phase, job.arguments
 
 
 def length_file(framework, unit):
-    """The golden file of those arguments."""
+    """Return the golden file of those arguments."""
     return GOLDEN / "lengths" / f"{framework}-{unit}.json"
 
 
 def texts(job):
-    """Every file of a job by its name."""
+    """Return every file of a job by name."""
     arguments = json.dumps(job.arguments, indent=2, ensure_ascii=False) + "\n"
     return {"job.sh": job.script, "arguments.json": arguments, **job.files}
 
 
 def facts(repository, commit):
-    """What tests/upstream knows of a checkout."""
+    """Return what tests/upstream knows about a checkout."""
     found = [json.loads(path.read_text()) for path in UPSTREAM.glob("*.json")]
     return next(
         entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit)
@@ -117,18 +120,22 @@ FEWER_NODES = {
         "jobs.training.min_nodes=2",
     ),
 }
-"""The same of a job that goes on with fewer nodes and has neither a chain nor spare nodes."""
+"""The same for a job that continues with fewer nodes and has neither a chain nor spare nodes."""
 
 COPIED = {
     "own-trainer-slurm": ("azure-175b", "training.framework=runbook", "jobs.training.spares=2"),
     "megatron-deepspeed-pbs": ("polaris-25b",),
 }
-"""By the name of a golden folder, the run and the words of --set of a job whose Python runs from copies on the nodes."""
+"""The run and the --set words of a job whose Python runs from copies on the nodes, by the name of
+its golden folder.
+"""
 
 
 @cache
 def copied_job(name, *more):
-    """The job of a training with a copy of its environment on each node, on a site without containers."""
+    """Return a training job with a copy of its environment on each node, on a site without
+    containers.
+    """
     run, *words = COPIED[name]
     settings = settings_of(run, *words)
     settings = replace(settings, site=settings.site.model_copy(update={"container": Container()}))
@@ -141,7 +148,7 @@ def copied_job(name, *more):
 
 
 def copied_files(name):
-    """The golden files of that job by their names."""
+    """Return the golden files of that job by name."""
     job = copied_job(name)
     return {
         "job.sh": job.script,
@@ -151,7 +158,7 @@ def copied_files(name):
 
 
 def unattended_job(name):
-    """The job of a training that goes on by itself."""
+    """Return the job of a training run that continues by itself."""
     if name in FEWER_NODES:
         run, *words = FEWER_NODES[name]
         return rendered(run, "04-training", *words, "training.framework=runbook")[2]
@@ -161,5 +168,5 @@ def unattended_job(name):
 
 
 def unattended_file(name):
-    """The golden file of its script."""
+    """Return the golden file of its script."""
     return GOLDEN / "unattended" / f"{name}.sh"

@@ -1,4 +1,4 @@
-"""A scheduler that we do not have is a row of one table: its scripts name no other queue."""
+"""Adding a scheduler takes a row in one table, and its scripts name no other queue."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from runbook.params.schema.site import Container, Site
 
 
 class FluxScripts(PbsScripts):
-    """Flux, as far as a script shows it."""
+    """Flux, as far as it appears in a script."""
 
     announces_end = True
     submit = "flux batch"
@@ -57,7 +57,7 @@ OTHER_QUEUES = re.compile(
 
 @pytest.fixture
 def on_flux(monkeypatch):
-    """Settings and plan of a run whose site has Flux."""
+    """Return the settings and the plan of a run whose site has Flux."""
     monkeypatch.setitem(QUEUE_KINDS, "flux", QueueKind(Slurm, FluxScripts))
     words = ("jobs.training.chain=3", "jobs.data.array=4", "jobs.data.walltime=02:00:00")
     settings, plan = planned("slurm-oscar", "training.framework=runbook", *words)

@@ -1,4 +1,6 @@
-"""The text of each run and that of its document: whatever differs is in params/differs, with its reason."""
+"""Every difference between a run's text and its document's text is in params/differs, with its
+reason.
+"""
 
 import json
 
@@ -22,11 +24,11 @@ SLIMPAJAMA_SOURCES = [
     "RedPajamaStackExchange",
     "RedPajamaWikipedia",
 ]
-"""All that there are, as NeMo launcher 24.12 lists them (slim_pajama_dataprep/extract.py)."""
+"""All files, as NeMo launcher 24.12 lists them (slim_pajama_dataprep/extract.py)."""
 
 
 def ours(run):
-    """The same facts of our run, by the names that data.json has."""
+    """Return the same facts for our run, by the names in data.json."""
     settings = settings_of(run)
     dataset = settings.dataset
     plan = plan_data(settings)

@@ -1,4 +1,6 @@
-"""What we render and what each document's own script passes: whatever differs is in params/differs, with its reason."""
+"""Every difference between what we render and what each document's own script passes is in
+params/differs, with its reason.
+"""
 
 import json
 import os
@@ -34,7 +36,7 @@ def departures(run, variant):
 
 
 def listed(run, variant):
-    """Kind and name of everything that is listed, with the pairs of values that are."""
+    """Return the kind and name of every listed difference, with its pairs of values."""
     found = {}
     for entry in departures(run, variant):
         for kind, name, pair in entry.items():

@@ -1,4 +1,6 @@
-"""Jobs of the documents' programs refuse to begin from random weights where a checkpoint lost its tracker."""
+"""Jobs of the documents' programs refuse to begin from random weights if a checkpoint has lost its
+tracker.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def guard_of(site: str) -> str:
-    """The lines of a rendered job that look at its checkpoints."""
+    """Return the lines of a rendered job that check its checkpoints."""
     script = (GOLDEN / site / "04-training" / "job.sh").read_text()
     _, mark, rest = script.partition("\ncheckpoints=")
     folder, _, loop = rest.partition("\n")
@@ -22,7 +24,7 @@ def guard_of(site: str) -> str:
 
 
 def look_at(run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """Let a job look at the checkpoints of a run, which lie in its folder."""
+    """Let a job check the checkpoints in a run's folder."""
     head = 'set -euo pipefail; job_number=12; refuse() { echo "$1"; exit 2; }\n'
     script = f"{head}checkpoints='{run_folder}'\n{guard_of('lumi')}"
     return subprocess.run(

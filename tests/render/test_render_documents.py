@@ -1,4 +1,6 @@
-"""The errors of the five documents: none of them in what we render, and a guard where a person could make it again."""
+"""The five documents' errors are not in what we render, and a check prevents people from repeating
+them.
+"""
 
 import json
 import re
@@ -28,7 +30,7 @@ from runbook.planning.rule_codes import PlanCode
 
 
 def option(arguments, name):
-    """The values after an option."""
+    """Return the values after an option."""
     start = arguments.index(name) + 1
     end = next(
         (i for i in range(start, len(arguments)) if arguments[i].startswith("--")), len(arguments)
@@ -261,7 +263,8 @@ def test_the_image_of_a_site_is_built_from_pinned_versions():
         text = preparation_files(settings)["Dockerfile"]
         assert f"ARG BASE={settings.site.container.recipe.base}\n" in text
         assert all("==" in package for package in settings.site.container.recipe.pip)
-    # The newest DeepSpeed and the newest commit that train together: tried by `rehearse --upstream`, 2026-11-26.
+    # The newest DeepSpeed and the newest commit that work together, tried with `rehearse
+    # --upstream`, 2026-11-26.
     slurm = settings_of("slurm-oscar")
     assert slurm.site.frameworks["megatron-deepspeed"].commit.startswith("6acc370a")
     dockerfile = preparation_files(slurm)["Dockerfile"]

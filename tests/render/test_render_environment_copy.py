@@ -1,4 +1,6 @@
-"""Jobs whose Python runs from a copy on each node: as expected word for word, and nothing of it in any other job."""
+"""Jobs whose Python runs from a copy on each node match their golden files, and no other job
+contains any of it.
+"""
 
 import pytest
 from sites import COPIED, GOLDEN, copied_files, copied_job, rendered

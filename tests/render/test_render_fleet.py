@@ -1,4 +1,4 @@
-"""The machines of a rented cluster: started and stopped by name, and waited for."""
+"""The machines of a rented cluster are started and stopped by name, and the script waits for them."""
 
 import json
 import os
@@ -20,12 +20,14 @@ printf '{\n  "status": "%s"\n}\n' "${states[0]}"
 if ((${#states[@]} > 1)); then printf '%s\n' "${states[@]:1}" >"$STATES"; fi
 [ "${states[0]}" != UNREACHABLE ]
 """
-"""Answers with one state after the other, and keeps the last."""
+"""Answers with these states in order, and then repeats the last."""
 
 
 @pytest.fixture
 def fleet(tmp_path):
-    """Runs fleet.sh of AWS's site with a stand-in for pcluster, and a clock on which 15 seconds pass at once."""
+    """Run fleet.sh of AWS's site with a stand-in for pcluster, and a clock on which 15 seconds pass
+    at once.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
     (programs / "pcluster").write_text(PCLUSTER)

@@ -1,4 +1,4 @@
-"""What a person types into a site file or calls a folder is a value, never a command."""
+"""What a person types into a site file, or as the name of a folder, is a value, never a command."""
 
 import json
 import secrets
@@ -11,7 +11,7 @@ from runbook.core import shell
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.training_job import render_job, write_job
 
-# Everything a shell, a template engine or a path could take for more than a letter, beside any other text.
+# Every character that a shell, a template engine or a path could interpret, and any other text.
 SPICE = strategies.sampled_from("'\"`\\&|><*~!#$;- \n\r\t\u2028ü→😀") | strategies.sampled_from(
     [
         "$(touch made)",
@@ -43,7 +43,7 @@ FOLDER = VALUE.map(
         Phase.explicit,
         Phase.reuse,
         Phase.generate,
-    ],  # to shrink a failing one takes minutes: each is a job
+    ],  # shrinking a failing example takes minutes, because each one is a job
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(folder=FOLDER, value=VALUE, group=VALUE)

@@ -1,4 +1,6 @@
-"""What a person types never changes the structure of a queue's script: 200 values, each arrives as it is."""
+"""What a person types never changes the structure of a queue's script: each of 200 values arrives
+unchanged.
+"""
 
 import json
 import shlex
@@ -19,11 +21,13 @@ from runbook.jobs.render.training_job import render_job
 from runbook.planning import make_plan
 
 MARK = "a mark "
-"""Begins every value, so that each is quoted and none is found in another."""
+"""A prefix of every value, so that each is quoted and none is contained in another."""
 
 
 def with_hostile(value, recorder=None):
-    """LUMI's run with a value wherever a person can write one: paths, image, options, environment."""
+    """Return LUMI's run with the value wherever a person can write one: paths, image, options,
+    environment.
+    """
     own = settings_of("lumi-13b", "jobs.stage=/stage", "training.framework=runbook", "site=lumi")
     container = own.site.container.model_copy(update={"image": f"/{value}", "options": [value]})
     site = own.site.model_copy(
@@ -42,7 +46,7 @@ def with_hostile(value, recorder=None):
 
 
 def unmarked(script, value, before="/"):
-    """A script with each place of the value, quoted, replaced by one word."""
+    """Return a script with each quoted occurrence of the value replaced by one word."""
     places = [
         shlex.quote(f"{value}:").replace("\n", " "),
         shlex.quote(f"{before}{value}"),
@@ -80,7 +84,7 @@ def test_the_script_is_the_harmless_one_but_for_the_quoted_value(value):
 def test_a_job_of_the_data_phase_is_the_harmless_one_but_for_the_quoted_value(value):
     assume(
         str(PACKAGE / (MARK + value)) == f"{PACKAGE}/{MARK}{value}"
-    )  # a path drops a slash at its end
+    )  # a path loses a slash at its end
 
     def script(text):
         own = settings_of("lumi-13b")

@@ -1,4 +1,6 @@
-"""How a document's image is made: its Dockerfile's layers, and the steps that build, push and import it."""
+"""How a document's image is built: its Dockerfile's layers, and the steps that build, push and
+import it.
+"""
 
 import os
 import re
@@ -18,7 +20,9 @@ THEIRS = (
     "/usr/local/lib /opt/amazon/efa/lib >/etc/ld.so.conf.d/runbook.conf && ldconfig",
     "/opt/amazon/efa/bin/fi_info --version",
 )
-"""What AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa does (aws-hpc-tutorials 1c9f367), in our words."""
+"""What AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa does (aws-hpc-tutorials 1c9f367), in our
+words.
+"""
 
 DOCKER = """\
 #!/bin/sh
@@ -48,7 +52,7 @@ def test_the_image_of_aws_has_the_layers_of_its_document():
         assert words in text
     assert text.index("--with-mpi") < text.index(
         "ld.so.conf.d"
-    )  # the plugin is there when its folder is looked through
+    )  # the plugin exists when its folder is searched
     assert "nsight" not in text and "apt-get" not in text  # theirs installs neither
 
 
@@ -65,7 +69,7 @@ def test_bash_can_read_each_layer(file, tmp_path):
 
 @pytest.fixture
 def build(tmp_path):
-    """Runs the image's step of the Slurm site, with stand-ins for docker and enroot; gives what these were asked."""
+    """Run the Slurm site's image step with stand-ins for docker and enroot, and return their calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("docker", DOCKER), ("enroot", ENROOT)):

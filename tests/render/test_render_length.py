@@ -1,4 +1,6 @@
-"""The length of a training, in iterations, samples or tokens: it reaches the program of each framework, once."""
+"""The length of a training run, in iterations, samples or tokens, reaches each framework's program
+exactly once.
+"""
 
 import json
 from collections import Counter
@@ -16,12 +18,12 @@ from sites import (
 
 from runbook.frameworks import megatron, nemo
 
-REFUSED = "lumi-13b:13b-1n-dp8-zero1"  # the plan refuses it: its states do not fit
+REFUSED = "lumi-13b:13b-1n-dp8-zero1"  # the plan refuses it, because its states do not fit
 LENGTH_OPTIONS = ("--train-iters", "--train-samples", "trainer.max_steps")
 
 
 def given(arguments):
-    """Option and value of each argument: `--name value` of Megatron, `name=value` of NeMo."""
+    """Return the option and value of each argument: Megatron's `--name value`, NeMo's `name=value`."""
     pairs = {}
     for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if word.startswith("--"):
@@ -33,12 +35,12 @@ def given(arguments):
 
 
 def lengths(arguments):
-    """Each option that says how long the program trains, in its own unit."""
+    """Return each option that sets how long the program trains, in its own unit."""
     return {name: value for name, value in given(arguments).items() if name in LENGTH_OPTIONS}
 
 
 def expected(phase, option):
-    """The plan's length in the unit of an option."""
+    """Return the plan's length in the unit of an option."""
     in_steps = option in ("--train-iters", "trainer.max_steps")
     return str(phase.duration.iterations if in_steps else phase.duration.samples)
 
@@ -59,7 +61,8 @@ def test_every_rendered_command_has_exactly_one_length(name, phase):
     found = lengths(job.arguments)
     assert list(found.values()) == [expected(spec, option) for option in found]
     assert len(found) == 1
-    # Megatron-DeepSpeed ends at whichever comes first of its samples and its tokens: they are the same length.
+    # Megatron-DeepSpeed ends when it reaches the first of its samples and its tokens, which are the
+    # same length.
     tokens = given(job.arguments).get("--train-tokens")
     counted_in_tokens = phase == "04-training" and settings.run.training.tokens
     assert tokens == (str(settings.run.training.tokens) if counted_in_tokens else None)

@@ -1,4 +1,6 @@
-"""The lines of #PBS: cores, memory and a site's own words reach the queue; what PBS does not have is refused."""
+"""The #PBS lines: cores, memory and a site's own directives reach the queue, and what PBS lacks is
+refused.
+"""
 
 from __future__ import annotations
 
@@ -18,20 +20,20 @@ PHASE = "04-training"
 
 
 def plain(*words: str, **site: object) -> Settings:
-    """Polaris' run on a PBS of which nothing is known but its cores."""
+    """Return Polaris' run on a PBS site of which only the cores are known."""
     settings = settings_of("polaris-25b", *words)
     update = {"directives": {}, "cores_directive": "ncpus", **site}
     return replace(settings, site=settings.site.model_copy(update=update))
 
 
 def requests(settings: Settings) -> dict[str, str]:
-    """Return the requests to PBS by name."""
+    """Return the requests to PBS, by name."""
     lines = PbsScripts().directives(settings, PHASE, settings.job(PHASE))
     return directives_of("\n".join(lines))
 
 
 def test_a_plain_pbs_is_asked_for_all_cores_of_nodes_of_their_own():
-    """By default PBS gives one core, and puts several parts of a job on one node that has room."""
+    """By default PBS grants one core, and places several parts of a job on one node that has room."""
     asked = requests(plain())
     assert (asked["-l select"], asked["-l place"]) == ("8:ncpus=32", "scatter")
 

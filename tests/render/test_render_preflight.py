@@ -1,4 +1,6 @@
-"""The preflight job of runs whose training has more than a fixed shape: fewer nodes, spare nodes, copies on the nodes."""
+"""The preflight job of runs with more than a fixed set of nodes: fewer nodes, spare nodes, copies
+on the nodes.
+"""
 
 import re
 from dataclasses import replace
@@ -15,7 +17,7 @@ QUESTIONS = PreflightQuestions((Path("/shared/answers"),), "0123", ("--seconds=6
 
 
 def preflight_of(run, *words, jobs=None):
-    """The preflight job of a run; `jobs` are keys of its section jobs."""
+    """Return the preflight job of a run; `jobs` are keys of its section jobs."""
     settings, plan = planned(run, *words, "training.framework=runbook")
     section = settings.run.jobs.model_copy(update=jobs or {})
     settings = replace(settings, run=settings.run.model_copy(update={"jobs": section}))
@@ -23,7 +25,7 @@ def preflight_of(run, *words, jobs=None):
 
 
 def words_of(job):
-    """All text of a job but comments."""
+    """Return all text of a job except comments."""
     texts = [job.script, *job.files.values()]
     return re.sub(r"(?m)^#(?!SBATCH|PBS).*$", "", "\n".join(texts))
 

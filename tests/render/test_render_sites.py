@@ -1,4 +1,6 @@
-"""What reaches the five machines: word for word, readable by bash and by the upstream programs."""
+"""What reaches the five machines matches the golden files, and bash and the upstream programs can
+read it.
+"""
 
 import json
 import re
@@ -32,7 +34,10 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning.rule_codes import PlanCode
 
 REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "71.8 GiB"}
-"""Variants that stand in a document and cannot have been so: the plan refuses them. Memory needed, by variant."""
+"""Variants in a document that cannot have run like this, so the plan refuses them.
+
+The memory needed, by variant.
+"""
 
 GIT = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-C"]
 
@@ -103,7 +108,7 @@ def test_preparing_twice_changes_nothing_and_a_checkout_that_was_changed_is_refu
     assert says(said, SetupLine.STEP_THERE, title=step.title, creates=image)
     assert (tmp_path / "the stage" / "data" / "gpt2" / "merges.txt").is_file()
     (clone / "helpers.so").write_text("compiled there")
-    shell.run(["bash", str(script)])  # a new file is no change of the checkout
+    shell.run(["bash", str(script)])  # a new file does not count as a change of the checkout
     (clone / "pretrain_gpt.py").write_text("print('edited')\n")
     edited = shell.run(["bash", str(script)], check=False)
     assert edited.exit_code == 1
@@ -141,7 +146,8 @@ def test_modules_that_read_unset_variables_can_be_loaded_by_the_preparation(run,
     site = own.site.model_copy(update={"frameworks": {}, "paths": {}, "preparation": [step]})
     script = tmp_path / "prepare.sh"
     script.write_text(render_preparation(replace(own, site=site), PROJECT), encoding="utf-8")
-    # As Lmod and conda do: functions that a login shell exports, which read what may not be set.
+    # As with Lmod and conda: functions that a login shell exports, which read variables that may
+    # not be set.
     functions = {
         f"BASH_FUNC_{name}%%": '() { echo "$__NEVER_SET" >/dev/null; }'
         for name in ("module", "conda")
@@ -160,7 +166,7 @@ def test_the_module_that_lumis_jobs_load_is_the_one_that_its_preparation_install
     assert ["module", "load", "LUMI", "partition/G", module] in loaded
     assert (
         "rocm-5.6.1" not in text
-    )  # LUMI archived the document's recipe on 2026-01-23: eb does not find it
+    )  # LUMI archived the document's recipe on 2026-01-23, so eb does not find it
 
 
 def test_a_recipe_that_lumi_has_archived_since_ends_the_preparation_with_what_to_do(tmp_path):
@@ -215,7 +221,7 @@ def test_the_upstream_program_has_every_option(name, phase):
 
 
 class FaultKind(StrEnum):
-    """What an upstream parser refuses about an option."""
+    """Why an upstream parser refuses an option."""
 
     UNKNOWN = "unknown"
     NUMBER_OF_VALUES = "number of values"
@@ -225,7 +231,7 @@ class FaultKind(StrEnum):
 
 
 class Fault(NamedTuple):
-    """One option that an upstream parser would refuse."""
+    """An option that an upstream parser would reject."""
 
     option: str
     kind: FaultKind
@@ -233,7 +239,9 @@ class Fault(NamedTuple):
 
 
 def faults(arguments, options):
-    """What the upstream parser would refuse: unknown options, wrong number, type or choice of values."""
+    """Return what the upstream parser would refuse: unknown options, and a wrong number, type or
+    choice of values.
+    """
     faults = []
     place = 0
     while place < len(arguments):
@@ -266,7 +274,9 @@ def faults(arguments, options):
 
 
 def unknown_keys(arguments, keys):
-    """Overrides of keys that the published configuration lacks, or of a section instead of a value."""
+    """Return overrides of keys that the published configuration lacks, or of a section instead of a
+    value.
+    """
     words = [
         word.partition("=")[0]
         for word in arguments

@@ -1,4 +1,6 @@
-"""Scripts of jobs in a chain and with spare nodes: as expected word for word, and nothing in them for any other job."""
+"""Scripts of jobs in a chain and with spare nodes match their golden files, and other jobs contain
+none of it.
+"""
 
 import json
 import re
@@ -46,7 +48,7 @@ def test_the_number_of_nodes_is_a_matter_of_the_attempt():
     assert options_of(starter, "torch.distributed.run")["--nnodes"] == "$num_nodes"
     assert directives_of(slurm.script)["no-kill"] == ""
     pbs = unattended_job("fewer-nodes-pbs")
-    # 24 sequences do not divide by the replicas of 7 and 5 nodes.
+    # 24 sequences are not divisible by the replicas of 7 and 5 nodes.
     assert numbers_of_nodes(pbs.script) == [8, 6, 4, 3, 2]
     starter = training_command(pbs.script, "mpiexec")
     assert starter[1] == "-n"
@@ -82,20 +84,21 @@ for option in "$@"; do
 done
 [[ " $SILENT " != *" $node "* ]]
 """
-"""Stands for srun: it starts nothing on the silent nodes."""
+"""Stands in for srun: it starts nothing on the silent nodes."""
 
 
 def functions_of(script, *names):
-    """Return the functions of a script with these names, as it defines them."""
+    """Return a script's functions with these names, as it defines them."""
     texts = [re.search(rf"^{name}\(\) \{{.*?^\}}$", script, re.M | re.S)[0] for name in names]
     return "\n".join(texts)
 
 
 def attempts_of(name, losses, tmp_path):
-    """Run the script's own functions: after each attempt some nodes are silent, others under suspicion.
+    """Run the script's own functions: after each attempt some nodes are silent, and others are
+    suspected.
 
-    Return the numbers of nodes of each attempt, as three parts of the script know them, and why no
-    other attempt follows: empty if one does.
+    Return the number of nodes of each attempt, as three parts of the script know it, and why no
+    other attempt follows (empty if one does).
     """
     script = unattended_job(name).script
     names = ("count_nodes", "choose_nodes", "note_node", "remember_node")
@@ -135,7 +138,7 @@ SHOW_ATTEMPT = 'echo "attempt $num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]
 
 
 def too_few(left, needed):
-    """Return the reason of a job that said "why" before too few nodes were left."""
+    """Return the reason of a job that gave the reason "why" before too few nodes were left."""
     return f"why{JobReason.TOO_FEW_FOR_ANY.fill(left=left, needed=needed)}"
 
 
@@ -154,13 +157,15 @@ def test_too_few_nodes_end_the_job(tmp_path):
 
 
 def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
-    """Without a spare node the first suspicion changes nothing: it may be nobody's fault."""
+    """Without a spare node, the first suspicion changes nothing, because it may not be the node's
+    fault.
+    """
     attempts, _ = attempts_of("fewer-nodes-slurm", [("", "n3"), ("", "n3")], tmp_path)
     assert attempts == [(64,) * 3, (64,) * 3, (32,) * 3]
 
 
 def test_a_node_that_was_left_out_trains_again_where_too_few_others_are_there(tmp_path):
-    """It answers all the time; what it is left out for may have been nobody's fault."""
+    """It always answers; the failure for which it was left out may not have been its fault."""
     silent = " ".join(f"n{n}" for n in range(17, 65))
     losses = [("", "n3"), ("", "n3"), (silent, ""), (f"n1 {silent}", "")]
     attempts, reason = attempts_of("fewer-nodes-slurm", losses, tmp_path)
@@ -199,11 +204,13 @@ case "$*" in
     ;;
 esac
 """
-"""Stands for srun: the program that decides writes the answer, and copies are removed but on silent nodes."""
+"""Stands in for srun: the program that decides writes the answer, and copies are removed except on
+silent nodes.
+"""
 
 
 def end_of(answer, silent, tmp_path):
-    """Run the script's own end of an attempt that failed; return the lines of its log."""
+    """Run the part of the script that handles a failed attempt, and return its log lines."""
     script = unattended_job("own-trainer-slurm").script
     (tmp_path / "srun").write_text(STARTER)
     (tmp_path / "srun").chmod(0o755)
@@ -220,7 +227,7 @@ def end_of(answer, silent, tmp_path):
 
 
 def decision_to_stop(why):
-    """Return the line of the log that says that no job follows, and why."""
+    """Return the log line that says that no job follows, and why."""
     cause = JobLine.DECISION_CAUSE.fill(why=why)
     return f"runbook: {JobLine.DECISION.fill(reason='failed', action='stop', cause=cause)}"
 
@@ -246,7 +253,7 @@ def test_copies_are_kept_where_the_program_that_decides_gave_no_answer(tmp_path)
 
 
 def test_the_line_of_a_failed_step_is_seen_if_it_comes_while_the_log_is_searched(tmp_path):
-    """Hundreds of lines may come at once when a step fails, between a search and the next one."""
+    """When a step fails, hundreds of lines may arrive at once, between two searches."""
     log = "seq -f 'a traceback, line %g of a rank' 40"
     lines = [
         "set -euo pipefail",

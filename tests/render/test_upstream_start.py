@@ -1,4 +1,4 @@
-"""The documents' own programs start inside a rendered job: they find the packages next to them."""
+"""The documents' own programs start inside a rendered job and find the packages next to them."""
 
 import os
 import sys
@@ -24,12 +24,12 @@ STAND_INS = {
     "module": "true",
     "conda": "true",
 }
-"""Slurm's, PBS's and the site's programs: one rank, on this machine."""
+"""Stand-ins for the programs of Slurm, PBS and the site: one rank, on this machine."""
 
 
 @pytest.fixture
 def programs(tmp_path):
-    """A folder for PATH with the stand-ins, and this Python as python3."""
+    """Create a folder for PATH with the stand-ins, and with this Python as python3."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, body in STAND_INS.items():
@@ -40,7 +40,7 @@ def programs(tmp_path):
 
 
 def upstream_checkout(folder: Path, script: str) -> None:
-    """A program with a package next to it, as pretrain_gpt.py and megatron/ are."""
+    """Create a program with a package next to it, like pretrain_gpt.py and megatron/."""
     program = folder / script
     (program.parent / "megatron").mkdir(parents=True)
     (program.parent / "megatron" / "training.py").write_text("WORD = 'imported'\n")
@@ -78,7 +78,7 @@ def test_an_upstream_program_imports_the_package_next_to_it(run, programs, tmp_p
         "PBS_JOBID": "7.server",
         "PBS_NODEFILE": tmp_path / "nodes",
     }
-    # A person may have set it for programs of their own; the queue hands it on.
+    # A user may have set it for other programs, and the queue passes it on.
     environment = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SIF": "image",

@@ -1,4 +1,4 @@
-"""Writes tests/golden: `python -m tests.render.write_golden`. Read the diff, then commit."""
+"""Write tests/golden: `python -m tests.render.write_golden`. Read the diff, then commit."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ from tests.render.sites import (
 
 
 def main():
-    """One folder for each site and phase, and one file for each framework and unit of length."""
+    """Write one folder for each site and phase, and one file for each framework and unit of length."""
     for framework in OF_EACH_FRAMEWORK:
         for unit in LENGTHS:
             _, arguments = length_arguments(framework, unit)

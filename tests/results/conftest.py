@@ -43,7 +43,9 @@ def step(iteration: int, **changes: object) -> dict[str, object]:
 
 
 def history_of(records: list[dict[str, object]]) -> History:
-    """What was written of these steps; `rank_seconds`, the times of their ranks, are in a file of their own."""
+    """Write the records of these steps; `rank_seconds`, the times of their ranks, go to a separate
+    file.
+    """
     times = [
         RankTimes(record["iteration"], 1, record["segment"], array("d", seconds))
         for record in records
@@ -58,7 +60,9 @@ def saved(*iterations: int) -> list[Event]:
 
 @pytest.fixture
 def make() -> SimpleNamespace:
-    """Builders of records; a fixture and not a module, so that any import mode of pytest finds them."""
+    """Builders of records, as a fixture instead of a module, so that they work with every import
+    mode of pytest.
+    """
     started = Event("started", world_size=2, segment=0, time=990.0)
     return SimpleNamespace(
         step=step, history=history_of, saved=saved, started=started, vocabulary=VOCABULARY
@@ -105,7 +109,7 @@ def spec(local_plan: Plan) -> PhasePlan:
 
 @pytest.fixture
 def plan(local_plan: Plan, spec: PhasePlan) -> Plan:
-    """A plan whose training is as short as the smoke test."""
+    """A plan whose full training is as short as its smoke test."""
     return replace(local_plan, phases=dict.fromkeys(("03-smoke-test", "04-training"), spec))
 
 

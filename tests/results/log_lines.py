@@ -1,4 +1,4 @@
-"""Lines of a log, parsed as a file of them would be."""
+"""Lines of a log, parsed as if they were a file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runbook.log_readers.record import ParsedLog
 
 
 def parse_lines(lines: Iterable[str]) -> ParsedLog:
-    """A log given as lines."""
+    """Return the parsed log that these lines form."""
     reader = LogReader()
     reader.next_file("lines")
     reader.feed(lines)

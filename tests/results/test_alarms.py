@@ -1,4 +1,6 @@
-"""Alarms: silent on healthy curves, no later than people on trainings that went wrong; each names its evidence."""
+"""Alarms are silent on healthy curves and no later than people on training runs that went wrong,
+and each names its evidence.
+"""
 
 import csv
 import json
@@ -41,8 +43,9 @@ def curve(num_steps, noise, seed=1, power=0.25):
     return [1.7 + 9 * n**-power + source.gauss(0, noise) for n in range(1, num_steps)]
 
 
-# Losses that BigScience wrote into its public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml of
-# bigscience-workshop/bigscience), with the last iteration before the one by which they had noticed.
+# Losses from BigScience's public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml
+# of bigscience-workshop/bigscience), with the last iteration before the one at which the people
+# noticed.
 THIRTEEN = [
     (29020, 2.775923),
     (29030, 2.772822),
@@ -92,7 +95,9 @@ BLOOM = [
 )
 @pytest.mark.parametrize("before", [0, 200])
 def test_spikes_of_public_chronicles_are_found_when_people_saw_them(told, noticed, before):
-    """What was printed before these lines is not public here: a curve of the described level and slope is put there."""
+    """The records before these lines are not public, so they are replaced by a curve with the
+    described level and slope.
+    """
     source, start, (first, loss) = random.Random(3), told[0][0] - 10 * before, told[0]
     built = [
         (start + 10 * n, loss * (1 + 0.05 * (1 - n / before)) + source.gauss(0, 0.01))
@@ -120,7 +125,7 @@ def test_one_record_is_no_base_for_a_spike():
 
 
 def test_a_loss_that_stays_up_or_creeps_up_diverges():
-    """The first is built after 104B's first attempt: 6.4 to 11.4, then 7.15 for good."""
+    """The first is modelled on 104B's first attempt: 6.4 to 11.4, then 7.15 permanently."""
     source = random.Random(1)
     built = [6.9 - 0.0015 * n + source.gauss(0, 0.04) for n in range(300)]
     built += [11.42 - 0.2 * n for n in range(21)] + [
@@ -143,7 +148,9 @@ def test_healthy_curves_are_silent(noise):
 
 
 def test_single_batches_of_odd_text_are_no_spike():
-    """Healthy public runs have batches at 1.98 times the usual loss, and once two jumps in a row."""
+    """Healthy public runs have batches with 1.98 times the usual loss, and one has two consecutive
+    jumps.
+    """
     odd = curve(600, 0.1)
     odd[200], odd[300], odd[301] = 1.98 * odd[200], 1.4 * odd[300], 1.2 * odd[301]
     assert find_alarms(steps(odd)) == []
@@ -154,7 +161,7 @@ EARLY_NORMS = (3.0, 2.0, 1.6, 1.5, 1.4, 1.4, 1.4, 1.3, 1.5, 1.4, 24.0, 22.0, 6.0
 
 
 def test_a_jump_below_the_median_of_a_falling_curve_is_a_spike_by_its_gradient():
-    """7.90 to 9.59 with a gradient norm of 24: half of the losses before are higher."""
+    """7.90 to 9.59 with a gradient norm of 24: half of the previous losses are higher."""
     rows = [
         SimpleNamespace(iteration=n, loss=loss, grad_norm=norm)
         for n, (loss, norm) in enumerate(zip(EARLY_LOSSES, EARLY_NORMS, strict=True), 1)
@@ -234,7 +241,7 @@ def test_a_loss_of_exactly_zero_is_an_alarm_once():
 
 
 def rows_of(**columns):
-    """Steps of 2 s each with a loss of 3, and what is given by name."""
+    """Return steps of 2 s each with a loss of 3, changed by the keyword arguments."""
     length = len(next(iter(columns.values())))
     usual = {
         "loss": [3.0] * length,
@@ -280,7 +287,7 @@ def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, us
 
 
 def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
-    """Caches that fill, an allocator's steps, an epoch's rhythm and the noise of a shared machine."""
+    """Caches that fill, an allocator's jumps, an epoch's rhythm, and the noise of a shared machine."""
 
     def growths(values, **how):
         watch = GrowthWatch("memory", **how)
@@ -371,7 +378,7 @@ def test_a_log_file_shows_its_alarms():
 
 
 def test_growth_begins_again_where_iterations_come_again():
-    """After a rollback, or in the log of a run that was started again."""
+    """As after a rollback, or in the log of a run that was started again."""
     steps = [*range(1, 201), *range(101, 1300)]
     rows = [
         SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100)
@@ -387,7 +394,9 @@ def test_growth_begins_again_where_iterations_come_again():
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_a_loss_that_rises_record_by_record_diverges(noise):
-    """11.65 to 20.44 over 31 records: each is near the median of those before it, so that none jumps."""
+    """It rises from 11.65 to 20.44 over 31 records; each record is close to the median of the
+    previous ones, so none is a jump.
+    """
     source = random.Random(2)
     rising = [11.65 + 8.79 * n / 30 + source.gauss(0, noise) for n in range(31)]
     (alarm,) = [alarm for alarm in find_alarms(steps(rising)) if alarm.kind == "divergence"]
@@ -430,7 +439,7 @@ def test_a_log_of_evaluations_alone_has_alarms():
 
 
 def test_evaluations_that_rise_by_a_little_each_time_diverge():
-    """By 60 % in all, but by less than a quarter over any twelve of them."""
+    """By 60 % in total, but by less than a quarter over any twelve records."""
     evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
     (alarm,) = find_alarms([], evaluations)
     assert (alarm.kind, alarm.metric) == ("divergence", "validation_loss")
@@ -438,7 +447,7 @@ def test_evaluations_that_rise_by_a_little_each_time_diverge():
 
 
 def healthy_curve(kind: str, seed: int) -> list[SimpleNamespace]:
-    """A training as it should be, with the one thing that makes its curve uneven."""
+    """A healthy training run with one property that makes its curve uneven."""
     source = random.Random(seed)
     num_steps = source.choice((200, 400, 700))
     noise = source.choice((0.005, 0.02, 0.06))
@@ -475,7 +484,7 @@ def test_curves_that_are_uneven_for_a_good_reason_are_silent(kind):
 
 
 def test_an_evaluation_without_a_number_before_the_first_is_no_alarm():
-    """Progress bars show NaN until there is one."""
+    """Progress bars show NaN until there is a loss."""
     evaluations = [SimpleNamespace(iteration=n, loss=loss) for n, loss in ((1, math.nan), (2, 3.1))]
     assert find_alarms([], evaluations) == []
 
@@ -491,7 +500,7 @@ def test_gradient_norms_that_are_no_number_are_an_alarm_where_the_loss_says_noth
 
 
 def test_overflows_in_fp16_are_healthy_until_nothing_but_overflows_is_seen():
-    """From 2^32 a loss scale is halved in each of the first steps, which are skipped."""
+    """A loss scale of 2^32 is halved in each of the first steps, which are skipped."""
     overflows = [
         SimpleNamespace(iteration=n, loss=10.9, grad_norm=math.inf, skipped=1, loss_scale=2.0**-n)
         for n in range(1, 60)
@@ -554,7 +563,7 @@ def test_the_published_healthy_curves_are_silent():
 
 
 def test_a_training_that_goes_on_knows_what_was_usual():
-    """Without the records before its start, a jump within its first steps is no jump."""
+    """Without the records before its start, a jump within its first steps is not a jump."""
     before = [RecentStep(n, loss=3.0 + 0.01 * (n % 3), grad_norm=0.5) for n in range(1, 41)]
     after = [
         SimpleNamespace(iteration=n, loss=loss, grad_norm=0.5, seconds=99.0)
@@ -587,7 +596,7 @@ def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
 
 
 def test_a_step_that_was_passed_over_hides_no_nan_after_a_resume(tmp_path):
-    """Its loss is null and counts as no finite number, but nothing was computed."""
+    """Its loss is null, which is not a finite number, but nothing was computed."""
     computed = {"forward_backward_seconds": 1.0}
     rows = [{"iteration": n, "loss": 3.0, "nan": 0, **computed} for n in range(1, 12)]
     bad = {"iteration": 12, "loss": None, "nan": 1, **computed}

@@ -1,4 +1,6 @@
-"""Lines as they come in genuine logs, pages and mails: the layouts are theirs, the numbers ours."""
+"""Lines as they appear in real logs, pages and mails: the formats are real, and the numbers are
+ours.
+"""
 
 from __future__ import annotations
 

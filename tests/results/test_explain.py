@@ -1,4 +1,5 @@
-"""`runbook explain`: five stories of trainings below a table's speed, and each sign by itself.
+"""`runbook explain`: five stories of training runs that are slower than a table, and each sign by
+itself.
 
 The stories are told in our words, with the layouts and speeds of Megatron-LM issues 756, 1000 and 1031, NeMo 8059 and
 llm-foundry 1706 (read on 2026-11-23).
@@ -191,7 +192,7 @@ def test_the_slowest_rank_is_a_straggler_where_all_ranks_do_the_same(told):
     assert [(part["name"], round(part["seconds"], 6)) for part in told(text)["parts"]] == [
         ("stragglers", 0.15)
     ]
-    assert told(text, "pp=2")["parts"] == []  # stages differ by their work
+    assert told(text, "pp=2")["parts"] == []  # stages differ in their work
 
 
 def test_of_a_run_that_is_as_fast_as_expected_there_is_no_gap(told):
@@ -228,7 +229,7 @@ def test_each_sign_gives_its_part_with_the_words_that_mend_it(told, name, words)
     assert part["evidence"]
     key, _, value = (part["words"].split() or ["=" + part["remedy"]])[0].partition("=")
     assert value
-    assert found["planned"] == pytest.approx(found["reached"])  # nothing says what was reached
+    assert found["planned"] == pytest.approx(found["reached"])  # nothing states the reached speed
     if name in ("flash attention", "recompute", "micro-batch", "precision"):
         assert told("", *SHAPE, *BATCH, *words, f"{key}={value}")["reached"] < found["reached"]
 
@@ -263,7 +264,9 @@ def test_a_word_in_place_of_a_number_is_rejected_with_what_to_write():
 
 
 def test_the_model_expects_what_the_users_of_756_reached_after_the_changes(told):
-    """They measured 5.41 s a step with 8 experts over 8 ranks, tensor 2 and the all-to-all dispatcher."""
+    """They measured 5.41 s per step with 8 experts over 8 ranks, tensor 2 and the all-to-all
+    dispatcher.
+    """
     explained = told(MIXTRAL, "accelerator=H100")
     assert explained["expected"] == pytest.approx(5.41, rel=0.05)
     assert any(
@@ -303,7 +306,7 @@ def test_operations_of_a_token_are_no_speed():
 
 
 def test_figures_of_one_log_that_contradict_each_other_are_named(told):
-    """3.7k tokens/s of a 70B model are 1.6 times the peak of an H100, not 15 % of it."""
+    """3.7k tokens/s with a 70B model are 1.6 times the peak of an H100, not 15 % of it."""
     llama = ["model=Llama-3 70B", "accelerator=H100-SXM5", "n_accel=64", "tp=4", "pp=4"]
     said = "We see {} tokens/s on each GPU and {} % MFU."
     notes = told(said.format("3.7k", 15), *llama)["assumed"]
@@ -468,7 +471,9 @@ def test_timers_of_reductions_are_communication(told):
 
 
 def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
-    """A 70B model on 64 A100 needs more than tensor 8: the planner's memory says which cuts fit."""
+    """A 70B model on 64 A100s needs more than tensor 8: the planner's memory model shows which
+    layouts fit.
+    """
     words = ("accelerator=A100-80GB", "n_accel=64", "layers=80", "hidden=8192", "heads=64")
     facts = read_words((*words, "tp=8", "pp=8", "dp=1", "micro_batch=1", "global_batch=64"))
     training = described_training(facts, models)
@@ -486,7 +491,7 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
 
 
 def test_the_planner_takes_every_field_of_a_described_model(models):
-    """A Llama without its own output layer would fit where `runbook plan` refuses it."""
+    """A Llama without a separate output layer would fit where `runbook plan` refuses it."""
     shape = shape_of(models["llama-3-8b"], tensor=2)
     unusual = replace(
         shape,
@@ -500,7 +505,7 @@ def test_the_planner_takes_every_field_of_a_described_model(models):
 
 
 def test_a_described_llama_needs_the_memory_of_its_output_layer(models):
-    """Its 525 M parameters are halved by tensor 2, and ZeRO 1 shares states over 4 replicas."""
+    """Tensor 2 halves its 525 M parameters, and ZeRO 1 shards the states over 4 replicas."""
     setup = _eight_h100(shape_of(models["llama-3-8b"], tensor=2))
     tied = replace(setup, shape=replace(setup.shape, tied_embeddings=True))
     needed = layout_search.fullest_device(choice_of(setup))
@@ -529,7 +534,7 @@ def _eight_h100(shape: ModelShape) -> StepSetup:
 
 
 def test_the_micro_batch_of_a_single_replica_is_compared(models):
-    """Tensor 8 x pipeline 2 on 16 devices leaves one replica, whose states nothing shares."""
+    """Tensor 8 x pipeline 2 on 16 devices leaves one replica, so its states are not sharded."""
     facts = read_words([*SHAPE, *BATCH, "n_accel=16", "tp=8", "pp=2", "dp=1"])
     training = described_training(facts, models)
     assert not isinstance(training, str)
@@ -540,7 +545,7 @@ def test_the_micro_batch_of_a_single_replica_is_compared(models):
 
 
 def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
-    """A new name in the frameworks' tables is read by explain without another line here."""
+    """explain understands a new name in the frameworks' tables without any change here."""
     for name in option_names("training.shape.kv_heads"):
         assert read_facts(f"--{name.replace('_', '-')} 8", {})["kv_heads"] == "8"
     assert read_facts("--checkpoint-activations", {})["recompute"] == "full"

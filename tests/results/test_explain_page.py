@@ -1,4 +1,4 @@
-"""The example of docs/explain.md is what the command prints today."""
+"""The example in docs/explain.md matches the command's current output."""
 
 from pathlib import Path
 

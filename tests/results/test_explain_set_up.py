@@ -1,4 +1,6 @@
-"""Causes that lie in a training's set-up or its measurement, and causes that are usual for a kind of training."""
+"""Causes in the set-up or the measurement of a training run, and causes that are common for a kind
+of training.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ def models():
 
 
 def _named(text: str) -> list[str]:
-    """Return the names of the causes that a text's words name."""
+    """Return the names of the causes that a text mentions."""
     return [part.name for part in signs(text, reached=1.0)]
 
 
@@ -35,7 +37,7 @@ def _usual(text: str) -> list[str]:
 
 
 def _first_causes(text: str, models) -> list[str]:
-    """Return the first causes of a whole answer."""
+    """Return the first causes of a complete answer."""
     explained = explain(text, parse_lines([]), read_facts(text, {}), models)
     return explained.as_dict()["first_causes"]
 

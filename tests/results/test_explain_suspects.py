@@ -1,4 +1,4 @@
-"""Causes that a slow training's set-up makes likely, and figures of other people's trainings."""
+"""Causes that the set-up of a slow training run makes likely, and figures from other people's runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 
 
 def _named(text: str) -> list[str]:
-    """Return the names of the causes that a text's words name."""
+    """Return the names of the causes that a text mentions."""
     return [part.name for part in signs(text, reached=1.0)]
 
 
@@ -164,7 +164,7 @@ def test_a_suspect_comes_after_causes_with_evidence(models):
 
 
 def test_devices_beyond_a_node_are_several_nodes():
-    """16 devices of a kind with 8 a node need two nodes, although no word says it."""
+    """16 devices of a kind with 8 per node need two nodes, although the text does not say so."""
     facts = {"accelerator": "A100", "n_accel": "16"}
     assert ranked_suspects("it is slow", facts)[0].part.name == "network"
     assert ranked_suspects("it is slow", facts | {"n_accel": "8"})[0].part.name == "data wait"

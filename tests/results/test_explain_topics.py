@@ -1,4 +1,4 @@
-"""Causes whose subject a complaint names, and figures for several numbers of devices."""
+"""Causes whose subject a complaint mentions, and figures for several numbers of devices."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def models():
 
 
 def _named(text: str) -> list[str]:
-    """Return the names of the causes that a text's words name."""
+    """Return the names of the causes that a text mentions."""
     return [part.name for part in signs(text, reached=1.0)]
 
 
@@ -32,7 +32,7 @@ def _suspected(text: str) -> list[str]:
 
 
 def _first_causes(text: str, models) -> list[str]:
-    """Return the first causes of a whole answer."""
+    """Return the first causes of a complete answer."""
     explained = explain(text, parse_lines([]), read_facts(text, {}), models)
     return explained.as_dict()["first_causes"]
 
@@ -302,7 +302,7 @@ def test_a_change_of_software_that_did_harm_is_a_cause(text):
 
 
 def test_the_network_is_suspected_only_for_a_stated_number_of_devices(models):
-    """An assumed number of devices is no reason to suspect what lies between them."""
+    """An assumed number of devices is no reason to suspect the links between them."""
     slow = "llama 70B on H200, 200 tokens/s"
     assert "network" not in _first_causes(slow, models)
     assert "network" in _first_causes(slow.replace("on H200", "on 32 H200"), models)

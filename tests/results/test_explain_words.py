@@ -1,4 +1,4 @@
-"""Words with which engineers name the cause of slow steps, and words that only look like it."""
+"""Words with which engineers name the cause of slow steps, and words that only look like them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runbook.tools.speed.signs import distinct_lines, signs
 
 
 def _causes(text: str) -> list[str]:
-    """Return the names of the causes that a text's words name."""
+    """Return the names of the causes that a text mentions."""
     return [part.name for part in signs(text, reached=1.0)]
 
 
@@ -256,7 +256,7 @@ def models():
     ],
 )
 def test_an_assumed_layout_or_batch_is_never_blamed(models, words, blamed):
-    """Without a stated micro-batch, the model assumes one; it is then no cause."""
+    """Without a stated micro-batch, the model assumes one, which is then not a cause."""
     text = f"Llama 7B on 8 H100{words}"
     explained = explain(text, parse_lines([]), read_facts(text, {}), models)
     causes = {part.name for part in explained.parts}
@@ -290,7 +290,7 @@ def test_a_single_device_in_passing_is_no_count(text):
 
 
 def test_the_words_of_a_long_log_are_read_once():
-    """Patterns read each kind of line once, however many steps a log has."""
+    """Patterns process each kind of line once, however many steps a log has."""
     steps = [
         f" iteration {n} | elapsed time (ms): 94{n % 90}.4 | lm loss: 2.1 |" for n in range(999)
     ]
@@ -300,7 +300,7 @@ def test_the_words_of_a_long_log_are_read_once():
 
 
 def test_a_denial_is_read_only_close_to_its_cause():
-    """A line of megabytes with a denied cause in every sentence takes seconds, not minutes."""
+    """A line of several megabytes with a denied cause in every sentence takes seconds, not minutes."""
     text = "there are no stragglers, " * 4000
     began = time.process_time()
     assert _causes(text) == []

@@ -1,4 +1,6 @@
-"""Exports hold the same numbers as the JSON, under names with units, and say which extra they lack."""
+"""Exports contain the same numbers as the JSON, under names with units, and name the extra that
+they need.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +72,9 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
 
 
 def test_trackers_get_each_number_once(log, monkeypatch):
-    """Held against the calls of trackio 0.2; the real programs are no part of the test environment."""
+    """Checked against the calls of trackio 0.2; the real programs are not part of the test
+    environment.
+    """
     calls = []
     fake = types.SimpleNamespace(
         init=lambda **words: calls.append(("init", words["project"], words["name"])),

@@ -1,4 +1,4 @@
-"""docs/when-it-fails.md is what tools/write_help.py writes from today's rules."""
+"""docs/when-it-fails.md matches what tools/write_help.py writes from the current rules."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The numbers beside the figures, each with the file and line it stands in."""
+"""The numbers next to the figures, each with its file and line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An error that no rule recognizes is shown; only a certain one takes the place of remedies."""
+"""An error that no rule recognizes is shown; it replaces remedies only if it is certain to be the
+cause.
+"""
 
 from __future__ import annotations
 
@@ -226,7 +228,7 @@ OF_RANK_3 = f"[rank3]: {CUDNN}"
 def test_an_effect_that_stands_above_the_exception_of_another_rank_hides_it_not(
     effect, tmp_path, monkeypatch, capsys
 ):
-    """The output of ranks may follow each other, so lines are not in the order of time."""
+    """The ranks' outputs may be concatenated, so lines are not in order of time."""
     text, page = outputs_of(f"{effect}\n{OF_RANK_3}\n", tmp_path, monkeypatch, capsys)
     first_error = page["first_error"]
     assert (first_error["line"], first_error["rank"]) == (2, 3)
@@ -269,7 +271,7 @@ def test_a_weak_sign_of_another_rank_hides_no_exception():
 
 
 def outputs_of(content, folder, monkeypatch, capsys):
-    """Return the summary of a log and its page in JSON."""
+    """Return the summary of a log and its JSON output."""
     log = folder / "err"
     log.write_text(content)
     outputs = []

@@ -57,7 +57,8 @@ def test_failure_is_known_by_its_words(name):
     assert found.remedy
 
 
-# Lines of other people's failed jobs, from public issue threads (numbers changed): looked at 2026-11-21.
+# Lines of other people's failed jobs, from public issue threads (numbers changed), read on
+# 2026-11-21.
 SEEN = {
     "collective timeout": "[rank0]:[E321 02:07:08.408 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective "
     "operation timeout: WorkNCCL(SeqNum=1580, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600060 milliseconds before",
@@ -288,7 +289,7 @@ def test_a_rule_without_source_or_example_does_not_build():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
 def test_the_first_look_lets_every_pattern_through(rule):
-    """Each way to match a pattern holds a word for which lines are looked at more closely."""
+    """Each way to match a pattern contains a word for which lines are examined more closely."""
     for pattern in (*rule.patterns, *rule.error_patterns):
         for literals in literals_of(regex_parser.parse(pattern)):
             assert any(word in literal for literal in literals for word in SIGNAL_WORDS), (
@@ -316,7 +317,7 @@ def test_nccl_and_libfabric_may_say_what_they_tried():
     assert find_failures(lines) == []
 
 
-# Lines of trainings that went on, of 194 logs in public repositories: looked at 2026-11-27.
+# Lines of training runs that continued, from 194 logs in public repositories, read on 2026-11-27.
 WENT_ON = (
     "            if reshape[0] % self.world_size != 0:",
     '                raise ValueError(f"reshape[0]={reshape[0]} must be divisible by world_size")',
@@ -348,7 +349,7 @@ def test_words_of_trainings_that_went_on_alarm_nobody(line):
     assert find_failures([line]) == []
 
 
-# Lines whose words are not about what their rule names, and healthy lines of a node.
+# Lines whose words do not mean what their rule names, and a node's healthy lines.
 OTHER_SENSE = (
     "IndexError: list index out of range",
     "IndexError: string index out of range",
@@ -464,7 +465,7 @@ HIDDEN = (
     ("The process exceeds the configured memory limit", "host out of memory"),
     ("python exceeds its cgroup memory limit", "host out of memory"),
 )
-"""Failures in lines that look like harmless ones."""
+"""Failures in lines that look harmless."""
 
 
 @pytest.mark.parametrize(("line", "name"), HIDDEN)
@@ -538,7 +539,8 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     )
 
 
-# What programs print at their start without an error, and the kind that the same words name in one.
+# What programs print when they start without an error, and the kind of failure that the same words
+# mean in an error.
 ANNOUNCED = (
     ("FlashAttention2 is not installed", kinds.MODULE),
     ("Please install flash-attn for faster training", kinds.MODULE),
@@ -573,7 +575,7 @@ def test_an_announcement_names_a_failure_only_in_an_error(text, kind):
     assert failure.name == kind.name
 
 
-# Programs that lack something and say what they do without it, or that nothing failed.
+# Programs that lack something and say what they do instead, or that nothing failed.
 CONTINUES = (
     "flash_attn is not installed. Using PyTorch native attention implementation.",
     "the indices cache is not saved: Permission denied; they are kept in memory instead",
@@ -742,7 +744,8 @@ def test_a_call_that_does_not_fit_is_the_programs_error(message):
     assert (failure.name, failure.decision) == (PROGRAM.name, NextStep.FIX_FIRST)
 
 
-# Error stacks of MPI: the head names the call, a line below the reason (threads as in the rules).
+# Error stacks of MPI: the first line names the call, a later line the reason (threads as in the
+# rules).
 MPI_HEAD = "Abort(1) on node 0 (rank 0 in comm 0): Fatal error in {}: Other MPI error, error stack:"
 MPI_STACKS = (
     ([MPI_HEAD.format("PMPI_Init")], "launcher failed"),
@@ -771,7 +774,7 @@ MPI_STACKS = (
 )
 
 
-# Errors by which MPI refuses a call: they come from the program, and no connection is lost.
+# Errors with which MPI rejects a call: they come from the program, and no connection is lost.
 MPI_ERRORS = (
     ("Fatal error in PMPI_Allreduce: Message truncated, error stack:", kinds.COLLECTIVES_DIFFER),
     (
@@ -806,7 +809,7 @@ def test_a_cut_off_message_of_a_logger_is_no_error_of_mpi():
     assert find_failures(["logger: Message truncated at 4000 characters"]) == []
 
 
-# What pyxis says of a container comes first; the reason is below it, in enroot's log.
+# pyxis' message about a container comes first; the reason is below it, in enroot's log.
 PYXIS_HEADS = [
     "slurmstepd: error: pyxis: child 52574 failed with error code: 1",
     "slurmstepd: error: pyxis: failed to import docker image",
@@ -914,7 +917,8 @@ LIBRARY_ERROR = "ImportError: libfoo.so.7: cannot open shared object file: No su
 
 
 def test_an_error_comes_before_the_cause_that_an_earlier_warning_names():
-    # Programs warn of optional libraries at their start, and fail much later for another reason.
+    # Programs warn about optional libraries when they start, and fail much later for another
+    # reason.
     found = find_failures([OPTIONAL_LIBRARY, SHOWN["port in use"]])
     assert [failure.is_warning for failure in found] == [True, False]
     assert find_cause(found).name == "port in use"
@@ -1063,7 +1067,7 @@ SEEN_SINCE = (
         "extension build failed",
     ),
 )
-"""Of RLinf#655, openpmix#2031, insightface#2262, singularity#6203 and flash-attention#246."""
+"""From RLinf#655, openpmix#2031, insightface#2262, singularity#6203 and flash-attention#246."""
 
 
 @pytest.mark.parametrize(("line", "name"), SEEN_SINCE)

@@ -1,4 +1,6 @@
-"""MLPerf's `:::MLLOG` lines: facts, evaluations and steps, whatever is printed around, twice or cut off."""
+"""MLPerf's `:::MLLOG` lines: facts, evaluations and steps, even if other output surrounds them, or
+lines are repeated or cut off.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,7 @@ def test_a_cut_log_says_null_and_invents_no_number():
         stop + 33,
         stop + 36,
         stop + 60,
-    ):  # within the number, behind it, within the metadata
+    ):  # within the number, after it, within the metadata
         log = parse_lines(text[:end].splitlines())
         assert evaluations(log) == [(2, 9.5)]
         assert (log.facts.seed, log.facts.run_stop_ms, log.facts.status) == (4711, None, None)
@@ -81,7 +83,7 @@ def test_a_cut_log_says_null_and_invents_no_number():
     assert evaluations(log) == [
         (None, 9.5),
         (None, 7.25),
-    ]  # without the batch no position is a step
+    ]  # without the batch size, no position is a step
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,9 @@ def test_positions_in_tokens_or_samples_become_steps(unit, where):
 
 
 def test_the_mean_of_a_block_stands_where_its_evaluation_does():
-    """Rounds name the block's first sample, its last or its size; single steps make the mean needless."""
+    """Rounds name the block's first sample, its last sample or its size; single steps make the mean
+    unnecessary.
+    """
     for stats, where in [
         ({"throughput": 4.0}, {"step": 1536}),
         ({"throughput": 4.0, "train_step_time": 2.0}, {"step": 0}),
@@ -126,7 +130,7 @@ def test_two_runs_in_a_file_keep_both_evaluations_and_the_last_runs_facts():
         line("run_stop", time=9, status="aborted"),
     ]
     later = [one.replace('"time_ms": ', '"time_ms": 5') for one in run]
-    log = parse_lines([*run, *later])  # equal numbers, and yet another run's
+    log = parse_lines([*run, *later])  # equal numbers, but from another run
     assert (log.facts.run_start_ms, log.facts.run_stop_ms, log.segments) == (51, 59, 2)
     assert [one.line for one in log.validation] == [5, 11]
 
@@ -175,7 +179,10 @@ def test_several_files_of_one_run_count_each_evaluation_once(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, make, plan, spec):
-    """A run of six steps, planned for as many as are asked for; the fourth was done again after a restart."""
+    """A run of six steps, planned for any number of steps.
+
+    The fourth step was repeated after a restart.
+    """
 
     def write(planned: int) -> Path:
         folder = tmp_path / "mine"

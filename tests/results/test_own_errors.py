@@ -1,4 +1,6 @@
-"""Errors of the program that no rule knows: named with their place, after whatever a rule knows, and on no healthy log."""
+"""Errors of the program that no rule knows are reported with their place, after any known failure,
+and never in a healthy log.
+"""
 
 import time
 
@@ -262,7 +264,7 @@ LOST_WORKER = "RuntimeError: DataLoader worker (pid(s) 4711) exited unexpectedly
 
 
 def cause_of_lost_worker(*lines):
-    """What is named if these lines stand above the report of a data loader's parent."""
+    """Return what is reported if these lines come before the report of a data loader's parent."""
     parent = [*traceback("_queue.Empty"), *FOLLOWS, *traceback(LOST_WORKER)]
     return find_cause(find_failures([*lines, *parent]))
 

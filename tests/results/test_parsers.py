@@ -273,7 +273,7 @@ def test_rates_carry_their_convention():
     later = parse("megatron-core.log").records[-1]
     assert (
         later.tflops_convention == "megatron-full-or-causal"
-    )  # 2025-04: the line does not tell old code from new
+    )  # 2025-04: the line does not distinguish old code from new
 
 
 def test_other_fields():
@@ -299,7 +299,7 @@ def test_other_fields():
 
 def test_values_that_are_no_measurement_are_null():
     first, *_, stale, fresh = parse("bigscience-overflow.log").records
-    assert first.samples_per_second is None  # printed 0.004: 2048 samples in 573 s are 3.57
+    assert first.samples_per_second is None  # 0.004 is printed, but 2048 samples in 573 s are 3.57
     assert (stale.grad_norm, stale.skipped, stale.samples_per_second) == (None, 1, 4.826)
     assert fresh.grad_norm == 879946.622
     line = " iteration 1/ 9 | elapsed time per iteration (ms): 9.0 | loss scale: -1.0 | grad norm: 0.000 | lm loss: NaN |"

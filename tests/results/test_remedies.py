@@ -1,4 +1,6 @@
-"""Remedies of runbook/results/failures/kinds.py: each failure is made for real, named, and ended as its remedy says."""
+"""Remedies of runbook/results/failures/kinds.py: each failure is caused for real, recognized, and
+ended by following its remedy.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ needs_gcc = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 
 
 def cause_of(text: str) -> str:
-    """Return the name of the failure that a program's words show."""
+    """Return the name of the failure that a program's output shows."""
     cause = find_cause(find_failures(text.splitlines()))
     assert cause is not None, text
     return cause.name
 
 
 def words_of(*command: str, **options) -> str:
-    """Return what a program says on its way to a failure."""
+    """Return the output of a program that fails."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, **options)
     assert done.returncode != 0, done.stdout
     return done.stdout + done.stderr
@@ -118,7 +120,9 @@ print(together(agrees, folder + "/agrees", 60) == [0, 0])
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """Two ranks that wait too short, wait long enough, and lose one of them; then a token id that the model lacks."""
+    """Two ranks with too short a timeout, with a long enough one, and with one rank lost; then a
+    token id that the model lacks.
+    """
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("ranks")
     lines = succeed(sys.executable, "-c", RANKS, str(folder)).splitlines()
@@ -243,7 +247,7 @@ def test_hub_out_of_reach_a_folder_of_the_login_node_and_offline_mode_end_it(tmp
     environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"}
     said = words_of(sys.executable, "-c", ask, env=environment)
     assert cause_of(said) == kinds.HUB.name
-    # What a download on a login node leaves in HF_HOME.
+    # The files that a download on a login node leaves in HF_HOME.
     repository = tmp_path / "hub" / "models--nobody--tiny"
     (repository / "refs").mkdir(parents=True)
     (repository / "refs" / "main").write_text("0" * 40)
@@ -329,7 +333,7 @@ def test_launcher_failed_the_option_of_the_sites_mpi_starts_the_ranks():
         "2",
         sys.executable,
         "-c",
-        # One write, so that the lines of two ranks do not mix.
+        # One write call, so that the lines of two ranks do not mix.
         "import os; os.write(1, os.environ['TOLD'].encode() + b'\\n')",
     )
     openmpi, mpich = ("-x", "TOLD=yes"), ("--env", "TOLD=yes")

@@ -1,4 +1,6 @@
-"""The account of a run over many jobs: its parts add up, and every interruption is told with its cost."""
+"""The account of a run over many jobs: its parts add up, and every interruption is reported with
+its cost.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def test_the_parts_of_an_interrupted_run():
         {
             "start-up": 4.0,
             "detection": 1.0,  # from step 5 at 15 to the end of the job at 16
-            "restart": 7.0,  # from there to the beginning of step 4 at 23
+            "restart": 7.0,  # from then until the beginning of step 4 at 23
             "lost work": 2.0,  # steps 4 and 5
             "save stall": 0.25,
             "evaluation": 0.0,
@@ -174,7 +176,9 @@ def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
 
 
 def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(make):
-    """They share a folder, so that the queue's starts are attempts, and only the first job was submitted."""
+    """They share a folder, so each start by the queue is an attempt, and only the first job was
+    submitted.
+    """
     attempt = {"event": "attempt_began", "job": "04-training"}
     chain = [
         {**attempt, "id": "slurm-12", "time": 9.0},

@@ -1,4 +1,4 @@
-"""The Slurm and the project of tests/slurm."""
+"""The Slurm cluster and the project of tests/slurm."""
 
 import sys
 from pathlib import Path

@@ -1,6 +1,8 @@
-"""`make sites`: the five documents' run files, end to end on this machine and their smoke tests on a real Slurm.
+"""`make sites`: run the five documents' run files end to end on this machine, and their smoke tests
+on a real Slurm cluster.
 
-Nothing of a run file is changed but its site, its model and how long it trains. Called by name, as it takes minutes.
+Only a run file's site, model and length are changed. It runs only by name, because it takes
+minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A bad cable for a node: frames of eth0 go through this program, which loses, delays or counts them.
+"""A bad cable for a node: the frames of eth0 go through this program, which drops, delays or counts
+them.
 
 Run inside the node's network and process namespaces. It renames eth0 to wire0 and puts a TAP device with the
 old name and addresses in front of it. It ends with the node.
@@ -28,12 +29,12 @@ PACKET_VNET_HDR = 15  # linux/if_packet.h
 PACKET_IGNORE_OUTGOING = 23
 ALL_PROTOCOLS = 0x0003
 VNET_BYTES = 10
-"""struct virtio_net_hdr: the offloads of a frame, which both devices understand."""
+"""Size of struct virtio_net_hdr: a frame's offloads, which both devices understand."""
 IPV4 = b"\x08\x00"
 TCP = 6
 QUEUE_FRAMES = 1000
 SLURM_PORTS = {16817, 17000, *range(60001, 63001)}
-"""Of cluster.sh: slurmctld, slurmd, and what srun listens at."""
+"""Ports from cluster.sh: slurmctld, slurmd, and those at which srun listens."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +45,18 @@ class Frame:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes on the wire."""
+        """Return the number of bytes on the wire."""
         return len(self.content) - VNET_BYTES
 
     @property
     def is_tcp(self) -> bool:
-        """Whether it carries TCP over IPv4."""
+        """Whether the frame carries TCP over IPv4."""
         ethernet = self.content[VNET_BYTES:]
         return ethernet[12:14] == IPV4 and ethernet[23] == TCP
 
     @property
     def ports(self) -> tuple[int, int]:
-        """TCP's source and destination port. Ask only where is_tcp."""
+        """TCP's source and destination port, valid only if `is_tcp`."""
         ethernet = self.content[VNET_BYTES:]
         start = 14 + 4 * (ethernet[14] & 0xF)
         source = int.from_bytes(ethernet[start : start + 2], "big")
@@ -64,7 +65,7 @@ class Frame:
 
     @property
     def is_slurm(self) -> bool:
-        """Whether it belongs to Slurm, whose network is often another one than the trainer's."""
+        """Whether the frame belongs to Slurm, whose network is often separate from the trainer's."""
         return self.is_tcp and any(port in SLURM_PORTS for port in self.ports)
 
 
@@ -76,17 +77,17 @@ class Cable:
     delay: float
     """Seconds."""
     rate: float
-    """Bytes a second; 0: as fast as they come."""
+    """Bytes per second; 0: unlimited."""
     largest: int
     """Bytes of the largest frame that passes; 0: all."""
     first_port: int
     last_port: int
     """TCP to these ports is dropped, except Slurm's own and the meeting port; 0: none."""
     flap: float
-    """The link is dead every other so many seconds; 0: never."""
+    """The link is dead for this many seconds, and then works for as long; 0: never dead."""
 
     def loses(self, frame: Frame) -> bool:
-        """Whether the frame never arrives."""
+        """Return whether the frame is lost."""
         if self.loss and random.random() < self.loss:
             return True
         if frame.is_slurm:
@@ -99,7 +100,7 @@ class Cable:
 
 
 def open_tap(name: str) -> int:
-    """Make the TAP device and return its descriptor."""
+    """Make the TAP device, and return its descriptor."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -117,7 +118,7 @@ def open_wire(name: str) -> socket.socket:
 
 
 def carry(cable: Cable, source: int, target: int) -> None:
-    """Carry frames one way, for ever."""
+    """Carry frames in one direction, forever."""
     on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue(QUEUE_FRAMES)
     threading.Thread(target=deliver, args=(on_the_way, target), daemon=True).start()
     free_at = 0.0
@@ -134,7 +135,7 @@ def carry(cable: Cable, source: int, target: int) -> None:
 
 
 def deliver(on_the_way: queue.Queue[tuple[float, bytes]], target: int) -> None:
-    """Hand on each frame when its time has come."""
+    """Pass on each frame at its time."""
     while True:
         due, content = on_the_way.get()
         wait = due - time.monotonic()
@@ -147,7 +148,7 @@ def deliver(on_the_way: queue.Queue[tuple[float, bytes]], target: int) -> None:
 
 
 def replace_device() -> tuple[int, socket.socket]:
-    """Put the TAP device in the place of eth0; return both ends."""
+    """Put the TAP device in place of eth0, and return both ends."""
     address = command("ip", "-4", "-o", "addr", "show", "dev", "eth0").split()[3]
     mac = command("ip", "-o", "link", "show", "dev", "eth0").partition("link/ether ")[2].split()[0]
     command("ip", "link", "set", "eth0", "down")
@@ -163,12 +164,12 @@ def replace_device() -> tuple[int, socket.socket]:
 
 
 def command(*words: str) -> str:
-    """Return what a command says."""
+    """Return a command's output."""
     return subprocess.run(words, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    """Carry frames both ways until the node ends."""
+    """Carry frames in both directions until the node ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loss", type=float, default=0.0)
     parser.add_argument("--delay", type=float, default=0.0)

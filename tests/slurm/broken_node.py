@@ -1,4 +1,6 @@
-"""The second node of the tests' Slurm, made to behave as a broken one does, and healed again."""
+"""The second node of the tests' Slurm cluster, made to behave like a broken one, and repaired
+again.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,13 @@ print("ready", flush=True)
 if answers == "never":
     time.sleep(1e6)
 """
-"""A file server that answers nothing, or that is gone: FUSE with nobody who reads its requests."""
+"""A file server that does not answer, or that is gone: FUSE without a process that reads its
+requests.
+"""
 
 
 class BrokenNode:
-    """Ways to break a node; `heal` ends all of them."""
+    """Ways to break a node; `heal` undoes all of them."""
 
     def __init__(self, cluster: Cluster, folder: Path, name: str = "node2") -> None:
         self.cluster = cluster
@@ -39,7 +43,7 @@ class BrokenNode:
         self._is_touched = False
 
     def first_process(self) -> int:
-        """Return the process that is the first in the node's own numbering."""
+        """Return the process with id 1 in the node's own numbering."""
         starter = (self.cluster.folder / "run" / f"{self.name}.pid").read_text().strip()
         children = Path(f"/proc/{starter}/task/{starter}/children").read_text().split()
         return int(children[0])
@@ -49,18 +53,20 @@ class BrokenNode:
         return ["nsenter", "-t", str(self.first_process()), "-m", "-n", "-u", "-p", "--"]
 
     def run(self, script: str) -> None:
-        """Run shell words in the node's own mounts, network and processes."""
+        """Run a shell command in the node's own mounts, network and processes."""
         subprocess.run([*self._entered(), "bash", "-ec", script], check=True)
 
     def start(self, *words: str) -> None:
-        """Start a program on the node that says `ready` when it is, and ends with the node."""
+        """Start a program on the node that prints `ready` when it is ready, and ends with the node."""
         helper = subprocess.Popen([*self._entered(), *words], stdout=subprocess.PIPE, text=True)
         assert helper.stdout is not None
         self._helpers.append(helper)
         assert helper.stdout.readline() == "ready\n", words
 
     def preload(self, *macros: str) -> None:
-        """Give every program that begins on the node a library; node_shim.c says what the macros do."""
+        """Preload a library in every program that starts on the node; node_shim.c explains the
+        macros.
+        """
         library = self.folder / "node_shim.so"
         library.unlink(missing_ok=True)
         source = str(HERE / "node_shim.c")
@@ -92,13 +98,13 @@ class BrokenNode:
         self.start(sys.executable, "-c", HUNG_MOUNT, str(target), answers)
 
     def drain(self, reason: str) -> None:
-        """Let the scheduler give the node to no further job."""
+        """Keep the scheduler from giving the node to further jobs."""
         self._is_touched = True
         update = ("scontrol", "update", f"nodename={self.name}", f"reason={reason}")
         self.cluster.do("exec", *update, "state=drain")
 
     def limit(self, controller: str, values: dict[str, str]) -> None:
-        """Put the node's daemon, and what it starts, into a control group with limits."""
+        """Put the node's daemon, and everything it starts, into a control group with limits."""
         process = self.first_process()
         self._is_touched = True
         is_first_version = (CGROUPS / controller).is_dir()
@@ -119,7 +125,7 @@ class BrokenNode:
         return found
 
     def heal(self) -> None:
-        """Start the node anew; its mounts, network and processes are gone with it."""
+        """Restart the node; its mounts, network and processes are gone."""
         if not self._is_touched:
             return
         self.cluster.do("crash", self.name)

@@ -1,4 +1,6 @@
-"""A training small enough for a minute, submitted to the tests' Slurm as a chain or with spare nodes; nobody watches it."""
+"""A one-minute training run, submitted to the tests' Slurm cluster as a chain or with spare nodes,
+and not watched.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +46,14 @@ WORDS = (
 
 
 def write_site(root: Path, nodes: int) -> None:
-    """Write the parameter files of a project whose runs go through the cluster."""
+    """Write the parameter files of a project whose runs use the cluster."""
     write_project(root, Path(sys.executable))
     text = SITE.format(python=BIN / "python", nodes=nodes)
     (root / "params" / "sites" / "nodes.yaml").write_text(text)
 
 
 class ChainedRun:
-    """One run, its files, and what its queue says."""
+    """A run, its files, and its state in the queue."""
 
     def __init__(self, root: Path, cluster: Cluster, name: str, *words: str) -> None:
         self.cluster = cluster
@@ -63,43 +65,43 @@ class ChainedRun:
         write_mark(self.folder, TOKENIZE, 1, "the tests", [])
 
     def training_job(self) -> JobStep:
-        """The training as a step that jobs do."""
+        """The training as a step that jobs carry out."""
         return training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self) -> None:
-        """Submit the training. After that, no process of ours has to live."""
+        """Submit the training. None of our processes needs to run after that."""
         job_step.launch(self.training_job())
 
     @property
     def job(self) -> JobFolder:
-        """The folder that all jobs of the chain share."""
+        """Return the folder that all jobs of the chain share."""
         folder = latest_job_folder(self.folder, PHASE)
         assert folder is not None
         return folder
 
     def status(self) -> JobStatus:
-        """How the job stands, as a person on a login node is told."""
+        """Return the job's status, as a person on a login node sees it."""
         return self.scheduler.state(self.job)
 
     def queue_ids(self) -> list[str]:
-        """The queue's numbers of the jobs of the chain."""
+        """Return the queue's job numbers of the chain."""
         ids = self.job.chain.read_text().split()
         return [job_id.partition("-")[2] for job_id in ids]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every step of every attempt."""
+        """Return every step of every attempt."""
         return lines_of(self.folder / "metrics.jsonl")
 
     def events(self, name: str) -> list[dict[str, Any]]:
-        """The run's events of this name."""
+        """Return the run's events with this name."""
         return [event for event in lines_of(self.folder / "events.jsonl") if event["event"] == name]
 
     def losses(self) -> dict[int, float]:
-        """Loss by iteration; of one done twice the last counts."""
+        """Return the loss by iteration. If an iteration was done twice, use the last."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def wait_for_step(self, step: int, attempt: int) -> None:
-        """Wait until an attempt has made this step."""
+        """Wait until this attempt has made this step."""
 
         def is_there() -> bool:
             has_begun = len(self.events("attempt_began")) >= attempt
@@ -110,7 +112,7 @@ class ChainedRun:
         assert is_there(), self.said()
 
     def has_ended(self) -> bool:
-        """Whether the queue has none of its jobs any more."""
+        """Return whether the queue has none of the run's jobs anymore."""
         return not self.cluster.ask("squeue", "-h", "--user=root", "-o", "%i").strip()
 
     def wait_for_end(self) -> None:
@@ -118,7 +120,7 @@ class ChainedRun:
         wait_until(self.has_ended, f"the end of the chain\n{self.said()}")
 
     def said(self) -> str:
-        """All that the jobs wrote, for a test that fails."""
+        """Return all output of the jobs, for a test that fails."""
         files = [self.job.out, self.job.err, self.job.reason, self.job.decision]
         texts = [f"--- {path}\n{path.read_text()[-4000:]}" for path in files if path.exists()]
         return "\n".join(texts)

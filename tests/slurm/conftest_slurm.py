@@ -1,4 +1,7 @@
-"""One Slurm and one project for all tests here; skipped where there can be none, or failed where it is required."""
+"""One Slurm cluster and one project for all tests here.
+
+Without Slurm, the tests are skipped, or fail if it is required.
+"""
 
 from __future__ import annotations
 
@@ -25,5 +28,5 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def project(cluster: Cluster, tmp_path_factory) -> Project:
-    """A project whose runs go through the cluster."""
+    """A project whose runs use the cluster."""
     return Project(tmp_path_factory.mktemp("a project"), cluster)

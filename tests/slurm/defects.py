@@ -1,4 +1,6 @@
-"""Defects of a cluster, each made for real on the tests' Slurm, and the check that is to name it."""
+"""Defects of a cluster, each created for real on the tests' Slurm cluster, and the check that must
+report it.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,17 @@ Break = Callable[[BrokenNode, "Place"], None]
 
 @dataclass(frozen=True)
 class Place:
-    """Where things lie, for whoever breaks them."""
+    """Paths of the parts that defects break."""
 
     environment: str
-    """The folder of the run below which the nodes' answers are."""
+    """The run's folder that contains the nodes' answers."""
     run: str
     packages: str
-    """The folder of the trainer's Python that torch lies in."""
+    """The folder of the trainer's Python that contains torch."""
     package: str
     """The folder of `runbook` itself."""
     python: str
-    """The interpreter that the job's `python3` is at last."""
+    """The interpreter to which the job's `python3` finally resolves."""
     work: str
     path: str
     """PATH of the cluster's programs."""
@@ -32,31 +34,33 @@ class Place:
 
 @dataclass(frozen=True)
 class Defect:
-    """One thing that is wrong, and how a preflight that names it answers."""
+    """A defect, and the answer of a preflight that reports it."""
 
     name: str
     text: str
     checks: tuple[str, ...]
-    """Checks of which one is to be the first defect."""
+    """Checks, one of which must be the first defect."""
     words: tuple[str, ...] = ()
-    """What its value says, if the cause is the right one."""
+    """Text in the check's value if the cause is the right one."""
     node: str = ""
-    """The node that it names, among those it blames or in its value."""
+    """The node that the check names, among those it blames or in its value."""
     breaks: Break | None = None
     limits: str = ""
-    """Shell words before the program: limits that the queue passes on."""
+    """Shell commands before the program: limits that the queue passes on."""
     options: tuple[str, ...] = ()
     site: Mapping[str, str] = field(default_factory=dict)
-    """Texts of the site file, and what they become."""
+    """Texts of the site file, and their replacements."""
     variables: Mapping[str, str] = field(default_factory=dict)
     is_simulated: bool = False
-    """Made by a library that answers wrongly, because no machine here can be broken so."""
+    """Whether the defect is simulated by a library that gives wrong answers, because no machine
+    here can be broken like that.
+    """
     during: tuple[str, str] = ("", "")
-    """A rung, and what happens when it begins: a command of the cluster's."""
+    """A rung, and the cluster command that runs when it begins."""
 
 
 def on_node(script: str) -> Break:
-    """Shell words for the second node. {names} of `Place` are filled in."""
+    """A shell command for the second node. {names} of `Place` are filled in."""
     return lambda node, place: node.run(script.format(**vars(place)))
 
 
@@ -76,7 +80,7 @@ def named(*lines: str) -> Break:
 
 
 def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) -> Break:
-    """A limit of a control group, as version 1 and version 2 write it."""
+    """A control group's limit, as versions 1 and 2 write it."""
 
     def do(node: BrokenNode, place: Place) -> None:
         try:
@@ -88,13 +92,13 @@ def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) ->
 
 
 def failing_files(errno: int, *calls: str) -> Break:
-    """Files of the run that fail on the second node with this number of errno.h."""
+    """Files of the run that fail on the second node with this errno."""
     below = 'FAIL_BELOW="{environment}/preflight"'
     return preloaded(below, f"FAIL_ERRNO={errno}", *calls)
 
 
 def blocked_data_ports(node: BrokenNode, place: Place) -> None:
-    """Let the kernel choose ports from a range that the cable drops; Slurm has its own."""
+    """Let the kernel choose ports from a range that the cable drops; Slurm has its own range."""
     node.run("echo 33000 40000 > /proc/sys/net/ipv4/ip_local_port_range")
     node.bad_link("--first-port=33000", "--last-port=40000")
 
@@ -132,7 +136,7 @@ ip link set ext1 {state}
 
 
 def other_python(node: BrokenNode, place: Place) -> None:
-    """Put a `python` of the system into a folder, as a module of a cluster does."""
+    """Put the system's `python` into a folder, as a cluster's module does."""
     folder = Path(place.work, "other")
     folder.mkdir(exist_ok=True)
     (folder / "python").unlink(missing_ok=True)
@@ -140,7 +144,9 @@ def other_python(node: BrokenNode, place: Place) -> None:
 
 
 def older_library(folder_name: str, first_missing: int) -> Break:
-    """Copy libstdc++ without the names of GLIBCXX_3.4.`first_missing` and later, as an older release lacks them."""
+    """Copy libstdc++ without the symbols of GLIBCXX_3.4.`first_missing` and later, like an older
+    release.
+    """
 
     def do(node: BrokenNode, place: Place) -> None:
         folder = Path(place.work, folder_name)
@@ -155,7 +161,7 @@ def older_library(folder_name: str, first_missing: int) -> Break:
 
 
 def foreign_torch(node: BrokenNode, place: Place) -> None:
-    """Copy a library of torch's with a byte more, which is what another build looks like."""
+    """Copy one of torch's libraries with an extra byte, so that it looks like another build."""
     folder = Path(place.work, "libtorch")
     folder.mkdir(exist_ok=True)
     own = Path(place.packages, "torch", "lib", "libc10.so")
@@ -163,7 +169,7 @@ def foreign_torch(node: BrokenNode, place: Place) -> None:
 
 
 def taken_ports(node: BrokenNode, place: Place) -> None:
-    """Let a program that somebody left behind hold the ports."""
+    """Let a leftover program occupy the ports."""
     node.start(place.python, "-c", TAKEN_PORTS)
 
 

@@ -1,4 +1,6 @@
-"""Settings of sound clusters that differ from the tests' own, on which a preflight finds no defect."""
+"""Settings of sound clusters that differ from the tests' cluster, in which a preflight finds no
+defect.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,14 @@ container:
 
 
 def newer_library(node: BrokenNode, place: Place) -> None:
-    """Copy libstdc++ with a byte more: a module's build of the same version or a newer one."""
+    """Copy libstdc++ with an extra byte: a module's build of the same version or a newer one."""
     folder = Path(place.work, "newer")
     folder.mkdir(exist_ok=True)
     (folder / LIBSTDCXX.name).write_bytes(LIBSTDCXX.read_bytes() + b"\0")
 
 
 def system_python(node: BrokenNode, place: Place) -> None:
-    """Put the system's Python into a folder, as modules and shells' start files do."""
+    """Put the system's Python into a folder, as modules and shell start-up files do."""
     folder = Path(place.work, "system")
     folder.mkdir(exist_ok=True)
     for name in ("python", "python3"):
@@ -43,7 +45,7 @@ def system_python(node: BrokenNode, place: Place) -> None:
 
 
 def own_python(node: BrokenNode, place: Place) -> None:
-    """Put a script in front that starts the environment's own Python."""
+    """Put a script first on PATH that starts the environment's own Python."""
     folder = Path(place.work, "wrapped")
     folder.mkdir(exist_ok=True)
     script = folder / "python"
@@ -62,7 +64,8 @@ def all_of(*breaks: Break) -> Break:
 
 
 LIMITS = "ulimit -c 0; ulimit -s {stack}; ulimit -l 8192; ulimit -n 1024; ulimit -u 4096;"
-"""What login nodes set: no core files, 8 MiB of locked memory, 1,024 files, 4,096 processes."""
+"""Limits that login nodes set: no core files, 8 MiB of locked memory, 1,024 files, 4,096 processes.
+"""
 HEALTHY = (
     Defect("plain", "the tests' own cluster", ()),
     Defect(
@@ -147,4 +150,7 @@ HEALTHY = (
         options=("--set", "jobs.environment.nodes=1", "--set", "jobs.training.nodes=1"),
     ),
 )
-"""`checks` is empty, because a preflight names none. Each row changes several things at once."""
+"""`checks` is empty, because a preflight reports no defect.
+
+Each row changes several settings at once.
+"""

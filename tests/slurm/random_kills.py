@@ -1,10 +1,11 @@
-"""Kills ranks, nodes, node daemons and job scripts of a chain with a spare node, at random; opt-in: `make kills`.
+"""Kills ranks, nodes, node daemons and job scripts of a chain with a spare node at random (`make
+kills`, opt-in).
 
     python tests/slurm/random_kills.py --kills 20 --seed 1 --nodes 4
 
-It prints each kill with the load of the machine, the seconds from the last step before each restart to
-the first one after it and what they are made of, and how many restarts began from copies in node
-memory. The losses of all steps are compared with those of an undisturbed training.
+It prints each kill with the load of the machine, the seconds from the last step before each restart
+to the first step after it, their parts, and how many restarts began from copies in node memory. The
+losses of all steps are compared with those of an undisturbed run.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 
 STEPS_BETWEEN_KILLS = (2, 6)
 STEPS_FOR_A_KILL = 60
-"""A training goes on without the daemon of a node until Slurm misses it."""
+"""Training continues without a node's daemon until Slurm misses it."""
 MOST_SECONDS = 300.0
 SLOWEST_STEP = 3.0
-"""Seconds of a step of the undisturbed training, on a machine with much else to do."""
+"""Seconds per step of the undisturbed run, on a busy machine."""
 
 
 class Killer:
-    """One disturbed training, and what was done to it."""
+    """A disturbed run, and what was done to it."""
 
     def __init__(self, run: ChainedRun, nodes: int, seed: int) -> None:
         self.run = run
@@ -46,13 +47,15 @@ class Killer:
         self.count = 0
 
     def current_job(self) -> str:
-        """Number of the job whose script runs now."""
+        """Return the number of the job whose script is running."""
         started = read_started(self.run.job)
         assert started is not None
         return started.job_id.partition("-")[2]
 
     def training_nodes(self) -> list[str]:
-        """Nodes of the newest attempt, without the first of the allocation, whose loss ends the job."""
+        """Return the nodes of the newest attempt, except the first node of the allocation, whose
+        loss ends the job.
+        """
         return [node for node in self.run.job.hostfile.read_text().split() if node != "node1"]
 
     def kill_step(self) -> Callable[[], None]:
@@ -64,24 +67,27 @@ class Killer:
         return lambda: None
 
     def kill_script(self) -> Callable[[], None]:
-        """Kill the script of the job: the next one of the chain goes on."""
+        """Kill the job's script; the next job of the chain continues."""
         self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
         return lambda: None
 
     def crash_node(self) -> Callable[[], None]:
-        """Take the power from a node that trains; it comes back."""
+        """Cut the power of a node that trains; the node comes back."""
         node = self.draw.choice(self.training_nodes())
         self.cluster.do("crash", node)
         return lambda: self.cluster.do("boot", node)
 
     def kill_daemon(self) -> Callable[[], None]:
-        """Kill the daemon of a node that trains. Its ranks train on until Slurm misses the daemon."""
+        """Kill the daemon of a node that trains.
+
+        Its ranks continue training until Slurm misses the daemon.
+        """
         node = self.draw.choice(self.training_nodes())
         self.cluster.do("slurmd-kill", node)
         return lambda: self.cluster.do("slurmd-start", node)
 
     def wait_for_steps(self) -> None:
-        """Let the training make some steps."""
+        """Let the run make some steps."""
         enough = len(self.run.rows()) + self.draw.randint(*STEPS_BETWEEN_KILLS)
         wait_until(lambda: len(self.run.rows()) >= enough or self.run.events("finished"), "steps")
 
@@ -108,18 +114,20 @@ class Killer:
         )
 
     def put_back_drained_nodes(self) -> None:
-        """Do what an administrator does: Slurm drains a node on which a step did not end."""
+        """Resume drained nodes, as an administrator does: Slurm drains a node on which a step did
+        not end.
+        """
         for node in self.cluster.ask("sinfo", "-h", "-N", "-t", "drain", "-o", "%n").split():
             print(f"{node} was drained by Slurm and is put back", flush=True)
             self.cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
 
     def was_noticed(self, attempts: int) -> bool:
-        """Whether an attempt has begun after these, or the job has ended."""
+        """Return whether an attempt has begun after these, or the job has ended."""
         has_begun = len(self.run.events("attempt_began")) > attempts
         return has_begun or self.run.job.exit_code.exists() or bool(self.run.events("finished"))
 
     def has_gone_on(self, attempts: int) -> bool:
-        """Whether an attempt after these has made a step, or the training is done."""
+        """Return whether an attempt after these has made a step, or the run is done."""
         events = self.run.events("attempt_began")
         if self.run.events("finished"):
             return True
@@ -130,7 +138,7 @@ class Killer:
 
 
 def main() -> int:
-    """Return 0 where every loss is the undisturbed one."""
+    """Return 0 if every loss equals the undisturbed one."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -150,7 +158,7 @@ def main() -> int:
 
 
 def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
-    """Train once under fire and once undisturbed, as far as the first one came; compare."""
+    """Train once with kills and once undisturbed for as many steps, and compare."""
     for name in ("PATH", "SLURM_CONF", "CLUSTER_DIR"):
         os.environ[name] = cluster.environment[name]
     os.environ[RUNS_VARIABLE] = str(root / "runs")
@@ -166,7 +174,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     unattended = [f"jobs.training.chain={asked.kills + 1}", "jobs.training.spares=1"]
     if asked.near:
         unattended.append(f"training.near_interval={asked.near}")
-        # All nodes are on this machine: each gets a memory of its own.
+        # All nodes are on this machine, so each gets a separate memory folder.
         unattended.append(f"training.near_folder={root}/memory/$SLURMD_NODENAME")
     run = ChainedRun(root, cluster, "disturbed", *words, *unattended)
     os.environ[FAULTS] = "slow:seconds=0.25"
@@ -193,7 +201,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
 
 
 def kill_again_and_again(killer: Killer, kills: int) -> str:
-    """Kill so often. Return what kept the training from going on, or an empty string."""
+    """Kill this many times. Return what kept the run from continuing, or an empty string."""
     try:
         for _ in range(kills):
             if killer.run.events("finished"):
@@ -208,13 +216,13 @@ def kill_again_and_again(killer: Killer, kills: int) -> str:
 
 
 def end_training(run: ChainedRun) -> None:
-    """End a training and its chain."""
+    """End a run and its chain."""
     run.scheduler.cancel(run.job)
     wait_until(run.has_ended, "an empty queue", 300)
 
 
 def report(run: ChainedRun, calm: ChainedRun) -> int:
-    """Print what was measured; return 0 where the losses are equal."""
+    """Print the measurements. Return 0 if the losses are equal."""
     for place, seconds in restart_seconds(run).items():
         middle = sorted(seconds)[len(seconds) // 2]
         print(
@@ -231,7 +239,9 @@ def report(run: ChainedRun, calm: ChainedRun) -> int:
 
 
 def restart_seconds(run: ChainedRun) -> dict[str, list[float]]:
-    """Seconds from the last step before each restart to the first step after it, by place."""
+    """Return the seconds from the last step before each restart to the first step after it, by
+    place.
+    """
     moments = [row["time"] for row in run.rows()]
     seconds: dict[str, list[float]] = {}
     for before, after in pairwise(run.events("attempt_began")):
@@ -244,11 +254,13 @@ def restart_seconds(run: ChainedRun) -> dict[str, list[float]]:
 
 
 PARTS = ("to the next attempt", "to all ranks' state", "to the first step")
-"""Of a restart: noticing, the decision and asking the nodes; start, imports, rendezvous and reading; a step."""
+"""The parts of a restart: detection, decision and querying the nodes; start, imports, rendezvous
+and loading; a step.
+"""
 
 
 def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
-    """Seconds of each part of each restart in the allocation."""
+    """Return the seconds of each part of each restart in the allocation."""
     moments = [row["time"] for row in run.rows()]
     starts = [event["time"] for event in run.events("started")]
     parts = []
@@ -264,7 +276,7 @@ def restart_parts(run: ChainedRun) -> list[tuple[float, float, float]]:
 
 
 def print_parts(parts: list[tuple[float, float, float]]) -> None:
-    """Print the median and the longest of each part."""
+    """Print the median and the maximum of each part."""
     for name, seconds in zip(PARTS, zip(*parts, strict=True), strict=False):
         middle = sorted(seconds)[len(seconds) // 2]
         print(f"  {name}: median {middle:.1f} s, longest {max(seconds):.1f} s")

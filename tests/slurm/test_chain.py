@@ -1,4 +1,6 @@
-"""A training that nobody watches: jobs of a chain follow each other, and a spare node takes the place of a lost one."""
+"""An unattended training run: the jobs of a chain follow each other, and a spare node replaces a
+lost one.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +31,14 @@ from runbook.tools.drills.faults import VARIABLE as FAULTS
 
 pytestmark = [pytest.mark.slurm, pytest.mark.training]
 NODES = 3
-"""Two train, and one is spare."""
+"""Two nodes train, and one is spare."""
 SLOW_STEPS = "slow:seconds=0.25"
-"""So that a test can act within a step."""
+"""Long enough that a test can act within a step."""
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[Cluster]:
-    """A Slurm of its own: its nodes are killed."""
+    """A separate Slurm cluster, because its nodes are killed."""
     if missing := what_is_missing():
         assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), missing
         pytest.skip(missing)
@@ -50,7 +52,7 @@ def nodes(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
-    """Where the runs lie, with the cluster's programs on our PATH."""
+    """The folder of the runs, with the cluster's programs on our PATH."""
     root = tmp_path_factory.mktemp("unattended")
     write_site(root, NODES)
     with pytest.MonkeyPatch.context() as patch:
@@ -62,7 +64,7 @@ def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
-    """The losses of the same training without a fault."""
+    """The losses of the same run without faults."""
     run = ChainedRun(project, nodes, "undisturbed")
     run.launch()
     run.wait_for_end()
@@ -72,9 +74,12 @@ def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
 
 @pytest.fixture(scope="module")
 def killed(project: Path, nodes: Cluster) -> ChainedRun:
-    """A chain of three jobs with a spare node. A node and a job's script are killed, while nobody watches."""
+    """A chain of three jobs with a spare node.
+
+    A node and a job's script are killed while nobody watches.
+    """
     words = ["jobs.training.chain=3", "jobs.training.spares=1", "training.near_interval=1"]
-    # All nodes are on this machine: each gets a memory of its own.
+    # All nodes are on this machine, so each gets a separate memory folder.
     words.append(f"training.near_folder={project}/memory/$SLURMD_NODENAME")
     run = ChainedRun(project, nodes, "killed", *words)
     with pytest.MonkeyPatch.context() as patch:
@@ -112,7 +117,7 @@ def test_the_spare_node_gets_the_state_of_the_lost_one_from_its_partner(killed):
     first, second = killed.events("resumed")
     assert first["source"] == near_partner([1])
     assert first["iteration"] > 4, "newer than the checkpoint"
-    # A script that is killed takes its ranks along by SIGTERM: they save, and remove their copies.
+    # A killed script's ranks get SIGTERM: they save, and remove their copies.
     assert second["source"] == "shared"
     nodes_in_use = ("node1", "node3")
     for node in nodes_in_use:
@@ -143,7 +148,10 @@ def test_a_watcher_that_comes_later_takes_over_what_the_job_decided(killed):
 
 @pytest.fixture(scope="module")
 def with_fewer_nodes(project: Path, nodes: Cluster) -> ChainedRun:
-    """A chain of two jobs without a spare node. A node of the first is lost, and its script is killed later."""
+    """A chain of two jobs without a spare node.
+
+    A node of the first job is lost, and later its script is killed.
+    """
     run = ChainedRun(project, nodes, "fewer", "jobs.training.chain=2", "jobs.training.min_nodes=1")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(FAULTS, SLOW_STEPS)
@@ -176,7 +184,7 @@ def test_without_a_spare_the_training_goes_on_with_fewer_replicas_and_never_sile
 
 
 def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes, undisturbed):
-    """Sums of one process and of two differ by the rounding of fp32."""
+    """The sums of one process and of two differ by fp32 rounding."""
     rows = with_fewer_nodes.rows()
     assert {row["global_batch"] for row in rows} == {4}
     lost, back = with_fewer_nodes.events("replicas_changed")
@@ -186,7 +194,7 @@ def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes
 
 
 def step_daemon_of(trainer: int) -> int:
-    """The slurmstepd above a process of the training."""
+    """Return the slurmstepd that is an ancestor of a training process."""
     pid = trainer
     while not (Path("/proc") / str(pid) / "cmdline").read_bytes().startswith(b"slurmstepd"):
         pid = int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
@@ -196,7 +204,7 @@ def step_daemon_of(trainer: int) -> int:
 
 
 def trainer_on(nodes: Cluster, node: str) -> int:
-    """The rank that runs on a node."""
+    """Return the rank that runs on a node."""
     for pid in nodes.processes():
         place = Path("/proc") / str(pid)
         is_trainer = b"runbook.training\0plan.json" in (place / "cmdline").read_bytes()
@@ -207,7 +215,7 @@ def trainer_on(nodes: Cluster, node: str) -> int:
 
 
 def test_a_failed_step_that_does_not_end_on_a_node_is_left_behind(project, nodes, undisturbed):
-    """The node's own part of Slurm stands still, as it does while a process there cannot be killed."""
+    """The node's part of Slurm hangs, as it does while a process on the node cannot be killed."""
     words = ["jobs.training.chain=1", "jobs.training.spares=1"]
     run = ChainedRun(project, nodes, "unended", *words)
     with pytest.MonkeyPatch.context() as patch:

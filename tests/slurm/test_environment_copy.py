@@ -1,4 +1,7 @@
-"""A job of two nodes whose Python runs from a copy on each, on a real Slurm. Its trainer is a few lines."""
+"""A job on two nodes whose Python runs from a copy on each, on a real Slurm cluster.
+
+Its trainer is a few lines long.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ WORDS = ("site=nodes", "jobs.training.nodes=2", "training.rehearsal_waived_by=th
 
 
 class TwoNodeJob:
-    """A job submitted to the tests' Slurm; each node has a folder of its own as its disk."""
+    """A job submitted to the tests' Slurm cluster; each node uses a separate folder as its disk."""
 
     def __init__(self, packed: Packed, name: str) -> None:
         root = packed.root / "project"
@@ -53,7 +56,7 @@ class TwoNodeJob:
         return self.folder.err.read_text()
 
     def answers(self) -> dict[str, str]:
-        """How each node got its Python."""
+        """Return how each node got its Python."""
         rows = read_lines(self.folder.path / "environment.jsonl")
         return {row["node"]: row["state"] for row in rows}
 

@@ -1,4 +1,6 @@
-"""The Polaris way, a rank a process by mpiexec, through the notebooks; only the queue before it is a stand-in."""
+"""Polaris' way to start a process per rank, with mpiexec, through the notebooks; only the queue is
+a stand-in.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.training]
 
 
 class Host:
-    """What `Project` needs of a cluster: the environment, with the stand-in's programs on the PATH."""
+    """What `Project` needs from a cluster: the environment, with the stand-in's programs on the
+    PATH.
+    """
 
     def __init__(self, home: Path) -> None:
         text = (PROJECT / "tests" / "jobs" / "pbs_stand_in.py").read_text()
@@ -38,7 +42,7 @@ class Host:
 
 
 def mpiexec_is_missing() -> str:
-    """Why it is not run; where Slurm is required, it is too."""
+    """Return why the test does not run. If Slurm is required, this test is, too."""
     if shutil.which("mpiexec"):
         return ""
     assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), "mpiexec is not installed (Debian: mpich)"

@@ -1,4 +1,6 @@
-"""Defects made for real on the tests' Slurm, which preflight names; `benchmarks.preflight_defects` makes all of them."""
+"""Defects created for real on the tests' Slurm cluster, which preflight reports;
+`benchmarks.preflight_defects` creates all of them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ QUICK = (
     ("dead-mount", "drained"),
     ("edited-checkout", "other-python"),
 )
-"""Pairs that take a few seconds each; their rungs come before the ranks start."""
+"""Pairs that take a few seconds each; their stages come before the ranks start."""
 
 
 @pytest.fixture(scope="module")

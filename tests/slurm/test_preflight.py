@@ -1,4 +1,6 @@
-"""The preflight ladder on a real Slurm of two nodes: sound nodes pass, and a defect is named with its node."""
+"""The preflight ladder on a real Slurm cluster of two nodes: sound nodes pass, and a defect is
+reported with its node.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ PACKAGES = Path(torch.__file__).parents[1]
 
 
 def climb(project: Project, *words: str, limits: str = "") -> dict[str, object]:
-    """What `runbook preflight` prints; `limits` are shell words before it."""
+    """Return what `runbook preflight` prints; `limits` are shell words before it."""
     argv = f"{limits} exec '{BIN}/runbook' preflight queued --json --runs '{project.runs}' \"$@\""
     ended = subprocess.run(
         ["bash", "-c", argv, "preflight", *words],
@@ -43,13 +45,13 @@ def climb(project: Project, *words: str, limits: str = "") -> dict[str, object]:
 
 
 def broken(found: dict[str, object]) -> dict[str, dict[str, object]]:
-    """The checks that fail, by name."""
+    """Return the checks that fail, by name."""
     return {check["name"]: check for check in found["checks"] if check["verdict"] == "fail"}
 
 
 @pytest.fixture
 def on_node2(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """Run shell words in the second node's own mounts and network; afterwards it is started anew."""
+    """Run shell words in the second node's own mounts and network, and restart the node afterwards."""
 
     def do(script: str) -> None:
         starter = (cluster.folder / "run" / "node2.pid").read_text().strip()
@@ -87,7 +89,7 @@ def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
 def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
     project: Project, cluster: Cluster, on_node2, tmp_path: Path
 ):
-    """Five at once, because the first rung judges each by itself."""
+    """Five defects at once, because the first rung judges each separately."""
     (installed,) = PACKAGES.glob("torch-*.dist-info")
     other = re.sub(r"(?m)^Version: .*", "Version: 2.12.0", (installed / "METADATA").read_text())
     (tmp_path / "METADATA").write_text(other)

@@ -1,4 +1,6 @@
-"""The stand-in for pyxis refuses and hands on what pyxis 0.24 with enroot 4.1.2 did on two nodes (2026-11-22)."""
+"""The stand-in for pyxis refuses and passes on what pyxis 0.24 with enroot 4.1.2 did on two nodes
+(2026-11-22).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ IMAGE = "--container-image=registry.example.org#nothing:1"
 
 @pytest.fixture
 def step(cluster: Cluster):
-    """Runs a step of one task; its exit code, what it printed, and what srun said."""
+    """Run a step with one task, and return its exit code, its output and srun's messages."""
 
     def run(*options: str, program: str = "true", **environment: str) -> tuple[int, str, str]:
         done = subprocess.run(

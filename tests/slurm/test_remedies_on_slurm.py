@@ -1,4 +1,6 @@
-"""Remedies that need a queue: each failure is made, named, and ended as its remedy says."""
+"""Remedies that need a queue: each failure is caused, recognized, and ended by following its
+remedy.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ done
 
 
 class Allocation:
-    """Two nodes of the queue, and a job that runs what it is told."""
+    """Two nodes of the queue, and a job that runs given commands."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.folder = folder
@@ -40,7 +42,7 @@ class Allocation:
         cluster.ask("sbatch", "--parsable", *words, str(script))
 
     def run(self, command: str) -> tuple[int, str]:
-        """Return the exit code of a command on the first node, and what it said."""
+        """Return the exit code and the output of a command on the first node."""
         self.num_commands += 1
         number = self.num_commands
         part = self.folder / "command.part"

@@ -1,4 +1,6 @@
-"""The adapter against a real Slurm: what is refused, what is found again, how a job's end is known. No training."""
+"""The adapter with a real Slurm cluster, without training: what is refused, what is found again,
+and how a job's end is known.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +31,12 @@ pytestmark = pytest.mark.slurm
 
 SLEEP = ("sleep", "300")
 ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
-"""A job that says nothing of itself, as when it is ended before its first line."""
+"""A job that reports nothing, as if it was ended before its first line."""
 
 
 @pytest.fixture
 def slurm(cluster: Cluster, monkeypatch) -> QueueScheduler:
-    """The adapter, on the cluster's head node; nothing is left in the queue."""
+    """The adapter on the cluster's head node. Nothing is left in the queue afterwards."""
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
     monkeypatch.setenv("CLUSTER_DIR", cluster.environment["CLUSTER_DIR"])
@@ -55,7 +57,7 @@ def run_folder(tmp_path) -> Path:
 
 
 def plain(run_folder: Path, *directives: str, phase: str = "04-training") -> JobFolder:
-    """A folder with a script that only sleeps and writes no file."""
+    """Create a folder with a script that only sleeps and writes no file."""
     folder = next_job_folder(run_folder, phase)
     folder.path.mkdir(parents=True)
     lines = "\n".join(f"#SBATCH --{word}" for word in ("output=out", "error=err", *directives))
@@ -66,7 +68,7 @@ def plain(run_folder: Path, *directives: str, phase: str = "04-training") -> Job
 def task(
     run_folder: Path, settings: Settings, argv: tuple[str, ...] = SLEEP, **options
 ) -> JobFolder:
-    """A folder with a job as the data phase submits it."""
+    """Create a folder with a job as the data phase submits it."""
     folder = next_job_folder(run_folder, "02-data")
     write_job(
         folder, render_task(settings, "02-data", Task("a test", argv, **options), Path("/nowhere"))
@@ -144,7 +146,8 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
             ("gpus-per-node=9",),
             JobMessage.JOB_REFUSED.of(last_words=containing("Invalid generic resource")),
         ),
-        # Without accounts the controller allows no account in that partition: sbatch takes the job, which never starts.
+        # Without accounts, the controller allows no account in that partition: sbatch accepts the
+        # job, which never starts.
         (
             ("partition=paid", "account=physics"),
             JobMessage.NEVER_STARTS.of(
@@ -224,7 +227,7 @@ def test_a_submission_that_was_killed_is_found_by_its_mark(slurm, cluster, run_f
     del record["queue_id"]
     folder.record.write_text(
         json.dumps(record | {"job_id": ""})
-    )  # as when killed before the answer came
+    )  # as if killed before the answer came
     before = jobs(cluster)
     assert slurm.state(folder).job_id == job_id
     assert slurm.submit(folder) == job_id
@@ -306,7 +309,7 @@ def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_f
     folder = task(run_folder, settings)
     job_id = slurm.submit(folder)
     begun(slurm, folder)
-    # What --signal=B:USR1@300 of the script does; the limit itself is minutes away.
+    # The effect of --signal=B:USR1@300 in the script; the limit itself is minutes away.
     cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
     wait_until(lambda: slurm.state(folder).final, "its end")
     status = slurm.state(folder)

@@ -1,4 +1,6 @@
-"""The notebooks through a real Slurm of two nodes: data array, smoke tests, a training that outlives a node."""
+"""The notebooks with a real Slurm cluster of two nodes: a data array, smoke tests, and a training
+run that survives the loss of a node.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.notebooks, pytest.mark.training]
 
 @pytest.fixture(scope="session")
 def tested(project: Project) -> Path:
-    """A run whose plan, environment, data and smoke test are done, started by torchrun; its folder."""
+    """The folder of a run whose plan, environment, data and smoke test are done, started by
+    torchrun.
+    """
     text = project.call("run", "queued", "--to", "smoke")
     for phase in ("00-plan", "01-environment", "02-data", "03-smoke-test"):
         assert f"{phase:16} done after" in text
@@ -50,7 +54,7 @@ def test_the_data_phase_was_an_array_and_a_job_that_joined_it(tested: Path, clus
     joined = next(line for line in records if line.startswith(f"JobId={join} "))
     elements = [line for line in records if f"ArrayJobId={array} " in line]
     assert len(elements) == 2
-    # It began when the last element had ended: times are whole seconds.
+    # It began when the last element had ended. Times are whole seconds.
     ends = [line.partition(" EndTime=")[2].partition(" ")[0] for line in elements]
     assert joined.partition(" StartTime=")[2].partition(" ")[0] >= max(ends)
 
@@ -74,10 +78,12 @@ def test_the_smoke_test_ran_on_both_nodes_inside_what_pyxis_was_asked_for(tested
 
 @pytest.fixture(scope="session")
 def by_srun(project: Project) -> Path:
-    """The same started by srun, from a login node without a trainer, so that a job rehearses the layout; its folder."""
+    """The folder of the same run started by srun, from a login node without a trainer, so that a
+    job rehearses the layout.
+    """
     own = project.root / "no trainer"
     own.mkdir()
-    (own / "sitecustomize.py").write_text(NO_TRAINER)  # jobs have a PYTHONPATH of their own
+    (own / "sitecustomize.py").write_text(NO_TRAINER)  # jobs have their own PYTHONPATH
     words = ("jobs.launcher=srun", "jobs.data.array=0", "training.rehearsal_waived_by=")
     words = [word for pair in words for word in ("--set", pair)]
     project.call("run", "queued", "--as", "srun", *words, "--to", "3", PYTHONPATH=str(own))
@@ -121,7 +127,9 @@ def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_train
 def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_each(
     tested: Path, project: Project, cluster: Cluster
 ):
-    """First the processes of the job's step are killed on both nodes, then one node of the next job loses its power."""
+    """First the processes of the job's step are killed on both nodes; then one node of the next job
+    loses power.
+    """
     process = project.start("run", "queued", "--from", "training")
     first = tested / "jobs" / "04-training"
     folder = tested / "jobs" / "04-training-2"

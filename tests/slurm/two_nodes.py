@@ -1,4 +1,4 @@
-"""A Slurm of two nodes on this machine, and a project whose runs go through it."""
+"""A two-node Slurm cluster on this machine, and a project whose runs use it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PartitionName=short Nodes=ALL MaxTime=00:05:00 MaxNodes=1 State=UP
 PartitionName=paid Nodes=ALL MaxTime=01:00:00 AllowAccounts=physics State=UP
 PartitionName=shut Nodes=ALL MaxTime=01:00:00 State=INACTIVE"""
 IMAGE = "env=MASTER_ADDR=image env=PYTORCH_VERSION=2.7.0a0 env=CUDA_DEVICE_MAX_CONNECTIONS=32 env=LANG=C.UTF-8"
-"""What an image sets by itself, as NGC's do; the rendezvous is none of its business."""
+"""Variables that an image sets, as NGC's do; they must not affect the rendezvous."""
 RUN_FILE = """\
 run: queued
 site: two-nodes
@@ -54,7 +54,7 @@ jobs:
 
 
 def what_is_missing() -> str:
-    """Why there can be no Slurm here, or an empty string."""
+    """Return why Slurm cannot run here, or an empty string."""
     missing = [
         program
         for program in PROGRAMS
@@ -76,7 +76,7 @@ def what_is_missing() -> str:
 
 
 class Cluster:
-    """The tests' Slurm; see cluster.sh."""
+    """The tests' Slurm cluster; see cluster.sh."""
 
     def __init__(self, folder: Path, nodes: int = 2) -> None:
         self.folder = folder
@@ -104,7 +104,7 @@ class Cluster:
         }
 
     def do(self, *words: str) -> None:
-        """A command of cluster.sh."""
+        """Run a command of cluster.sh."""
         done = subprocess.run(
             ["bash", str(HERE / "cluster.sh"), *words],
             env=self.environment,
@@ -116,14 +116,14 @@ class Cluster:
         assert done.returncode == 0, f"cluster.sh {' '.join(words)}: {done.stderr}"
 
     def ask(self, *words: str) -> str:
-        """What a program of Slurm's says."""
+        """Return the output of one of Slurm's programs."""
         done = subprocess.run(
             words, env=self.environment, capture_output=True, text=True, check=True, timeout=60
         )
         return done.stdout
 
     def wait_idle(self) -> None:
-        """Until all nodes can take a job again."""
+        """Wait until all nodes can take a job again."""
         all_idle = ["idle"] * self.nodes
         wait_until(
             lambda: self.ask("sinfo", "-h", "-N", "-p", "main", "-o", "%t").split() == all_idle,
@@ -132,7 +132,9 @@ class Cluster:
         )
 
     def processes(self) -> list[int]:
-        """Everything that belongs to it, by its folder in the environment or as a word of the command."""
+        """Return all processes of the cluster, found by its folder in their environment or in their
+        command.
+        """
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -146,7 +148,7 @@ class Cluster:
 
 
 class Project:
-    """Parameters and notebooks with the tests' site and a run file, and where its runs go."""
+    """Parameters and notebooks with the tests' site and a run file, and the folder of the runs."""
 
     def __init__(self, root: Path, cluster: Cluster) -> None:
         self.root = root
@@ -161,7 +163,7 @@ class Project:
         (root / "params" / "queued.yaml").write_text(RUN_FILE)
 
     def start(self, *words: object, **environment: str) -> subprocess.Popen[str]:
-        """`runbook` with these words, its output one text."""
+        """Start `runbook` with these arguments, with both outputs as one text."""
         return subprocess.Popen(
             [str(BIN / "runbook"), *map(str, words), "--runs", str(self.runs)],
             cwd=self.root,
@@ -172,7 +174,7 @@ class Project:
         )
 
     def call(self, *words: object, timeout: float = 900, code: int = 0, **environment: str) -> str:
-        """As `start`, to its end, which must be `code`."""
+        """Run it like `start`, to completion; it must end with `code`."""
         process = self.start(*words, **environment)
         try:
             text, _ = process.communicate(timeout=timeout)
@@ -186,7 +188,7 @@ class Project:
         return text
 
     def logs(self) -> str:
-        """What every job said, for a test that failed."""
+        """Return the output of every job, for a test that failed."""
         found = [
             path for path in self.runs.glob("*/jobs/**/*") if path.name in ("out", "err", "reason")
         ]
@@ -196,7 +198,7 @@ class Project:
 
 
 def wait_until(true: Callable[[], Any], what: str, seconds: float = 400) -> None:
-    """Wait for something to become true."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
@@ -204,7 +206,7 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = 400) -> None
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
-    """A file of JSON lines; a half-written last line is left out."""
+    """Read a file of JSON lines, without an incomplete last line."""
     if not path.exists():
         return []
     return [

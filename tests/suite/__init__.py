@@ -1,1 +1,3 @@
-"""What all tests share: plain signals, rotation of expensive cases, the report at the end."""
+"""Tools that all tests share: plain signals, rotation of expensive cases, and the report at the
+end.
+"""

@@ -1,4 +1,4 @@
-"""Assert what a message is about and its values, so that anyone can improve its words."""
+"""Assert the code and the values of a message, so that anyone can improve its text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runbook.plan_file.errors import CodedError
 
 @dataclass(frozen=True)
 class Part:
-    """A value that is only known in part, such as a path below a temporary folder."""
+    """A value that is only partly known, such as a path below a temporary folder."""
 
     texts: tuple[object, ...]
 
@@ -30,15 +30,16 @@ class Part:
 
 
 def containing(*texts: object) -> Part:
-    """Return a value that stands for every text with these in it, in this order.
+    """Return a value that matches every text that contains these texts, in this order.
 
-    A message among them, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, may leave out values.
+    One of these may be a message, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, and may leave
+    out values.
     """
     return Part(texts)
 
 
 def is_value(actual: object, expected: object) -> bool:
-    """Whether a value of a message is the expected one, itself or as it is written."""
+    """Return whether a message's value equals the expected one, as a value or as text."""
     if isinstance(expected, Part):
         return re.search(expected.pattern, str(actual), re.DOTALL) is not None
     if isinstance(expected, Statement):
@@ -49,7 +50,7 @@ def is_value(actual: object, expected: object) -> bool:
 
 
 def is_statement(actual: object, expected: Statement) -> bool:
-    """Whether a value is a message of its own, with at least these values."""
+    """Return whether a value is itself a message, with at least these values."""
     return (
         isinstance(actual, Statement)
         and actual.message is expected.message
@@ -64,7 +65,7 @@ def is_statement(actual: object, expected: Statement) -> bool:
 def refuses(
     error: type[CodedError], message: Message | Statement, /, **values: object
 ) -> Iterator[pytest.ExceptionInfo[CodedError]]:
-    """Expect an error about this, with at least these values."""
+    """Expect an error with this code and at least these values."""
     if isinstance(message, Statement):
         values = dict(message.values)
         message = message.message
@@ -74,7 +75,7 @@ def refuses(
 
 
 def assert_about(error: CodedError, message: Message, /, **values: object) -> None:
-    """Assert what an error is about, and at least these of its values."""
+    """Assert an error's code and at least these of its values."""
     assert error.message is message, str(error)
     shown = {name for _, name, _, _ in string.Formatter().parse(message.value)}
     assert values.keys() <= shown, f"{message.name} shows only {sorted(filter(None, shown))}"
@@ -85,24 +86,26 @@ def assert_about(error: CodedError, message: Message, /, **values: object) -> No
 
 
 def says(text: str, message: Message | str, /, **values: object) -> bool:
-    """Whether a longer text, such as the output of a command, has this message with these values.
+    """Return whether a longer text, such as the output of a command, contains this message with
+    these values.
 
-    A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is a message too. Values that
-    are not given may be any. White space counts as one blank: a terminal breaks lines.
+    A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is also a message. Values that
+    are not given may be anything. Any white space matches one blank, because a terminal wraps
+    lines.
     """
     return re.search(_pattern_of_message(message, values), text, re.DOTALL) is not None
 
 
 def says_only(text: str, message: Message | str, /, **values: object) -> bool:
-    """Whether a text is this message with these values.
+    """Return whether a text is this message with these values.
 
-    A value that is not given may be any text, at the message's beginning and end too.
+    A value that is not given may be any text, even at the beginning or the end of the message.
     """
     return re.fullmatch(_pattern_of_message(message, values), text, re.DOTALL) is not None
 
 
 def count_of(text: str, message: Message | str, /, **values: object) -> int:
-    """Return how often a longer text has this message with these values."""
+    """Return how often a longer text contains this message with these values."""
     return len(re.findall(_pattern_of_message(message, values), text, re.DOTALL))
 
 
@@ -138,14 +141,14 @@ def _value_pattern(value: Any, spec: str, conversion: str | None) -> str:
 
 
 def _known_pattern(value: object) -> str:
-    """Return a regular expression for a text, or for a message of which some values are known."""
+    """Return a regular expression for a text, or for a message with some known values."""
     if isinstance(value, Statement):
         return _pattern_of_message(value.message, value.values)
     return _pattern_of(str(value))
 
 
 def check_about(checks: Iterable[Check], code: Code, phase: str = "", /, **values: object) -> Check:
-    """Return the check of this rule, of a phase if one is given, with at least these values."""
+    """Return the check with this rule, this phase (if given) and at least these values."""
     of_rule = [check for check in checks if check.code is code and check.name.startswith(phase)]
     assert of_rule, f"no check of {code}: {[check.name for check in checks]}"
     for check in of_rule:
@@ -155,7 +158,7 @@ def check_about(checks: Iterable[Check], code: Code, phase: str = "", /, **value
 
 
 def problem_of(error: BaseException, key: str) -> Problem:
-    """Return the problem that an error about parameters reports for a key."""
+    """Return the problem that a parameter error reports for a key."""
     assert isinstance(error, InvalidParams), repr(error)
     keys = [problem.key for problem in error.problems]
     assert key in keys, keys
@@ -165,13 +168,13 @@ def problem_of(error: BaseException, key: str) -> Problem:
 def has_problem(
     error: BaseException, where: str, key: str, message: Message, /, **values: object
 ) -> bool:
-    """Whether an error about parameters reports this key, written there, for this rule."""
+    """Return whether a parameter error reports this key, at this place, for this rule."""
     problem = problem_of(error, key)
     return problem.where == where and has_rule(problem, message, **values)
 
 
 def has_rule(problem: Problem, message: Message, /, **values: object) -> bool:
-    """Whether a problem breaks this rule, with at least these values."""
+    """Return whether a problem is about this rule, with at least these values."""
     rule = problem.rule
     return rule.message is message and all(
         name in rule.values and is_value(rule.values[name], value) for name, value in values.items()

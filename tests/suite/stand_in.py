@@ -1,7 +1,7 @@
 """The first job number of the stand-in for PBS.
 
-It differs from process to process: a job's processes are found, and killed, by its number, so two
-test processes at once must not share numbers.
+It differs between processes: a job's processes are found and killed by its number, so two
+concurrent test processes must not share numbers.
 """
 
 import os

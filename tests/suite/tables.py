@@ -1,4 +1,4 @@
-"""The cells of a table that was printed as text, so that a test asks for values by their column."""
+"""The cells of a table printed as text, so that a test can get values by column."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import re
 
 
 def table_rows(text: str) -> list[list[str]]:
-    """Return the cells of each line; two blanks or more stand between them."""
+    """Return the cells of each line; two or more blanks separate them."""
     return [re.split(r" {2,}", line.strip()) for line in text.splitlines()]
 
 
 def titled_table(text: str, title: str) -> list[dict[str, str]]:
     """Return the rows of the table with this title, each cell by the name of its column.
 
-    The line of dashes below the names says where each column stands. The table ends at an empty
-    line. A line whose first cell is empty goes on with the cells of the line above it.
+    The line of dashes below the names marks the columns. The table ends at an empty line. A line
+    with an empty first cell continues the cells of the line above.
     """
     lines = text.splitlines()
     names, rule, *others = lines[lines.index(title) + 1 :]

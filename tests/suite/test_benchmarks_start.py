@@ -1,4 +1,6 @@
-"""Every benchmark imports and explains itself, so that a changed signature is seen before somebody measures."""
+"""Every benchmark imports and prints its help, so that a changed signature is noticed before
+somebody measures.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ STARTS_BY_ITSELF = "ArgumentParser("
 
 
 def without_torch(path: Path) -> bool:
-    """Return whether importing a benchmark takes well under a second: those that import torch train in other tests."""
+    """Return whether importing a benchmark takes well under a second.
+
+    Benchmarks that import torch are run by other tests.
+    """
     text = path.read_text(encoding="utf-8")
     return STARTS_BY_ITSELF in text and not re.search(r"import torch|tests\.training", text)
 

@@ -1,4 +1,4 @@
-"""The length of the docs, counted as a reader would, and links that lead somewhere."""
+"""The length of the docs, counted as a reader would, and that all links work."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ GENERATED = {
     "measurements/predicted-speed.md",
     "measurements/preflight-defects.md",
 }
-"""Pages that list what the code has, each written or compared by a script (docs/start-here.md)."""
+"""Pages that list what the code contains, each written or checked by a script (docs/start-here.md).
+"""
 
 
 def count_words(text: str) -> int:
-    """Count the words of a page without comments, addresses of links and the lines of tables."""
+    """Count the words of a page without comments, link addresses and table rows."""
     text = re.sub(r"<!--.*?-->", " ", text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return sum(1 for word in text.split() if re.search(r"\w", word))

@@ -1,4 +1,6 @@
-"""The reading order of the docs: the site's contents and docs/start-here.md name the same pages, and all of them exist."""
+"""The reading order of the docs: the site's contents and docs/start-here.md list the same pages,
+and all of them exist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the assertions about messages must not take for the expected message."""
+"""Texts that the assertions about messages must not mistake for the expected message."""
 
 from __future__ import annotations
 

@@ -86,7 +86,9 @@ def test_the_turn_and_the_report_reach_a_part(tmp_path, capsys):
 
 
 def test_ctrl_c_ends_every_part_also_in_the_background_of_a_script(tmp_path):
-    """A shell starts `command &` with SIGINT ignored, and the suite still passes on what it gets."""
+    """A shell starts `command &` with SIGINT ignored, but the suite still passes on the signals
+    that it gets.
+    """
     code = (
         "import sys, signal, pathlib; sys.path[:0] = ['tools']\n"
         "import run_tests\n"
@@ -138,7 +140,9 @@ def test_a_failed_test_is_not_tried_again(tmp_path):
 
 
 def test_a_full_disk_is_said_before_anything_starts(monkeypatch):
-    """A nearly full disk makes healthy trainings alarm, and the last lines of a run get lost."""
+    """On a nearly full disk, healthy training runs raise alarms, and the last lines of a run are
+    lost.
+    """
     free = SimpleNamespace(free=9_500_000_000)
     monkeypatch.setattr(run_tests.shutil, "disk_usage", lambda _: free)
     tests = run_tests.Part("quick", ())

@@ -1,4 +1,4 @@
-"""What all tests share does what its modules say."""
+"""The tools that all tests share do what their docstrings say."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ print(subprocess.run([sys.executable, "-ISc", child], capture_output=True, text=
 
 
 class Item:
-    """As much of a pytest item as the rotation looks at."""
+    """The part of a pytest item that the rotation reads."""
 
     def __init__(self, name: str, every: int = 0, **more: int) -> None:
         self.nodeid = f"tests/test_a.py::{name}"

@@ -1,4 +1,6 @@
-"""A slow, independent way to the same bytes: json, tokenizers and struct, one document at a time."""
+"""A slow, independent implementation that writes the same bytes: json, tokenizers and struct, one
+document at a time.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def encoded(text: str, special_tokens: bool) -> list[int]:
 def expected(
     texts: list[str], *, append_eod: bool = True, special_tokens: bool = False
 ) -> tuple[bytes, bytes]:
-    """The .bin and the .idx that Megatron's preprocess_data.py makes of these texts (facts/data.md 5 and 6)."""
+    """Return the .bin and the .idx that Megatron's preprocess_data.py writes for these texts
+    (facts/data.md 5 and 6).
+    """
     tokens = b""
     lengths: list[int] = []
     pointers: list[int] = []

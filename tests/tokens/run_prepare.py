@@ -1,6 +1,8 @@
-"""A process of its own that tokenizes, to be killed by the tests: SOURCE PREFIX WORKERS SHARD_BYTES [max file size].
+"""A separate process that tokenizes, for tests to kill: SOURCE PREFIX WORKERS SHARD_BYTES [max file
+size].
 
-With KILL_AFTER it kills itself, a random moment after so many shards: nothing depends on how fast the machine is.
+With KILL_AFTER it kills itself at a random moment after this many shards, so that nothing depends
+on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 
 
 def kill_after(shards: int) -> None:
-    """Have this process killed in a random moment after it committed so many."""
+    """Have this process killed at a random moment after it has committed this many shards."""
     original = Committer._commit
     left = [shards]
 

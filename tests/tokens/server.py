@@ -1,4 +1,4 @@
-"""An HTTP server on 127.0.0.1 that behaves as badly as it is told to."""
+"""An HTTP server on 127.0.0.1 that misbehaves as a test requests."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from typing import Any
 
 @dataclass
 class Behaviour:
-    """What the server holds and what it does wrong."""
+    """The server's content, and what it does wrong."""
 
     files: dict[str, bytes] = field(default_factory=dict)
-    """Path (with a slash in front) to content."""
+    """Content by path, which begins with a slash."""
 
     answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    """Statuses and headers given instead of content, one for each request, until they are used up."""
+    """Statuses and headers returned instead of content, one for each request, until there are no
+    more.
+    """
 
     answers_of_each_file: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """The same for the first requests of each path, whichever thread asks first."""
 
     cut_at: float = 1.0
-    """Every connection ends after this share of what it should send."""
+    """Every connection ends after this share of its content."""
 
     next_pages: dict[str, str] = field(default_factory=dict)
-    """Path to the path of the next page of the same list, said in a Link header."""
+    """Path of the next page of a list, sent in a Link header, by the path of each page."""
 
     ranges: bool = True
     tags: bool = True
     silent: bool = False
-    """Accepts and says nothing."""
+    """Whether the server accepts connections and sends nothing."""
 
     commit: str = ""
-    """What the Hub says beside each file."""
+    """What the Hub reports about each file."""
 
     redirect: str = ""
-    """Sends everybody there."""
+    """Address to which every request is redirected."""
 
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     address: str = ""
@@ -135,7 +137,7 @@ def serving(behaviour: Behaviour) -> Iterator[Behaviour]:
 
 
 def hub_tree(files: dict[str, bytes]) -> bytes:
-    """What the Hub's tree address answers."""
+    """Return the answer of the Hub's tree address."""
     entries = [{"type": "directory", "path": "train", "size": 0, "oid": "0"}]
     for path, content in files.items():
         entry = {"type": "file", "path": path, "size": len(content), "oid": "git-sum"}

@@ -1,4 +1,7 @@
-"""Bad records and files: named with file, line and byte; stop, skip or quarantine; nothing half-read is kept."""
+"""Bad records and files are reported with file, line and byte; then stop, skip or quarantine.
+
+Nothing that was only half read is kept.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ GOOD = ["first document", "second document", "third document"]
 
 
 def invalid_json(error: str) -> Statement:
-    """Return the fault of a line whose JSON has this error."""
+    """Return the problem of a line whose JSON has this error."""
     return TokenMessage.INVALID_JSON.of(error=containing(error))
 
 
@@ -57,7 +60,7 @@ BAD_LINES = {
 
 
 def tells(text: str, source: Path, line: int, byte: int, reason: Statement) -> bool:
-    """Whether a text tells of this record, with its file, line, byte and fault."""
+    """Return whether a text reports this record, with its file, line, byte and problem."""
     place = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=byte)
     is_named = says(text, TokenMessage.RECORD_LEFT_OUT, path=source, place=place)
     return is_named and says(text, reason.message, **reason.values)
@@ -143,7 +146,10 @@ REASONS_SAID = {
         head=b"<html><body>429 Too Many Requests</body></html>"[:40]
     ),
 }
-"""What is said of a damage that can be named; a flipped bit is anything to a decompressor."""
+"""The messages about damage that can be named.
+
+A decompressor may take a flipped bit for anything.
+"""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -270,7 +276,7 @@ def test_bad_utf8_in_a_text_file(tmp_path: Path) -> None:
 
 
 class Meddler:
-    """Does something to the input at the first sign of progress."""
+    """Changes the input at the first sign of progress."""
 
     def __init__(self, action: object) -> None:
         self.action = action
@@ -335,7 +341,9 @@ TEXTS = {
 @pytest.mark.parametrize("ending", ["", ".zst", ".gz"])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kind, ending):
-    """151 MiB were asked for where 251 were needed: by one figure for all text, and one for each compression."""
+    """151 MiB were requested where 251 were needed, because there was only one figure for all text,
+    and one for each compression.
+    """
     from runbook.tokens.pipeline import tokenize
 
     monkeypatch.setattr(tokenize, "AMPLE_ROOM", 1e12)
@@ -411,7 +419,9 @@ def test_a_bad_record_between_carriage_returns_is_named_with_its_own_byte(tmp_pa
 
 
 def test_a_record_is_read_as_deep_as_pythons_json_reads_it(tmp_path):
-    """980 brackets are within Python's 1,000 calls; Megatron's workers stand at the top of their stack."""
+    """980 brackets are within Python's limit of 1,000 calls; Megatron's workers start with an
+    almost empty stack.
+    """
     source = tmp_path / "in.jsonl"
     deep = b'{"deep": ' + b"[" * 980 + b"]" * 980 + b', "text": "bottom"}\n'
     source.write_bytes(json_lines(GOOD) + deep)

@@ -1,4 +1,4 @@
-"""The benchmark measures what it says, at a size where it says nothing about speed."""
+"""The benchmark measures what it claims to, at a size that says nothing about speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of lines: nothing is lost or read twice, wherever a file is cut and blocks end."""
+"""Blocks of lines: nothing is lost or read twice, wherever a file is split and blocks end."""
 
 from __future__ import annotations
 

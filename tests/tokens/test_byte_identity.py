@@ -1,4 +1,6 @@
-"""The .bin and .idx are, byte for byte, what an independent slow writer makes of the same texts."""
+"""The .bin and .idx equal, byte for byte, what an independent slow writer makes from the same
+texts.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def test_a_long_text_without_a_space(tmp_path: Path) -> None:
     texts = [
         "ab" * 100_000 + " and words" * 450_000,
         "after",
-    ]  # longer than a block: put together from pieces
+    ]  # longer than a block, so it is assembled from pieces
     source = tmp_path / "long.jsonl"
     source.write_bytes(json_lines(texts))
     prepare([source], tmp_path / "out")
@@ -168,7 +170,7 @@ def test_a_chosen_source_that_no_record_names_is_warned_of(tmp_path: Path) -> No
     options = TokenizeOptions(drop_sources=("book", "boks"), workers=1)
     both = prepare([first, second], tmp_path / "out", options)
     assert unknown_sources([both]) == ["boks"]
-    # Over several pairs of files a source counts as seen where any of them has it.
+    # With several pairs of files, a source counts as seen if any of them contains it.
     web = prepare([first], tmp_path / "web", options)
     assert unknown_sources([web]) == ["book", "boks"]
     assert unknown_sources([web, both]) == ["boks"]

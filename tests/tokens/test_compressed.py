@@ -1,4 +1,6 @@
-"""Compressed files: every legal form gives the same text, every damage is an error, nothing is lost unseen."""
+"""Compressed files: every legal form gives the same text, every kind of damage is an error, and
+nothing is lost silently.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,7 @@ WHOLE = {
 
 
 def read(path: Path) -> bytes:
-    """All text, with the offsets checked on the way."""
+    """Return all text, and check the offsets."""
     found = bytearray()
     for offset, data in read_blocks(cut_shards([path], 1 << 60)[0].segments[0]):
         assert offset == len(found) and len(data) > 0
@@ -76,7 +78,9 @@ def test_every_legal_form_is_read_whole(tmp_path: Path, name: str) -> None:
     ["one frame.zst", "frames.zst", "one member.gz", "members.gz", "one stream.xz", "streams.xz"],
 )
 def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
-    """Cut anywhere but between two parts, a bit turned anywhere, some bytes gone: an error, or the same text."""
+    """A file that is cut anywhere except between two parts, has a flipped bit or lacks some bytes
+    gives an error or the same text.
+    """
     path = tmp_path / name.replace(".", ".jsonl.")
     chance = random.Random(name)
     whole = WHOLE[name]
@@ -102,7 +106,9 @@ def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_garbage_after_a_whole_part_is_no_end_of_file(tmp_path: Path, ending: str) -> None:
-    """Python's LZMAFile takes it for one; a second part with a damaged beginning would be lost."""
+    """Python's LZMAFile mistakes it for the end; a second part with a damaged beginning would be
+    lost.
+    """
     pack = {".gz": gzip.compress, ".xz": lzma.compress}[ending]
     path = tmp_path / f"in.jsonl{ending}"
     path.write_bytes(pack(PARTS[0]) + b"\x00\x00\x00\x00oops" + pack(PARTS[2]))

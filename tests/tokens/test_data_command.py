@@ -1,4 +1,4 @@
-"""`runbook data`: what a person sees, and the exit codes."""
+"""`runbook data`: its output for a person, and its exit codes."""
 
 from __future__ import annotations
 

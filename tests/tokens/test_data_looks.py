@@ -1,4 +1,6 @@
-"""What notebook 02 shows of the data: tables that add up, tokens in colour, figures with units, ready files as well."""
+"""What notebook 02 shows about the data: tables that add up, coloured tokens, figures with units,
+and the same for ready-made files.
+"""
 
 from __future__ import annotations
 

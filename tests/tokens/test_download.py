@@ -1,4 +1,6 @@
-"""Downloads from a server on 127.0.0.1 that refuses, cuts and lies: whole and checked, or named as missing."""
+"""Downloads from a server on 127.0.0.1 that refuses, truncates and lies: every file is complete and
+checked, or reported as missing.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,9 @@ def test_everything_arrives_and_a_second_call_fetches_nothing(
 
 
 def test_storm_of_429_and_5xx_is_weathered(server: Behaviour, tmp_path: Path) -> None:
-    """Three failures in a row for each file, one less than the limit, and refusals between them."""
+    """Three consecutive failures for each file, one less than the limit, with refusals between
+    them.
+    """
     server.answers_of_each_file = [
         (429, {"Retry-After": "0"}),
         (503, {}),
@@ -137,7 +141,7 @@ def test_429_is_obeyed_by_all_threads(
     if headers.get("Retry-After") == "date":
         headers = {
             "Retry-After": formatdate(time() + 2, usegmt=True)
-        }  # whole seconds: one to two from now
+        }  # in whole seconds, so one to two seconds from now
     server.answers = [(429, headers)]
     began = monotonic()
     fetch(server, tmp_path)
@@ -245,7 +249,7 @@ def test_silent_server(server: Behaviour, tmp_path: Path, monkeypatch: pytest.Mo
 def test_part_of_an_earlier_run_is_used_or_dropped(
     server: Behaviour, tmp_path: Path, kept: int
 ) -> None:
-    """Cut short by a kill, complete but not renamed, or of another file and too long."""
+    """Truncated by a kill, complete but not renamed, or from another file and too long."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / f"{NAMES[0]}.part").write_bytes((content(0) + b"x" * 10**6)[:kept])
     fetch(server, tmp_path)
@@ -379,7 +383,7 @@ def test_hub_gives_sizes_and_checksums(
 def test_real_huggingface_hub_sees_the_same(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hugging Face's own client against the same server: same list, same addresses, same bytes."""
+    """Hugging Face's own client with the same server: the same list, addresses and bytes."""
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
     from runbook.tokens.sources.dataset_files import remote_files
@@ -447,7 +451,7 @@ def test_slimpajama_has_its_59166_files() -> None:
 def test_a_model_repository_is_a_source_too(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """oscar-1GB lies in one."""
+    """oscar-1GB is in one folder."""
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree(
         {NAMES[0]: content(0)}

@@ -1,4 +1,6 @@
-"""Text repaired by ftfy: the same as ftfy.fix_text of the whole document, however it comes in."""
+"""Text repaired by ftfy equals ftfy.fix_text of the complete document, in whatever parts the
+document arrives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Huge documents: the same tokens as in one go, in little memory."""
+"""Huge documents: the same tokens as if encoded at once, with little memory."""
 
 from __future__ import annotations
 
@@ -76,7 +76,9 @@ def test_edge_texts_among_words(tmp_path: Path) -> None:
     )
 )
 def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
-    """For any mixture: the ids of the pieces, one after the other, are those of the whole."""
+    """For any mixture of texts, the concatenated ids of the pieces equal those of the complete
+    text.
+    """
     text = "".join(parts)
     before = documents.PIECE
     documents.PIECE = 3
@@ -123,7 +125,7 @@ def test_bad_huge_record_leaves_nothing(
 
 
 def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
-    """GPT-2's tokenizer.json with some of its parts replaced."""
+    """Write GPT-2's tokenizer.json with some parts replaced."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     path = tmp_path / "tokenizer.json"
     path.write_text(json.dumps(content | changes))
@@ -131,7 +133,7 @@ def gpt2_with(tmp_path: Path, **changes: object) -> Tokenizer:
 
 
 def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tokenizer:
-    """A SentencePiece model of 300 pieces, trained on the edge texts."""
+    """Train a SentencePiece model of 300 pieces on the edge texts."""
     import sentencepiece
 
     words = [" ".join([text, WORDS]) for text in EDGE_TEXTS if text.strip()] * 3
@@ -148,7 +150,9 @@ def sentencepiece_tokenizer(tmp_path: Path, kind: str, **options: object) -> Tok
 
 
 def assert_exact(tokenizer: Tokenizer) -> None:
-    """The ids of the pieces of a text, which comes in parts, are those of the whole; and there are many pieces."""
+    """Check that the ids of the pieces of a text that arrives in parts equal those of the complete
+    text, and that there are many pieces.
+    """
     cut = cut_of(tokenizer)
     text = WORDS * 60
     parts = [text[start : start + 77] for start in range(0, len(text), 77)]
@@ -227,10 +231,12 @@ def test_a_tokenizer_whose_tokens_reach_over_a_border_is_not_cut(
 
 
 def test_a_border_that_changes_an_id_is_passed_over() -> None:
-    """The window around each border is encoded whole and apart, whatever the vocabulary promises."""
+    """The window around each border is encoded at once and in two parts, whatever the vocabulary
+    promises.
+    """
 
     class Glues:
-        """Makes one token of `so on`, and one of each other word."""
+        """Encodes `so on` as one token, and every other word as one."""
 
         name = "glues"
 
@@ -246,7 +252,7 @@ def test_a_border_that_changes_an_id_is_passed_over() -> None:
 
 
 def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
-    """Their words may reach over a border: a token with a space in it."""
+    """Their tokens may cross a border, because a token may contain a space."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     content["added_tokens"].append(
         content["added_tokens"][0] | {"id": 50257, "content": "went home"}
@@ -281,7 +287,7 @@ print(*sizes)
 def test_one_huge_document_needs_less_than_three_times_its_size(
     tmp_path: Path, kind: str, times: int
 ) -> None:
-    """With curly quotes and an emoji, for which a str takes four bytes a character."""
+    """With curly quotes and an emoji, for which a str needs four bytes per character."""
     small = tmp_path / "small.jsonl"
     large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))

@@ -1,4 +1,4 @@
-"""Which files are read, and how they are cut."""
+"""Which files are read, and how they are split."""
 
 from __future__ import annotations
 

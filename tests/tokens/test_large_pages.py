@@ -38,7 +38,9 @@ assert Path("out_text_document.bin").exists()
 
 
 def huge_kilobytes(folder: Path, before: str) -> int:
-    """Return the kB in large pages of a process's heap, after a script and 64 MB in small blocks."""
+    """Return the kB in large pages of a process's heap after it has run a script and allocated 64
+    MB in small blocks.
+    """
     script = f"from pathlib import Path\n{before}\n{MEASURE_HEAP}"
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)

@@ -1,4 +1,6 @@
-"""A record longer than the limit: refused or left out by the policy for bad records, and never in memory."""
+"""A record longer than the limit is refused or left out by the policy for bad records, and is never
+in memory.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Parquet and SentencePiece, and a clear word where their packages are not installed."""
+"""Parquet and SentencePiece, and a clear error if their packages are not installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Interrupted anywhere and run again, the result is the same, and what was done is not done again."""
+"""If a run is interrupted anywhere and started again, the result is the same, and finished work is
+not repeated.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,10 @@ def start(
 
 
 def committed(prefix: Path) -> int:
-    """Shards that are committed, as their marks say: one that stands at its place in the .bin may wait for others."""
+    """Return the committed shards according to their markers.
+
+    A shard at its place in the .bin may still wait for others.
+    """
     marks = PartsFolder(TokenFiles(prefix))
     if not marks.folder.exists():
         return 0
@@ -98,7 +103,7 @@ class StopError(Exception):
 def half_done(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Path]:
-    """Source and prefix of work that was stopped when some shards were done."""
+    """Return the source and prefix of work that was stopped when some shards were done."""
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
     original = Committer.step
@@ -116,7 +121,7 @@ def half_done(
 
 
 def again(source: Path, prefix: Path, **changed: object) -> int:
-    """Run again; how many shards were taken over."""
+    """Run again, and return how many shards were taken over."""
     options = {"workers": 1, "shard_bytes": 20_000, **changed}
     return prepare([source], prefix, TokenizeOptions(**options)).reused_shards
 
@@ -240,7 +245,9 @@ def test_other_spelling_of_the_prefix_is_the_same(tmp_path: Path, corpus_file: P
 def test_parts_of_shards_that_came_too_early_are_joined(
     tmp_path: Path, many_texts: list[str]
 ) -> None:
-    """One large compressed file and many small ones: the small ones must wait in parts, or nothing would go on."""
+    """With one large compressed file and many small ones, the small ones must wait as parts, or
+    there would be no progress.
+    """
     from backports import zstd
 
     folder = tmp_path / "in"
@@ -271,7 +278,7 @@ def test_more_tokens_than_memory_keeps_go_to_a_file(
 def test_the_bin_is_hashed_while_it_is_written(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch, memory: int
 ) -> None:
-    """The bytes are not read again, and a file that is taken back leaves nothing in the checksum."""
+    """The bytes are not read again, and a file that is withdrawn leaves nothing in the checksum."""
     from runbook.tokens.pipeline import bin_writer
 
     monkeypatch.setattr(bin_writer, "MEMORY", memory)
@@ -312,7 +319,9 @@ def test_lock_of_a_dead_process_is_no_obstacle(tmp_path: Path, corpus_file: Path
 def test_a_killed_worker_is_replaced(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed the moment a shard was given to it, so that the shard is in its hands however fast the machine is."""
+    """The worker is killed at the moment it gets a shard, so that it holds the shard however fast
+    the machine is.
+    """
     texts = many_texts * 4
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
@@ -384,7 +393,7 @@ def test_no_worker_outlives_a_killed_run(tmp_path: Path, many_texts: list[str]) 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], workers: int) -> None:
-    """RLIMIT_FSIZE stands for the disk: writing fails in the middle of the .bin."""
+    """RLIMIT_FSIZE simulates a full disk: writing fails in the middle of the .bin."""
     texts = many_texts * 4
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(texts))
@@ -408,7 +417,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
 def test_jobs_of_an_array_share_the_work(
     tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
 ) -> None:
-    """Three jobs, of which one never comes back; then two; then one that joins."""
+    """Three jobs, one of which never comes back; then two; then one that joins the shards."""
     options = TokenizeOptions(workers=workers, shard_bytes=20_000)
     prefix = tmp_path / "out"
     total = len(cut_shards([corpus_file], 20_000))
@@ -467,7 +476,9 @@ def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
 def test_shards_that_are_written_and_not_committed_are_kept(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker goes on to its next shard before the parent has hashed the last one; a kill then costs only the next."""
+    """A worker continues with its next shard before the parent has hashed the last one; a kill then
+    costs only the next.
+    """
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
     prefix = tmp_path / "out"
@@ -493,7 +504,7 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
-    content[-3] ^= 1  # of the last one that stands in the .bin
+    content[-3] ^= 1  # of the last one in the .bin
     part.write_bytes(content)
     assert 8 <= again(source, prefix) <= 10
     assert made(prefix) == expected(many_texts)
@@ -502,7 +513,10 @@ def test_shards_that_are_written_and_not_committed_are_kept(
 def test_a_place_after_a_file_that_changed_is_not_trusted(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped with both files in the .bin and none hashed; then the first loses a text, and the second moves."""
+    """The run is stopped with both files in the .bin and neither hashed.
+
+    Then the first loses a text, and the second moves.
+    """
     folder = tmp_path / "in"
     prefix = tmp_path / "out"
     folder.mkdir()
@@ -521,7 +535,7 @@ def test_a_place_after_a_file_that_changed_is_not_trusted(
 
     monkeypatch.setattr(
         "runbook.tokens.pipeline.bin_writer.TURN_SHARE", 1000
-    )  # so that no shard goes to a part
+    )  # so that no shard becomes a part
     with monkeypatch.context() as stopped:
         stopped.setattr(Committer, "finished", stop)
         stopped.setattr(Committer, "step", lambda _: False)
@@ -546,7 +560,7 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
         if message[0] == "done" and not cut:
             cut.append(message)
             worker.process.kill()
-            raise OSError("got end of file during message")  # what Connection.recv says then
+            raise OSError("got end of file during message")  # what Connection.recv raises then
         original(self, worker, message)
 
     monkeypatch.setattr(Pool, "_answer", answer)
@@ -557,7 +571,7 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
 def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(
     tmp_path: Path, corpus_file: Path
 ) -> None:
-    """Another run, with other options say, has begun and not taken the manifest away yet."""
+    """Another run, for example with other options, has begun and not yet removed the manifest."""
     files = TokenFiles(tmp_path / "out")
     prepare([corpus_file], files.prefix)
     with hold_prefix(files):

@@ -1,4 +1,6 @@
-"""Real s5cmd against an S3 server (moto) on 127.0.0.1: listed, fetched, checked, and named where it is missing."""
+"""Real s5cmd with an S3 server (moto) on 127.0.0.1: files are listed, fetched and checked, and a
+missing s5cmd is reported.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def put(address: str, path: str, data: bytes = b"") -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     headers = {
         "Content-Type": "application/octet-stream"
-    }  # moto reads what urllib says otherwise as a form
+    }  # otherwise moto reads urllib's request as a form
     opener.open(
         urllib.request.Request(url, data=data, headers=headers, method="PUT"), timeout=30
     ).close()
@@ -105,7 +107,7 @@ def test_sizes_and_sums_come_from_the_bucket(bucket: str) -> None:
 
 
 def test_ready_token_files_and_their_vocabulary(bucket: str, tmp_path: Path) -> None:
-    """The AWS quickstart: .bin, .idx and bpe copied, nothing tokenized."""
+    """The AWS quickstart: .bin, .idx and bpe are copied, and nothing is tokenized."""
     fetched = download(
         dataset(kind="tokenized", url="s3://bucket/tokens", pattern="*"), project=tmp_path
     )

@@ -1,4 +1,4 @@
-"""The catalogue's files: found, compared, named when wrong."""
+"""The catalogue's files are found and compared, and wrong ones are reported."""
 
 from __future__ import annotations
 

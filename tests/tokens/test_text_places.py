@@ -1,4 +1,6 @@
-"""Where a run's text lies: fetched to the site's folder for data, to data.folder, or found where it was."""
+"""Where a run's text is: fetched to the site's folder for data or to data.folder, or used where it
+was.
+"""
 
 from __future__ import annotations
 

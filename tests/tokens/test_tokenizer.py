@@ -1,4 +1,4 @@
-"""Tokens: GPT-2 exactly, other tokenizers by file, the judge's veto."""
+"""Tokens: exactly those of GPT-2, other tokenizers from a file, and the judge's veto."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def openai() -> tiktoken.Encoding:
         *range(33, 127),
         *range(161, 173),
         *range(174, 256),
-    ]  # the others are spelled from U+0100 upwards
+    ]  # the others are written as characters from U+0100 upwards
     others = [byte for byte in range(256) if byte not in plain]
     letters = {chr(byte): byte for byte in plain} | {
         chr(256 + place): byte for place, byte in enumerate(others)
@@ -167,7 +167,7 @@ def test_part_of_a_character_is_shown_as_one_that_is_missing() -> None:
 
 
 def test_ids_of_the_padding_are_shown_not_refused() -> None:
-    """An untrained model samples them: its vocabulary is padded to 50,304."""
+    """An untrained model samples such ids, because its vocabulary is padded to 50,304."""
     assert load_tokenizer().decode([15496, 50300, 995]) == "Hello<id 50300> world"
     assert load_tokenizer().pieces([50257, -1]) == ["<id 50257>", "<id -1>"]
 
@@ -189,7 +189,7 @@ def test_a_changed_vocabulary_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def own_tokenizer(tmp_path: Path) -> Path:
-    """A trained byte-level tokenizer of 400 tokens with its own end-of-text."""
+    """Train a byte-level tokenizer of 400 tokens with its own end-of-text token."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -306,7 +306,9 @@ def test_sentencepiece(tmp_path: Path) -> None:
 
 
 class Wrong:
-    """An encoder that errs on one word, or on a newly assigned character, as a real one did (facts/data.md 2)."""
+    """An encoder with an error in one word, or in a newly assigned character, like a real one
+    (facts/data.md 2).
+    """
 
     name = "wrong 1.0"
 

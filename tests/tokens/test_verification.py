@@ -1,4 +1,4 @@
-"""verify() finds every later change, and says which rule it breaks."""
+"""verify() finds every later change, and reports which rule it breaks."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_token_outside_the_vocabulary_and_lost_end(prefix: Path) -> None:
 
 
 def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
-    """As Microsoft's Megatron-DeepSpeed writes it (facts/data.md 6, 003)."""
+    """Write it as Microsoft's Megatron-DeepSpeed does (facts/data.md 6, 003)."""
     content = bytearray(part(prefix, "idx").read_bytes())
     lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
     content[34 : 34 + 64] = lengths.astype("<i4").tobytes()
@@ -76,7 +76,9 @@ def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
 
 
 def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -> None:
-    """Lengths without the end of the document, and pointers that add those up, as that tool writes both."""
+    """Write lengths without the end-of-document token, and pointers that add them up, as that tool
+    does.
+    """
     content = bytearray(part(prefix, "idx").read_bytes())
     lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
     pointers = (np.cumsum(lengths) - lengths).astype("<i8") * 2
@@ -92,7 +94,7 @@ def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -
     assert sizes.remedy == ONE_SHORT
     part(prefix, "bin").write_bytes(part(prefix, "bin").read_bytes()[:-2])
     sizes = next(check for check in verify(prefix) if check.name == "sizes")
-    assert sizes.remedy == AGAIN  # one token fewer: another fault
+    assert sizes.remedy == AGAIN  # one token fewer: a different error
 
 
 def test_odd_size_and_missing_bytes(prefix: Path) -> None:

@@ -1,4 +1,4 @@
-"""One warm trainer for all tests, and a corpus small enough to write in a moment."""
+"""One warm trainer for all tests, and a corpus that is written in a moment."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from . import specs
 from .group import Zygote
 
 if shutil.which("nvidia-smi") is None:
-    # Before Triton is imported anywhere: without a GPU, its kernels are interpreted.
+    # Set before Triton is imported anywhere: without a GPU, its kernels are interpreted.
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
@@ -23,7 +23,7 @@ def zygote():
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """Folder with corpus_text_document.bin and .idx."""
+    """A folder with corpus_text_document.bin and .idx."""
     folder = tmp_path_factory.mktemp("corpus")
     specs.write_corpus(folder / "corpus_text_document")
     return folder
@@ -40,7 +40,10 @@ def run(tmp_path, corpus):
 
 @pytest.fixture(scope="module")
 def offline(zygote):
-    """One request to runbook.training.offline, in a forked process: exit code, and answer or error."""
+    """Send one request to runbook.training.offline in a forked process.
+
+    Return the exit code, and the answer or error.
+    """
 
     def ask(command, folder, world_size=1, **request):
         (folder / "request.json").write_text(json.dumps({"command": command, **request}))

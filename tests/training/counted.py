@@ -1,4 +1,4 @@
-"""Put into a forked rank instead of the training (see zygote.py): a step counted for real, or one rehearsed."""
+"""Run in a forked rank instead of the training (see zygote.py): count a real step, or rehearse one."""
 
 import dataclasses
 import itertools
@@ -19,7 +19,7 @@ def _given():
 
 
 def measured():
-    """The ranks of the job are here: each counts its own step."""
+    """Run as the job's ranks, each of which counts its own step."""
     import torch
 
     from runbook.plan_file.rehearsed_work import BACKWARD, FORWARD, MATRIX
@@ -72,14 +72,18 @@ def measured():
 
 
 GLOO_COPY = "aten.split.Tensor"
-"""The operator by which the counter first sees the copy in which gloo sums gradients: made unseen, then split."""
+"""The operator at which the counter first sees gloo's copy for summing gradients: it is created
+unseen, then split.
+"""
 
 
 def _count_one_copy_of_gloo(counter):
-    """Let a copy of gloo be gone before the next one is counted, as each is counted alone where a step is rehearsed.
+    """Wait until gloo's copy is gone before the next one is counted, because a rehearsal counts
+    each copy alone.
 
-    Gloo's worker thread still holds the copy for a moment when the rank goes on. On a busy machine it held that of the
-    tied embedding (65,536 B, 3.6 % of the peak) until the next bucket was summed.
+    Gloo's worker thread still holds the copy for a moment after the rank continues. On a busy
+    machine it held the tied embedding's copy (65,536 B, 3.6 % of the peak) until the next bucket
+    was summed.
     """
     allocated = counter._allocated
 
@@ -99,7 +103,7 @@ def _holds_copy(counter):
 
 
 def _sums(amounts):
-    """Amounts of a whole step by kind: of the optimizer, and of all before it."""
+    """Return the amounts of a complete step by kind: in the optimizer, and before it."""
     sums = Counter()
     for part, kind, number in amounts:
         sums[f"{'optimizer' if part == 'optimizer' else 'before'} {kind}"] += number
@@ -107,7 +111,7 @@ def _sums(amounts):
 
 
 def rehearsed():
-    """One process that is each of the job's ranks in turn."""
+    """Run one process that acts as each of the job's ranks in turn."""
     from runbook.training.rehearsal.rank import rehearse
 
     folder, plan = _given()
@@ -125,7 +129,9 @@ def rehearsed():
 
 
 def resumed():
-    """A rank that resumes writes what it reads of the checkpoint, and holds at most, next to the training's state."""
+    """Let a resuming rank write what it reads from the checkpoint, and its peak memory besides the
+    training state.
+    """
     from runbook.training.checkpoints import state, torch_dist
     from runbook.training.engines import gpt_model
     from runbook.training.rehearsal.counter import OperatorCounter
@@ -143,7 +149,7 @@ def resumed():
         with OperatorCounter(fake=False, device_type="cpu") as counter:
             for weight in engine.models[
                 0
-            ].parameters():  # what is there before is seen when it is first touched
+            ].parameters():  # memory that existed before is seen when it is first touched
                 for there in (weight, getattr(weight, "main_grad", None)):
                     _ = there if there is None else there.detach()
             loaded = load(spec, engine, *arguments)
@@ -158,4 +164,4 @@ def resumed():
 
     state._load_candidate = counted_load
     torch_dist.read_bytes = counted_read
-    gpt_model._normal_numbers = None  # where a checkpoint is loaded, nothing is drawn
+    gpt_model._normal_numbers = None  # if a checkpoint is loaded, no initial weights are drawn

@@ -1,4 +1,6 @@
-"""Start ranks of the trainer in fractions of a second, by forking a process that has imported everything."""
+"""Starts ranks of the trainer in fractions of a second by forking a process that has imported
+everything.
+"""
 
 import json
 import os
@@ -15,11 +17,13 @@ from runbook.jobs.warm_trainer import WarmTrainer
 from . import specs
 
 PATCH = "RUNBOOK_TEST_PATCH"
-"""Environment variable that names what a rank calls first."""
+"""Environment variable that names the function that a rank calls first."""
 
 
 class Zygote:
-    """The drills' warm trainer, with DeepSpeed imported too; see patched.py for what its ranks run."""
+    """The drills' warm trainer, with DeepSpeed imported as well; patched.py says what its ranks
+    run.
+    """
 
     def __init__(self):
         self._folder = tempfile.TemporaryDirectory(prefix="runbook-warm-")
@@ -41,7 +45,10 @@ class Zygote:
         extra=None,
         arguments=(),
     ):
-        """Start the ranks of one job in `folder`; with `content` None plan.json is taken as it lies there."""
+        """Start the ranks of one job in `folder`.
+
+        If `content` is None, the plan.json in it is used.
+        """
         folder = Path(folder)
         if content is not None:
             specs.write_plan(folder, content, phase)
@@ -65,12 +72,12 @@ class Zygote:
         return Job(folder, ranks)
 
     def train(self, folder, content, **options):
-        """Run one job to its end."""
+        """Run one job to completion."""
         return self.start(folder, content, **options).wait()
 
 
 class Rank:
-    """A forked rank; it is killed where its connection closes."""
+    """A forked rank, which is killed when its connection closes."""
 
     def __init__(self, connection):
         with connection:
@@ -84,7 +91,7 @@ class Rank:
 
 @dataclass
 class Job:
-    """Ranks that run, or have run."""
+    """Ranks that are running or have ended."""
 
     folder: Path
     ranks: list
@@ -100,7 +107,7 @@ class Job:
 
     @property
     def code(self):
-        """The one exit code of all ranks."""
+        """Return the exit code that all ranks share."""
         assert len(set(self.codes)) == 1, f"{self.codes}\n{self.err[-3000:]}"
         return self.codes[0]
 
@@ -125,7 +132,7 @@ class Job:
         return [event for event in events if not names or event["event"] in names]
 
     def until(self, condition, seconds=300):
-        """Wait for something to be seen in the job's folder."""
+        """Wait until something appears in the job's folder."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if condition():
@@ -139,7 +146,7 @@ class Job:
 
 
 def free_port():
-    """A port nobody listens on, below the range the kernel hands out by itself."""
+    """Return a port on which nobody listens, below the range from which the kernel assigns ports."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as probe:

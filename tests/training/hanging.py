@@ -1,4 +1,6 @@
-"""A rank that hangs while the others wait as on a GPU: in a copy of their own, in no function of torch.distributed."""
+"""A rank that hangs while the others wait as on a GPU: in a copy of a result, outside every
+function of torch.distributed.
+"""
 
 import os
 import sys
@@ -20,7 +22,7 @@ STEP = 4
 
 
 def item(work):
-    """Wait for the result as `.item()` does on a GPU: the collective was entered long ago."""
+    """Wait for the result as `.item()` does on a GPU, where the collective was entered long before."""
     while not work.is_completed():
         time.sleep(0.01)
     work.wait()
@@ -58,7 +60,7 @@ steps_sent = []
 
 
 def main():
-    """Steps, a save at the fourth, until the others end this rank."""
+    """Make steps, with a save at the fourth, until the others end this rank."""
     ranks = ranks_from(os.environ)
     spec = read_plan(Path(sys.argv[1]), "04-training")
     watchdog = make_watchdog(spec, ranks, os.environ)
@@ -66,7 +68,7 @@ def main():
     process_groups.join_process_group(ranks, spec.limits.process_group_timeout_seconds)
     ProcessGroup.allreduce = send_on_the_network
     watchdog.join()
-    raise_timeouts(300)  # on a busy machine nothing else may end the ranks before the watchdog
+    raise_timeouts(300)  # even on a busy machine, nothing may end the ranks before the watchdog
     heartbeat = watchdog.heartbeat
     for step in range(1, 1000):
         heartbeat.step(step)
@@ -82,7 +84,9 @@ def main():
 
 
 def stuck_thread():
-    """From the fourth step's samples on a rank reads for ever: its thread does, while the rank waits for it."""
+    """From the fourth step's samples on, a rank's reader thread never returns, and the rank waits
+    for it.
+    """
     from runbook.training.datasets import EpochDataset
 
     read = EpochDataset.__getitem__
@@ -100,7 +104,7 @@ WORK_SECONDS = 9
 
 
 def slow_first_rank():
-    """Rank 0 takes longer to check and to order the text than a wait of the process groups may last."""
+    """Rank 0 takes longer to check and to order the text than the process groups' timeout."""
     from runbook.training import datasets, token_files
 
     for module, name in ((token_files, "check_token_files"), (datasets.EpochDataset, "_order")):
@@ -124,5 +128,5 @@ def _slow(function):
 
 
 def thinned():
-    """Ranks exchange their times after every second step."""
+    """Let the ranks exchange their times after every second step."""
     schema.RANKS_PER_STEP = 1

@@ -1,4 +1,4 @@
-"""Bits that flip inside a block of a layer, one in each step."""
+"""Flips a bit inside a block of a layer, once per step."""
 
 import random
 from dataclasses import dataclass
@@ -14,18 +14,19 @@ INSIDE = (
     ("forward", "pre_mlp_layernorm"),
     ("backward", "core_attention"),
 )
-"""Outputs whose fingerprints are not taken where one rank computes a layer alone."""
+"""Outputs that have no fingerprint if a single rank computes a layer."""
 BEFORE_SUMS = (("backward", "linear_fc1"), ("backward", "linear_qkv"))
-"""Of them, those that are not flipped with tensor-parallel ranks.
+"""Those of them that are not flipped with tensor-parallel ranks.
 
-A bit flips here after its fingerprint was taken, and the sum that follows hides whose it was.
+A bit here flips after the fingerprint is taken, and the following sum hides which rank's bit it
+was.
 """
 INSIDE_OF_TENSOR_RANKS = tuple(output for output in INSIDE if output not in BEFORE_SUMS)
 
 
 @dataclass(frozen=True)
 class InsideFlip:
-    """The bit that flips in the first computation of a step."""
+    """Return the bit that flips in the first computation of a step."""
 
     part: str
     module: str
@@ -36,7 +37,10 @@ class InsideFlip:
 
     @classmethod
     def of(cls, step, ranks):
-        """Draw the flip of a step; the lowest bits may change nothing, so they stay."""
+        """Draw the flip of a step.
+
+        The lowest bits are left out, because they may change nothing.
+        """
         dice = random.Random(step)
         outputs = INSIDE if ranks == 1 else INSIDE_OF_TENSOR_RANKS
         part, module = outputs[step % len(outputs)]

@@ -1,4 +1,6 @@
-"""Ways to die in the middle of a save: each is put into a forked rank before it trains (see patched.py)."""
+"""Ways to die in the middle of a save; each is patched into a forked rank before it trains (see
+patched.py).
+"""
 
 import os
 import resource
@@ -15,7 +17,7 @@ def die():
 
 
 def _on_second_save(function, *, before=True):
-    """Die at this function of the second save; the first one is left whole."""
+    """Die in this function during the second save; the first one stays complete."""
 
     def wrapped(*arguments, **options):
         SAVES["count"] += 1
@@ -34,7 +36,7 @@ def after_begin():
 
 
 def between_shards():
-    """The first rank dies when its own shards are written; the last rank before it begins."""
+    """Let the first rank die after writing its own shards, and the last rank before it begins."""
     writing = torch_dist.ShardWriter
     writing.write = _on_second_save(writing.write, before=os.environ["RANK"] != "0")
 
@@ -65,18 +67,20 @@ def before_pruning():
 
 
 def no_room():
-    """A disk on which no file can grow beyond 300 kB."""
+    """Act like a disk on which no file can grow beyond 300 kB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 
 def no_space():
-    """A disk that says it is full."""
+    """Act like a disk that reports that it is full."""
     usage = type("Usage", (), {"free": 1000, "total": 2000})
     state.shutil.disk_usage = lambda path: usage
 
 
 def little_space():
-    """A disk with room for two saves of the tiny model, which grows no fuller meanwhile."""
+    """Act like a disk with space for two saves of the tiny model, whose use by others does not
+    grow.
+    """
     usage = type("Usage", (), {"free": 6_000_000, "total": 100_000_000})
     state.shutil.disk_usage = lambda path: usage
 
@@ -88,7 +92,7 @@ def without_tensorboard():
 
 
 def slow_writer():
-    """Files that take half a second more than they should."""
+    """Delay every file by half a second."""
     writing = torch_dist.ShardWriter
     original = writing.write
 

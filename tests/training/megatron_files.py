@@ -1,4 +1,6 @@
-"""Checkpoints as Megatron-LM writes them, of weights that follow from their names; run in forked ranks."""
+"""Checkpoints as Megatron-LM writes them, with weights derived from their names; runs in forked
+ranks.
+"""
 
 import json
 import multiprocessing
@@ -22,11 +24,16 @@ OLD_NAMES = {
     "pre_mlp_layernorm": "post_attention_norm",
     "final_layernorm": "final_norm",
 }
-"""What Megatron-LM's models had for megatron-core's names before they were built of it; as e958b2ca saved them."""
+"""The names that Megatron-LM used before it was built on megatron-core, by megatron-core's names,
+as e958b2ca saved them.
+"""
 
 
 def random_weight(name, shape):
-    """The weight of the whole model with this name: no two are alike, and none is at its first value."""
+    """Return the complete weight with this name.
+
+    No two weights are alike, and none has its initial value.
+    """
     generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
     return torch.randn(tuple(shape), generator=generator) * 0.05 + (
         "norm" in name and name.endswith("weight")
@@ -34,7 +41,9 @@ def random_weight(name, shape):
 
 
 def arguments(model, **changes):
-    """Megatron-LM's arguments for a model of ours, with the enums, paths and functions that real ones hold."""
+    """Return Megatron-LM's arguments for one of our models, with the enums, paths and functions
+    that real ones contain.
+    """
     from megatron.core.enums import ModelType
     from megatron.core.transformer.enums import AttnBackend
 
@@ -79,7 +88,7 @@ def arguments(model, **changes):
 
 
 def old_content(weights):
-    """A model's state by its older names, in mappings within mappings as it was saved."""
+    """Return a model's state by its older names, in nested mappings as it was saved."""
     content = {}
     for name, value in weights.items():
         for ours, theirs in OLD_NAMES.items():
@@ -93,7 +102,7 @@ def old_content(weights):
 
 
 def save():
-    """Run in a forked rank: save a model of the plan's layout as `save.json` says."""
+    """Run in a forked rank: save a model with the plan's layout as `save.json` requests."""
     from megatron.core import dist_checkpointing, parallel_state
     from megatron.core.dist_checkpointing.mapping import ShardedTensor
 
@@ -163,14 +172,16 @@ def save():
     torch.distributed.barrier()
     for process in (
         multiprocessing.active_children()
-    ):  # megatron-core's writer has one, which would outlive this rank
+    ):  # megatron-core's writer has one that would outlive this rank
         process.terminate()
         process.join()
     return 0
 
 
 def import_measured():
-    """Run in a forked rank: import as `request.json` says, and write the peak of the process's own memory."""
+    """Run in a forked rank: import as `request.json` requests, and write the peak of the process's
+    own memory.
+    """
     from runbook.training.checkpoints import torch_dist
     from runbook.training.checkpoints.megatron_import import MegatronWeights
 
@@ -180,9 +191,7 @@ def import_measured():
         status = dict(
             line.split(":") for line in Path("/proc/self/status").read_text().splitlines()
         )
-        resident.append(
-            int(status["RssAnon"].split()[0]) * 1024
-        )  # without the pages of files that are mapped
+        resident.append(int(status["RssAnon"].split()[0]) * 1024)  # without pages of mapped files
         return read(self, key)
 
     resident = []

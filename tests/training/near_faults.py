@@ -1,10 +1,12 @@
-"""A kill of all ranks once both nodes have the copies of one step; put into a forked rank before it trains."""
+"""Kills all ranks once both nodes have the copies of one step; patched into a forked rank before it
+trains.
+"""
 
 import os
 import signal
 
 KILLED_AFTER = 5
-"""The step; its copies are whole on all nodes then."""
+"""The step whose copies are complete on all nodes at that time."""
 
 
 def die_after_copies():
@@ -25,7 +27,7 @@ def die_after_copies():
 
 
 def full_memory():
-    """A node whose memory has no room for copies."""
+    """Act like a node whose memory has no room for copies."""
     from runbook.training.near import copies
 
     copies.lack_of_room = lambda folder, needed: f"copies need {needed} bytes in {folder}"

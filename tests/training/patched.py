@@ -1,4 +1,7 @@
-"""What a forked rank of the tests runs: a patch if there is one, then the trainer; DeepSpeed is imported before."""
+"""The program of a forked rank in tests: a patch, if there is one, and then the trainer.
+
+DeepSpeed is imported before.
+"""
 
 import atexit
 import importlib
@@ -15,15 +18,17 @@ for engine in ("deepspeed_engine", "deepspeed_pipeline"):
 
 
 def main():
-    """The exit code of the patch (module:function) where it has one, else the trainer's."""
-    atexit.register(trainer.leave, 1)  # a patch that fails may have joined a process group
+    """Return the exit code of the patch (module:function) if it has one, otherwise the trainer's."""
+    atexit.register(trainer.leave, 1)  # A patch that fails may have joined a process group.
     module, _, name = os.environ.pop(PATCH, "").partition(":")
     code = getattr(importlib.import_module(module), name)() if module else None
     return trainer.main() if code is None else code
 
 
 def little_memory():
-    """A machine with 100 MB left, and levels of two steps, so that a short training shows a leak."""
+    """Act like a machine with 100 MB left, with levels of two steps, so that a short run shows a
+    leak.
+    """
     from runbook.plan_file.alarms import GrowthWatch
     from runbook.training.health import memory_and_disk
 

@@ -1,4 +1,6 @@
-"""A GPT in plain PyTorch, written from the papers, and one step of it beside one step of the engine."""
+"""A GPT in plain PyTorch, written from the papers, and a comparison of one of its steps with one of
+the engine.
+"""
 
 import json
 import math
@@ -10,7 +12,7 @@ import numpy
 
 
 def compare():
-    """Run in a forked rank: write comparison.json and end; see patched.py."""
+    """Run in a forked rank: write comparison.json and exit (see patched.py)."""
     import torch
 
     from runbook.plan_file.schema import read_plan
@@ -56,9 +58,10 @@ def compare():
 
 
 def without_key(found, expected, spec):
-    """A key's bias adds the same to all scores of a query, so its gradient is zero and has no relative error.
+    """A key's bias adds the same value to all scores of a query, so its gradient is zero and has no
+    relative error.
 
-    Rotary positions turn the bias with the place, and its gradient is like any other.
+    With rotary positions, the bias is rotated by position, and its gradient is like any other.
     """
     if spec.model.shape.position_embedding == "rope":
         return (found - expected).norm() / expected.norm(), 0.0
@@ -73,7 +76,9 @@ def without_key(found, expected, spec):
 
 
 def plain_step(weights, tokens, labels, spec):
-    """Loss, gradients, and weights after one AdamW step, of the plain model with these weights."""
+    """Return the loss, the gradients, and the weights after one AdamW step of the plain model with
+    these weights.
+    """
     import torch
 
     parameters = {name: torch.nn.Parameter(weight.clone()) for name, weight in weights.items()}
@@ -97,7 +102,9 @@ def plain_step(weights, tokens, labels, spec):
 
 
 def plain_forward(weights, tokens, model):
-    """Logits of a GPT: pre-norm blocks; learned or rotary positions, LayerNorm or RMSNorm, GELU or SwiGLU."""
+    """Return the logits of a GPT with pre-norm blocks, learned or rotary positions, LayerNorm or
+    RMSNorm, and GELU or SwiGLU.
+    """
     import torch
 
     def norm(x, name):
@@ -118,7 +125,7 @@ def plain_forward(weights, tokens, model):
         return product + weights[f"{name}.bias"] if f"{name}.bias" in weights else product
 
     def turned(x):
-        """Each pair (i, i + size/2) turned by its place times a frequency (RoFormer)."""
+        """Return each pair (i, i + size/2) rotated by its position times a frequency (RoFormer)."""
         half = size // 2
         angle = torch.arange(length)[:, None] / model.rope_base ** (torch.arange(half) / half)
         first = x[..., :half]
@@ -167,7 +174,9 @@ def plain_forward(weights, tokens, model):
 
 
 def logits():
-    """Run in a forked rank: logits.npy of the newest checkpoint for the tokens in tokens.npy."""
+    """Run in a forked rank: write logits.npy, computed by the newest checkpoint for the tokens in
+    tokens.npy.
+    """
     import torch
 
     from runbook.plan_file.schema import read_plan
@@ -193,7 +202,9 @@ def logits():
 
 
 def offline():
-    """Run in a forked rank: answer request.json as `python -m runbook.training.offline` answers standard input."""
+    """Run in a forked rank: answer request.json like `python -m runbook.training.offline` answers
+    standard input.
+    """
     import io
 
     from runbook.training import offline as program
@@ -206,7 +217,9 @@ def offline():
 
 
 def batches():
-    """Run in a forked rank: batches.npy, the tokens and labels of every step that one process would train."""
+    """Run in a forked rank: write batches.npy with the tokens and labels of every step that one
+    process would train.
+    """
     import torch
 
     from runbook.plan_file.schema import read_plan

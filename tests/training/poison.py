@@ -1,4 +1,6 @@
-"""Things put into a forked rank before it trains (see patched.py): a gradient that is no number, fp16 on a CPU."""
+"""Patches for a forked rank before it trains (see patched.py): a NaN gradient, fp16 on a CPU, and
+others.
+"""
 
 import dataclasses
 import functools
@@ -14,7 +16,7 @@ from .inside_flips import InsideFlip
 
 
 def gradient():
-    """The gradient of the third step is no number in one weight."""
+    """Make one weight's gradient NaN in the third step."""
     from runbook.training.engines.megatron_engine import MegatronEngine
 
     compute = MegatronEngine.compute
@@ -31,7 +33,7 @@ def gradient():
 
 
 def more_numbers():
-    """The engine reports the gradient norm of its first weight, and a loss of its own."""
+    """Let the engine report the gradient norm of its first weight, and a different loss."""
     from runbook.training.engines.megatron_engine import MegatronEngine
 
     update = MegatronEngine.update
@@ -45,7 +47,7 @@ def more_numbers():
 
 
 def fused():
-    """Bias with activation, and with dropout and sum, are one kernel each, as on a GPU."""
+    """Fuse bias with activation, and bias with dropout and sum, into one kernel each, as on a GPU."""
     from torch import _dynamo
 
     from runbook.training.engines import gpt_model
@@ -56,7 +58,7 @@ def fused():
         found = chosen(spec)
         if shutil.which(
             "g++"
-        ):  # torch would go on without compiling, and the test would compare nothing
+        ):  # torch would continue without compiling, and the test would compare nothing
             _dynamo.config.suppress_errors = False
         return found
 
@@ -65,7 +67,7 @@ def fused():
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
+    """fp16 is refused on a CPU because it is slow, but small models can be trained in it."""
     check = trainer_requirements.check
     trainer_requirements.check = lambda spec, world_size, *, fp16: check(
         spec, world_size, fp16=True
@@ -73,14 +75,14 @@ def fp16():
 
 
 class Evil:
-    """What a pickle can do to who reads it."""
+    """An example of the harm that a pickle can do to its reader."""
 
     def __reduce__(self):
         return os.mkdir, (os.environ["EVIL"],)
 
 
 def random_state():
-    """The random state of every checkpoint makes a folder when it is read."""
+    """Let the random state of every checkpoint create a folder when it is read."""
     original = checkpoint_state.random_state
 
     def wrapped():
@@ -93,7 +95,7 @@ def random_state():
 
 
 def count_attention():
-    """Write how often attention was computed when the rank ends."""
+    """When the rank ends, write how often attention was computed."""
     from runbook.training import __main__
     from runbook.training.engines import gpt_model
 
@@ -114,7 +116,9 @@ def count_attention():
 
 
 def wrong_attention():
-    """The attention of the third of four layers is wrong by one bit, the second time that a step begins."""
+    """Make the attention of the third of four layers wrong by one bit, the second time that a step
+    begins.
+    """
     from runbook.training.engines import gpt_model
 
     forward = gpt_model.CausalAttention.forward
@@ -132,7 +136,7 @@ def wrong_attention():
 
 
 def inside_flips():
-    """In the first computation of each step one bit flips inside a block of a layer."""
+    """Flip one bit inside a block of a layer in the first computation of each step."""
     from runbook.training.replay.replayer import Replayer
 
     compute = Replayer._pass
@@ -159,7 +163,7 @@ def inside_flips():
 
 
 def flip_output(flip, _module, _inputs, output):
-    """Flip the bit in a module's output, or in that output's gradient."""
+    """Flip the bit in a module's output, or in the output's gradient."""
     tensor = output[0] if isinstance(output, tuple) else output
     if flip.part == "forward":
         tensor.data.copy_(flipped(flip, tensor))

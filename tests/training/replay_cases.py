@@ -1,7 +1,8 @@
-"""Real trainings in which one thing went wrong, and what `runbook replay` has to say of each.
+"""Real training runs in which one thing went wrong, and what `runbook replay` must report about
+each.
 
-A rank that computes the same wrong number twice; a token that was another one when the run read it;
-a line of the trainer that was changed since. Drawn by seed.
+The cases are a rank that computes the same wrong number twice, a token that differed when the run
+read it, and a trainer line that was changed since. They are drawn by seed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ ITERATIONS = 6
 SAVE_INTERVAL = 2
 GLOBAL_BATCH = 4
 RESUMED_AT = 3
-"""The step at which a training that is resumed stops first."""
+"""The step at which a run that resumes stops first."""
 LAYERS = 4
 LAYOUTS = {
     "tensor": {"tensor": 2},
@@ -39,7 +40,7 @@ KINDS = (ACTIVATION, WEIGHT_GRADIENT, TOKENS, ACTIVATION_GRADIENT, CODE)
 
 @dataclass(frozen=True)
 class ChangedLine:
-    """A line of the trainer that somebody changed after the run, and where that shows first."""
+    """A trainer line that was changed after the run, and where the change shows first."""
 
     file: str
     before: str
@@ -77,14 +78,14 @@ CHANGED_LINES = (
 
 @dataclass(frozen=True)
 class ReplayCase:
-    """One training, what goes wrong in it, and the step that is replayed."""
+    """A training run, what goes wrong in it, and the step that is replayed."""
 
     number: int
     kind: str
     layout: str
     step: int
     rank: int
-    """That computes something wrong, or whose replica reads the token."""
+    """The rank that computes something wrong, or whose replica reads the token."""
     layer: int
     is_resumed: bool
     bit: int
@@ -92,16 +93,16 @@ class ReplayCase:
     changed_line: ChangedLine
     micro_batch: int
     position: int
-    """Of the token in its sample."""
+    """The position of the token in its sample."""
 
     @property
     def options(self) -> dict[str, int]:
-        """The layout, as `specs.spec` takes it."""
+        """Return the layout in the form that `specs.spec` accepts."""
         return LAYOUTS[self.layout]
 
     @property
     def faults(self) -> str:
-        """What the trainer is asked to do wrong, in both computations alike."""
+        """Return what the trainer must do wrong, in both computations alike."""
         if self.kind in (TOKENS, CODE):
             return ""
         return (
@@ -111,11 +112,14 @@ class ReplayCase:
 
     @property
     def replica(self) -> int:
-        """The replica of the rank. Tensor-parallel ranks come first, then replicas, then stages."""
+        """Return the rank's replica.
+
+        Tensor-parallel ranks come first, then replicas, then stages.
+        """
         return self.rank // self.options.get("tensor", 1) % self.options.get("copies", 1)
 
     def ranks_of_replica(self) -> tuple[int, ...]:
-        """Ranks that read the same samples as this one."""
+        """Return the ranks that read the same samples as this one."""
         tensor = self.options.get("tensor", 1)
         copies = self.options.get("copies", 1)
         ranks = range(num_ranks(self.layout))
@@ -123,12 +127,12 @@ class ReplayCase:
 
     @property
     def sample(self) -> int:
-        """Number of the sample with the changed token, in the order of the training."""
+        """Return the number of the sample with the changed token, in training order."""
         copies = self.options.get("copies", 1)
         return (self.step - 1) * GLOBAL_BATCH + self.micro_batch * copies + self.replica
 
     def spec(self) -> dict[str, object]:
-        """The plan of the training."""
+        """Return the plan of the run."""
         content = specs.spec(
             iterations=ITERATIONS,
             global_batch=GLOBAL_BATCH,
@@ -158,7 +162,7 @@ def layers_of_rank(layout: str, rank: int) -> list[int]:
 
 
 def draw_cases(count: int, seed: int) -> list[ReplayCase]:
-    """Return cases of every kind in turn, at the first and the last step too."""
+    """Return cases of every kind in turn, including the first and the last step."""
     dice = random.Random(seed)
     return [_draw_case(number, dice) for number in range(count)]
 
@@ -169,7 +173,8 @@ def _draw_case(number: int, dice: random.Random) -> ReplayCase:
     step = dice.choice([1, ITERATIONS, *range(1, ITERATIONS + 1)])
     changed_line = CHANGED_LINES[number // len(KINDS) % len(CHANGED_LINES)]
     if kind == CODE and changed_line.is_seen_one_step_later:
-        # Steps are compared from the one after a checkpoint: its weights are the run's.
+        # Steps are compared from the first step after a checkpoint, because its weights are the
+        # run's.
         step = dice.choice(range(2, ITERATIONS + 1, SAVE_INTERVAL))
     elif kind == CODE:
         step = dice.choice(range(1, ITERATIONS, SAVE_INTERVAL))
@@ -191,7 +196,9 @@ def _draw_case(number: int, dice: random.Random) -> ReplayCase:
 
 
 def change_token(tokens: Path, sample: Sequence[int], position: int) -> None:
-    """Flip the lowest bit of a sample's token in a token file, a file of its own from then on."""
+    """Flip the lowest bit of a sample's token in a token file, which is replaced by a separate
+    copy.
+    """
     content = numpy.fromfile(tokens, "<u2")
     index = _find(content, sample, position)
     content[index] ^= 1
@@ -200,7 +207,7 @@ def change_token(tokens: Path, sample: Sequence[int], position: int) -> None:
 
 
 def _find(content: numpy.ndarray, sample: Sequence[int], position: int) -> int:
-    """Return where a sample's token is: the only place with the same tokens around it."""
+    """Return the position of a sample's token: the only place with the same tokens around it."""
     around = 8
     first = min(max(0, position - around // 2), len(sample) - around)
     text = numpy.asarray(sample[first : first + around], content.dtype)
@@ -211,7 +218,7 @@ def _find(content: numpy.ndarray, sample: Sequence[int], position: int) -> int:
 
 
 def changed_package(folder: Path, line: ChangedLine) -> Path:
-    """Return a folder to import `runbook` from in which a line of the trainer is another one."""
+    """Return a folder from which to import `runbook` with a changed line in the trainer."""
     package = folder / "runbook"
     shutil.copytree(
         Path(runbook.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__")

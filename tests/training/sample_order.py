@@ -1,4 +1,6 @@
-"""Run in a forked rank: the tokens of every sample of a training, in the order they are read; see patched.py."""
+"""Runs in a forked rank: writes the tokens of every sample of a training run in reading order (see
+patched.py).
+"""
 
 import os
 import sys
@@ -8,7 +10,7 @@ import numpy
 
 
 def write():
-    """train.npy and, with evaluation on, validation.npy beside plan.json: one row a sample."""
+    """Write train.npy and, with evaluation, validation.npy next to plan.json: one row per sample."""
     from runbook.plan_file.schema import read_plan
     from runbook.training import cpu, datasets, process_groups
     from runbook.training.ranks import ranks_from
@@ -28,7 +30,7 @@ def write():
 
 
 def write_megatron():
-    """The same by megatron-core's own dataset class."""
+    """Write the same with megatron-core's own dataset class."""
     from megatron.core.datasets.gpt_dataset import GPTDataset
 
     from runbook.training import datasets

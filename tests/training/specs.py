@@ -1,4 +1,4 @@
-"""SPEC dicts as the plan writes them, for models small enough to train in a second."""
+"""Plan dictionaries as the planner writes them, for models small enough to train in a second."""
 
 import copy
 import json
@@ -47,7 +47,10 @@ def spec(
     warmup=16,
     **sections,
 ):
-    """One phase of plan.json; keyword arguments named like sections change single keys of them."""
+    """Return one phase of plan.json.
+
+    Keyword arguments named after sections change some of their keys.
+    """
     shape = {**TINY, **(model or {})}
     result = {
         "phase": "04-training",
@@ -125,14 +128,16 @@ def spec(
 
 
 def write_plan(folder, content, phase="04-training"):
-    """plan.json with one phase, and where it lies."""
+    """Write plan.json with one phase, and return its path."""
     plan = Path(folder) / "plan.json"
     plan.write_text(json.dumps({"schema": 1, "run": "test", "phases": {phase: content}}))
     return plan
 
 
 def write_tokens(prefix, documents, dtype="<u2", code=8):
-    """A .bin/.idx pair of these documents, byte for byte as the layout is written down in Megatron-LM."""
+    """Write a .bin/.idx pair with these documents, byte for byte in the layout that Megatron-LM
+    documents.
+    """
     prefix = Path(prefix)
     prefix.parent.mkdir(parents=True, exist_ok=True)
     arrays = [numpy.asarray(document, dtype) for document in documents]
@@ -152,7 +157,9 @@ def write_tokens(prefix, documents, dtype="<u2", code=8):
 
 
 def write_corpus(prefix, documents=40, length=200, vocabulary=250, seed=7):
-    """Documents with something to learn: each token is likely to be followed by the next number."""
+    """Write documents with something to learn: each token is likely to be followed by the next
+    number.
+    """
     random = numpy.random.default_rng(seed)
     texts = []
     for _ in range(documents):
@@ -166,5 +173,5 @@ def write_corpus(prefix, documents=40, length=200, vocabulary=250, seed=7):
 
 
 def metrics(folder, name="metrics.jsonl"):
-    """Lines of a jsonl file of the run."""
+    """Read the lines of one of the run's jsonl files."""
     return [json.loads(line) for line in (Path(folder) / name).read_text().splitlines()]

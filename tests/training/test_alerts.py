@@ -1,4 +1,4 @@
-"""Alarms sent elsewhere: once each, never in the training's way, and no word of an address in any log."""
+"""Alarms are sent to other places once each, never delay training, and no log contains an address."""
 
 import json
 import subprocess
@@ -23,7 +23,9 @@ SPIKE = {"RUNBOOK_FAULTS": "spike:step=6,factor=3"}
 
 @pytest.fixture
 def webhook():
-    """A server of this machine that keeps what is posted to it; `/gone` is not there, `/slow` gives no answer."""
+    """A server on this machine that keeps posted data; `/gone` does not exist, and `/slow` does not
+    answer.
+    """
     posted = []
     ended = Event()
 
@@ -49,7 +51,7 @@ def webhook():
 
 
 def allow(run, command):
-    """A configuration in which this command is allowed, as a training's environment."""
+    """Return a training environment with a configuration that allows this command."""
     file = run / "config" / "gpt3-runbook" / "allowed-commands"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"other words\n{command}\n")

@@ -1,4 +1,4 @@
-"""Which folders are whole checkpoints, by their names alone."""
+"""Which folders are complete checkpoints, judging only by their names."""
 
 import pytest
 

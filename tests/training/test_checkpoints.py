@@ -1,4 +1,4 @@
-"""The folders of checkpoints, without torch; what ranks do with them is in test_faults.py."""
+"""Checkpoint folders, without torch; test_faults.py tests what ranks do with them."""
 
 import hashlib
 import json
@@ -64,7 +64,7 @@ def test_old_checkpoints_are_deleted_while_the_training_goes_on(tmp_path, monkey
     write(tmp_path, 20, keep=1, in_background=True)
     assert names(tmp_path) == ["iter_0000010.old.part", "iter_0000020", folders.TRACKER]
     may_delete.set()
-    folders.begin_checkpoint(tmp_path, 30)  # has the room of what was deleted
+    folders.begin_checkpoint(tmp_path, 30)  # has the space of the deleted one
     assert names(tmp_path) == ["iter_0000020", "iter_0000030.part", folders.TRACKER]
 
 

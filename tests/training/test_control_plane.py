@@ -1,4 +1,6 @@
-"""The control plane with two hundred stand-in ranks; benchmarks/control_plane.py does the same with ten thousand."""
+"""The control plane with two hundred stand-in ranks; benchmarks/control_plane.py measures ten
+thousand.
+"""
 
 import pytest
 

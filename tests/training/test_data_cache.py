@@ -1,4 +1,6 @@
-"""The cached order of the text is read only as it was built, and a training goes on only in the order it began with."""
+"""The cached sample order is used only as it was built, and training continues only in the order it
+began with.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def test_an_unchanged_cache_is_kept(cache):
 
 
 def test_a_changed_order_is_removed(cache):
-    """It has the same size, and numpy reads it."""
+    """It has the same size, and numpy can read it."""
     numpy.save(cache / "shuffle_index.npy", numpy.arange(12)[::-1].copy())
     assert faults(cache) == {"shuffle_index.npy": CacheFault.CHANGED}
     assert not (cache / "shuffle_index.npy").exists()
@@ -61,7 +63,7 @@ def test_a_damaged_list_of_checksums_means_that_all_is_built_again(text, cache):
 
 
 def test_what_is_built_again_has_its_new_checksum(cache):
-    """Of another text, the rebuilt order is another one."""
+    """For another text, the rebuilt order differs."""
     at_start = CacheFolder(cache)
     numpy.save(cache / "sample_index.npy", numpy.zeros(12, int))
     at_start.remove_faulty([])
@@ -79,7 +81,7 @@ def test_only_files_of_the_same_name_are_compared_with_a_checkpoint():
 
 
 def forge(cache_folder):
-    """Every training sample the first one, and the order of the samples reversed."""
+    """Make every training sample the first one, and reverse the order of the samples."""
     for path in cache_folder.glob("*-train-sample_index.npy"):
         index = numpy.load(path)
         index[:] = index[:1]
@@ -89,7 +91,7 @@ def forge(cache_folder):
 
 
 def cover_up(cache_folder):
-    """Write checksums that agree with the forged files."""
+    """Write checksums that match the forged files."""
     names = read_checksums(cache_folder)
     files = {
         name: CachedFile(

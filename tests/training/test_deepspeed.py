@@ -1,4 +1,6 @@
-"""What the DeepSpeed engine does beside training: evaluate, continue a text, save, go on, keep its mouth shut."""
+"""What the DeepSpeed engine does besides training: it evaluates, continues a text, saves, resumes,
+and prints nothing.
+"""
 
 import os
 import shutil
@@ -35,7 +37,7 @@ def started(zygote, tmp_path_factory, corpus, **options):
 
 @pytest.fixture(scope="module")
 def whole(zygote, tmp_path_factory, corpus):
-    """Finished runs of 6 iterations with checkpoints 4 and 6, by their options."""
+    """Finished runs of 6 iterations with checkpoints 4 and 6, by options."""
     known = {}
 
     def finished(**options):
@@ -48,7 +50,7 @@ def whole(zygote, tmp_path_factory, corpus):
 
 
 def again(job, tmp_path, zygote, **options):
-    """The run as it was after iteration 4, with other options or the same."""
+    """Return the run as it was after iteration 4, with the same or other options."""
     folder = tmp_path / "again"
     folder.mkdir()
     result = zygote.train(back_to(job, folder, 4), content(**options))
@@ -135,7 +137,8 @@ def test_the_other_engine_takes_up_the_weights_alone_and_says_so(
         change=crossing,
     )
     assert crossed.events("resumed")[-1]["weights_only"] is True
-    # The first loss is computed before any step: it is that of the same weights on the same data.
+    # The first loss is computed before any step, so it is that of the same weights on the same
+    # data.
     exact = after.get("precision") != "bf16"
     assert crossed.metrics[0]["loss"] == pytest.approx(
         job.metrics[4]["loss"], rel=1e-5 if exact else 1e-3
@@ -164,12 +167,12 @@ def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zy
 
 
 def without_local_rank():
-    """A launcher that sets no LOCAL_RANK, as srun, or none at all."""
+    """As under a launcher that does not set LOCAL_RANK, such as srun, or without a launcher."""
     del os.environ["LOCAL_RANK"]
 
 
 def test_zero_3_trains_and_evaluates_where_the_launcher_sets_no_local_rank(zygote, run):
-    """Seen first on an H200, 2026-11-26: DeepSpeed looks for the variable in its first steps."""
+    """First seen on an H200, 2026-11-26: DeepSpeed reads the variable in its first steps."""
     short = {"iterations": 2, "global_batch": 2, "evaluation": {"interval": 2, "iterations": 1}}
     plan = specs.spec(engine="deepspeed", zero_stage=3, **short)
     job = zygote.train(run, plan, patch="training.test_deepspeed:without_local_rank")
@@ -178,7 +181,9 @@ def test_zero_3_trains_and_evaluates_where_the_launcher_sets_no_local_rank(zygot
 
 
 def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
-    """By the command line, without launcher or LOCAL_RANK, in a home and a temporary folder of its own."""
+    """Started from the command line, without launcher or LOCAL_RANK, with a separate home and
+    temporary folder.
+    """
     home = run / "home"
     temporary = run / "tmp"
     home.mkdir()
@@ -206,7 +211,7 @@ def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
     assert list(home.rglob("*")) == []
     assert [
         path for path in temporary.rglob("*") if path.is_file()
-    ] == []  # torch makes an empty folder there
+    ] == []  # torch creates an empty folder there
 
 
 def test_a_smaller_batch_at_first_is_a_smaller_batch_for_deepspeed(
@@ -253,10 +258,10 @@ def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, mes
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow; small models can be trained in it all the same."""
+    """fp16 is refused on a CPU because it is slow, but small models can be trained in it."""
     from deepspeed.accelerator import get_accelerator
 
-    from . import poison  # it imports the trainer, which only a rank does
+    from . import poison  # it imports the trainer, which only a rank may do
 
     poison.fp16()
     type(get_accelerator()).is_fp16_supported = lambda _: True
@@ -307,7 +312,7 @@ PLANNED = {
 
 
 def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygote, run):
-    """A value that only DeepSpeed itself can know to be wrong."""
+    """A value that only DeepSpeed itself can recognize as wrong."""
     wrong = {**PLANNED, "zero_optimization": {"stage": 1, "reduce_bucket_size": -5}}
     job = zygote.train(run, specs.spec(engine="deepspeed", zero_stage=1, deepspeed=wrong))
     assert job.codes == [1] and "reduce_bucket_size" in job.err
@@ -348,7 +353,7 @@ def test_a_step_that_is_left_out_leaves_no_gradient_behind(
     skipping = {"limits": {"spike_policy": "skip"}, "iterations": 4}
     bad = {
         "extra": {"RUNBOOK_FAULTS": "spike:step=2"}
-    }  # the loss alone is taken for another: the gradients are good
+    }  # only the loss is replaced: the gradients are good
     one = zygote.train(
         prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(**skipping), **bad
     )
@@ -366,7 +371,7 @@ def test_a_step_that_is_left_out_leaves_no_gradient_behind(
 
 
 def srun():
-    """A patch: the ranks are srun's tasks, which have no LOCAL_RANK."""
+    """A patch that makes the ranks look like srun's tasks, which have no LOCAL_RANK."""
     names = {
         "RANK": "SLURM_PROCID",
         "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",

@@ -1,4 +1,6 @@
-"""The trainer computes on what the plan names: GPUs one a rank, or the CPU with every GPU hidden."""
+"""The trainer computes on the device that the plan names: one GPU per rank, or the CPU with every
+GPU hidden.
+"""
 
 import multiprocessing
 import os
@@ -23,7 +25,7 @@ from .specs import spec
 
 
 def see_gpus(monkeypatch, number):
-    """Let torch see so many GPUs, and hide them by the same variables as CUDA and ROCm do."""
+    """Let torch see this many GPUs, and hide them with the same variables as CUDA and ROCm."""
 
     def visible():
         gpus = [f"GPU-{number}" for number in range(number)]
@@ -47,14 +49,14 @@ def see_gpus(monkeypatch, number):
 
 
 def known(said):
-    """Whether `runbook logs` names what is wrong."""
+    """Return whether `runbook logs` reports what is wrong."""
     return [one.name for one in find_failures([str(said)])] == ["no GPU for a rank"]
 
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch):
     for name in ranks.SHOWN_BY:
-        monkeypatch.setenv(name, "")  # so that what a test sets is taken back
+        monkeypatch.setenv(name, "")  # so that a test's settings are undone
         monkeypatch.delenv(name)
 
 
@@ -106,7 +108,7 @@ def test_the_trainer_obeys_the_plan_before_it_looks_at_anything_else(monkeypatch
 
 
 def begin(number, ranks, variables, results):
-    """A rank that joins the others on faked GPUs; gloo carries what nccl would."""
+    """A rank that joins the others on fake GPUs, with gloo in place of nccl."""
     os.environ.update(variables)
     patch = pytest.MonkeyPatch()
     chosen = see_gpus(patch, number)
@@ -125,7 +127,9 @@ def begin(number, ranks, variables, results):
         results.put((ranks.rank, "refused", str(error)))
     except (RuntimeError, OSError) as error:
         results.put((ranks.rank, "failed", repr(error)))
-    time.sleep(60)  # whoever keeps the store must outlive the others; the parent kills all
+    time.sleep(
+        60
+    )  # the process with the store must outlive the others; the parent kills all of them
 
 
 def begin_all(number, world_size, variables, port):
@@ -142,7 +146,7 @@ def begin_all(number, world_size, variables, port):
         process.start()
     answers = sorted(results.get() for _ in ranks)
     for process in processes:
-        process.kill()  # a rank whose peer was refused still waits for it, as in a job until its script ends it
+        process.kill()  # a rank whose peer was refused still waits for it, as in a job until the script ends it
         process.join()
     return answers
 

@@ -1,4 +1,4 @@
-"""Both engines train alike: the same losses and gradient norms, whatever shares out what among how many ranks."""
+"""Both engines train alike: the same losses and gradient norms with every ZeRO stage and layout."""
 
 import itertools
 from pathlib import Path
@@ -17,7 +17,7 @@ ITERATIONS = 20
 
 
 def combinations():
-    """Every allowed mixture of engine, ZeRO stage and layout on at most four processes."""
+    """Every allowed combination of engine, ZeRO stage and layout on at most four processes."""
     stages = [
         ("megatron-core", 0),
         ("megatron-core", 1),
@@ -52,12 +52,12 @@ TESTED = [
     "deepspeed zero 0 tp1 pp2 dp2",
     "deepspeed zero 1 tp2 pp2 dp1",
 ]
-"""Those of them that run with every test; all were run by hand, see docs/engines.md."""
+"""The combinations that run in every test run; all of them were run by hand (docs/engines.md)."""
 
 
 @pytest.fixture(scope="module")
 def expected(zygote, tmp_path_factory, corpus):
-    """Metrics of megatron-core in one process."""
+    """The metrics of megatron-core in one process."""
     job = zygote.train(
         prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(iterations=ITERATIONS)
     )

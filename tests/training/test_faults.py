@@ -1,4 +1,6 @@
-"""What goes wrong around checkpoints and ranks ends with a whole checkpoint, a clear message, the right exit code."""
+"""Faults of checkpoints and ranks end with a complete checkpoint, a clear message, and the right
+exit code.
+"""
 
 import json
 import math
@@ -39,7 +41,7 @@ def whole(zygote, corpus, tmp_path_factory):
 
 @pytest.fixture
 def stopped(whole, tmp_path):
-    """A copy of its folder as if the run had been lost after iteration 4."""
+    """Return a copy of the run's folder as if the run had been lost after iteration 4."""
     folder = tmp_path / "run"
     shutil.copytree(whole.folder, folder, symlinks=True)
     shutil.rmtree(folder / "checkpoints" / "iter_0000006")
@@ -252,7 +254,7 @@ def test_the_other_ranks_end_within_seconds_when_one_is_killed(zygote, run):
     os.kill(job.pids[1], signal.SIGKILL)
     begun = time.monotonic()
     job.wait()
-    assert time.monotonic() - begun < 50  # the limit of waiting is 60
+    assert time.monotonic() - begun < 50  # the wait is limited to 60
     assert job.codes == [1, -signal.SIGKILL]
     assert says(job.err, TrainingMessage.RANK_GONE)
     assert not says(job.out, TrainingMessage.RANK_GONE) and job.events("failed")

@@ -1,4 +1,6 @@
-"""First weights follow from seed, name and place alone: any slice is that of the whole, and only it is drawn."""
+"""Initial weights depend only on seed, name and position: any slice equals that of the complete
+weight, and only the slice is drawn.
+"""
 
 import math
 
@@ -21,7 +23,7 @@ MODEL = SimpleNamespace(init_std=0.02, shape=SimpleNamespace(layers=8))
 
 
 def part(key, shape, rows, columns, seed=7, model=MODEL):
-    """The part of a weight that has this place, of so many along each side."""
+    """Return the part of a weight at this position, with this many parts along each dimension."""
     height = shape[0] // rows[1]
     width = shape[1] // columns[1]
     cuts = ((0, *rows), (1, *columns))
@@ -62,7 +64,7 @@ def test_the_numbers_do_not_depend_on_threads_and_number_format(monkeypatch):
 
 
 class CopiesToDevice(TorchDispatchMode):
-    """Keeps what is copied into tensors of the "meta" device, which stands for a GPU's."""
+    """Keeps what is copied into tensors on the "meta" device, which stands for a GPU."""
 
     def __init__(self):
         super().__init__()
@@ -118,9 +120,7 @@ def test_the_numbers_are_normal_with_gpt2s_widths_and_differ_by_name_and_seed():
         assert 4.0 < values.abs().max() < 6.8
         below = torch.special.ndtr(values.view(-1)).sort().values
         steps = torch.arange(1, len(below) + 1) / len(below)
-        assert (
-            below - steps
-        ).abs().max() < 2 * error  # Kolmogorov and Smirnov: exceeded once in 1,500
+        assert (below - steps).abs().max() < 2 * error  # Kolmogorov-Smirnov: exceeded once in 1,500
     other = part("layers.3.linear_fc1.weight", (1024, 512), WHOLE, WHOLE, seed=8)
     assert abs(torch.corrcoef(torch.stack([plain.view(-1), other.view(-1)]))[0, 1]) < 4 * error
 

@@ -69,7 +69,7 @@ def run_jobs(tmp_path, *jobs, seconds=60.0):
 
 
 def job(name, function="", *, seconds=30.0, least_seconds=1.0, **more):
-    """A job that imports nothing."""
+    """Return a job that imports nothing."""
     return Job("test", name, function, seconds, least_seconds, imports=(), **more)
 
 
@@ -108,7 +108,7 @@ def test_no_job_starts_in_the_reserve(tmp_path):
 
 
 def event(name, start, duration, category="kernel"):
-    """One complete event of a chrome trace, in microseconds."""
+    """Return one complete event of a chrome trace, in microseconds."""
     return {"ph": "X", "name": name, "cat": category, "ts": start, "dur": duration}
 
 

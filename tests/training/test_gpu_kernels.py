@@ -1,4 +1,6 @@
-"""The trainer's Triton kernels, run by Triton's interpreter on a CPU: beside float64, and in whole trainings."""
+"""The trainer's Triton kernels in Triton's interpreter on a CPU, compared with float64, and in
+complete training runs.
+"""
 
 import pytest
 
@@ -12,7 +14,7 @@ GAPS = {SINGLE: 1e-6, HALF: 6e-3}
 
 
 class One:
-    """A group of one rank."""
+    """A process group of one rank."""
 
     def size(self):
         return 1
@@ -23,7 +25,7 @@ class One:
 
 @pytest.fixture(scope="module")
 def kernels():
-    """The modules of kernels; conftest.py has them interpreted."""
+    """The kernel modules, which are interpreted because of conftest.py."""
     from runbook.training.kernels import activation, eight_bits, loss, norm, sums
 
     modules = (activation, eight_bits, loss, norm, sums)
@@ -35,7 +37,7 @@ def relative(found, expected):
 
 
 def pairs(dtype, *shapes):
-    """Random tensors of these shapes in a number format, and the same in float64."""
+    """Return random tensors of these shapes in a number format, and the same tensors in float64."""
     generator = torch.Generator().manual_seed(3)
     ours = [torch.randn(*shape, generator=generator).to(dtype).requires_grad_() for shape in shapes]
     exact = [tensor.detach().double().requires_grad_() for tensor in ours]
@@ -43,7 +45,7 @@ def pairs(dtype, *shapes):
 
 
 def compare(results, expected, ours, exact, gap):
-    """Both results and, for random gradients of them, all gradients of what they were made from."""
+    """Return both results and, for random output gradients, the gradients of all inputs."""
     total = exact_total = 0.0
     for result, exact_result in zip(results, expected, strict=True):
         assert relative(result, exact_result) < gap
@@ -85,7 +87,7 @@ def test_norms_of_the_residual_stream_and_their_gradients(kernels, dtype, kind, 
     total = exact[0]
     if adds:
         total = total + exact[-1] + exact[-2]
-        # The stream is kept in its number format, and that is what is normalized.
+        # The residual stream is stored in its number format, and the stored values are normalized.
         total = total + (total.detach().to(dtype).double() - total.detach())
     if kind == "layer norm":
         expected = torch.nn.functional.layer_norm(total, (width,), exact[1], exact_bias, 1e-5)
@@ -144,14 +146,14 @@ def test_a_norm_adds_its_gradients_up_in_float32(kernels):
 def test_products_in_8_bits_are_as_exact_as_8_bits_are(kernels):
     (values, weight, bias), exact = pairs(HALF, (48, 64), (32, 64), (32,))
     eight_bits = kernels["eight_bits"]
-    # Triton's interpreter cuts digits off where a GPU rounds: the errors here are twice a GPU's.
+    # Triton's interpreter truncates where a GPU rounds, so the errors here are twice a GPU's.
     with torch.no_grad():
         found = eight_bits.product(values * 1e4, weight, bias)
         assert relative(found, exact[0] * 1e4 @ exact[1].t() + exact[2]) < 0.12
         (gradient,), (exact_gradient,) = pairs(HALF, (48, 32))
         found = eight_bits.product_of_gradient(gradient * 1e-6, weight)
         assert relative(found, exact_gradient * 1e-6 @ exact[1]) < 0.2
-        weight.data.mul_(2)  # as the optimizer changes it: the copy in 8 bits is made again
+        weight.data.mul_(2)  # changed as by the optimizer, so the 8-bit copy is made again
         eight_bits.begin_pass()
         found = eight_bits.product_of_gradient(gradient, weight)
         assert relative(found, 2 * exact_gradient @ exact[1]) < 0.2
@@ -171,7 +173,7 @@ def test_a_training_in_8_bits_follows_one_in_bf16(zygote, tmp_path, corpus):
             iterations=4,
             global_batch=4,
             precision="bf16",
-            peak=1e-2,  # the weights have to change so much that old ones would show
+            peak=1e-2,  # the weights must change enough that stale ones would show
             warmup=0,
             tuning={"kernels": "compiled"},
         )
@@ -207,7 +209,7 @@ def test_compiled_kernels_change_no_loss(layout, zygote, tmp_path, corpus):
         (folder / "data").symlink_to(corpus)
         changes = LAYOUTS[layout]
         tuning = changes.get("tuning", {}) | {"kernels": kernels}
-        # The interpreter takes a millisecond for a row, so few and short sequences.
+        # The interpreter takes a millisecond per row, so there are only a few short sequences.
         model = changes.get("model", {}) | {"sequence_length": 16, "positions": 16}
         content = specs.spec(
             **{**changes, "tuning": tuning, "model": model}, iterations=2, global_batch=4

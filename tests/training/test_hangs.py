@@ -1,4 +1,6 @@
-"""A hung rank among real processes, whose others wait outside of everything that is known to wait."""
+"""A hung rank among real processes, while the others wait outside every function that is known to
+wait.
+"""
 
 import json
 
@@ -17,12 +19,12 @@ PLACES = {
     "collective": ("step", "send_on_the_network", 4),
     "save": ("saving", "save", 1),
 }
-"""Where the rank hangs: what is reported, and how many ranks each machine has."""
+"""The reported place of each hang, and the number of ranks on each machine."""
 
 
 @pytest.fixture(scope="module")
 def jobs(zygote, tmp_path_factory):
-    """All four at once: they do nothing but wait."""
+    """All four at once, because they only wait."""
     jobs = {}
     content = specs.spec(copies=4, limits={"process_group_timeout_seconds": 10})
     for place, (_, _, local) in PLACES.items():
@@ -95,7 +97,7 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
 
 
 def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
-    """The other one waits in a coalesced reduction of megatron-core's."""
+    """The other rank waits in one of megatron-core's coalesced reductions."""
     job = jobs["training"]
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")

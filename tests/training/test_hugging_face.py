@@ -1,4 +1,6 @@
-"""Weights to Hugging Face folders and back, judged by `transformers`; text from a checkpoint."""
+"""Weights exported to Hugging Face folders and imported again, checked with `transformers`; text
+from a checkpoint.
+"""
 
 import io
 import json
@@ -63,12 +65,14 @@ TRAINED = {
         },
     ),
 }
-"""Trainings by the model that each becomes: layouts, engines, grouped queries, biases, tied embeddings."""
+"""Training runs by the architecture that each becomes: layouts, engines, grouped queries, biases,
+tied embeddings.
+"""
 
 
 @pytest.fixture(scope="module")
 def jobs(zygote, corpus, tmp_path_factory):
-    """Trainings that are started where a test asks for them, each exported in small files: job, folder."""
+    """Training runs that start when a test needs them, each exported in small files: job, folder."""
     done = {}
 
     def get(architecture, offline):
@@ -88,7 +92,7 @@ def jobs(zygote, corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(jobs, offline):
-    """A training of GPT-2's kind, cut over four ranks."""
+    """A GPT-2-like training run on four ranks."""
     return jobs("GPT2LMHeadModel", offline)[0]
 
 
@@ -98,7 +102,7 @@ def exported(jobs, offline):
 
 
 def load_theirs(folder):
-    """The model that `transformers` makes of a folder."""
+    """Return the model that `transformers` loads from a folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from transformers import AutoModelForCausalLM
@@ -109,7 +113,7 @@ def load_theirs(folder):
 
 
 def assert_same_logits(folder, theirs, zygote):
-    """Those of the newest checkpoint of a run, and of a model of `transformers`."""
+    """Return the logits of a run's newest checkpoint, and of a `transformers` model."""
     import torch
 
     tokens = numpy.random.default_rng(3).integers(0, 250, (2, 32))
@@ -124,7 +128,7 @@ def assert_same_logits(folder, theirs, zygote):
 
 
 def content(folder):
-    """All weights of a folder by name: number format, shape and bytes."""
+    """Return all weights of a folder by name: number format, shape and bytes."""
     from safetensors import safe_open
 
     found = {}
@@ -201,7 +205,7 @@ def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_b
         and alone["ids"] == kept["ids"][1:2]
         and other["ids"] != kept["ids"]
     )
-    assert max(map(len, kept["ids"])) == 12  # the last one beyond the 32 positions of the model
+    assert max(map(len, kept["ids"])) == 12  # the last one exceeds the model's 32 positions
     assert (
         first["ids"]
         == offline("sample", folder, prompts=prompts, tokens=12, temperature=0)[1]["ids"]
@@ -236,11 +240,12 @@ MADE = {
     ),
     "StableLm": ({**LLAMA, "normalization": "layernorm"}, {"partial_rotary_factor": 1.0}),
 }
-"""Models of `transformers` with random weights: the plan's model, and what the config has besides sizes."""
+"""`transformers` models with random weights: the plan's model, and the config's keys besides sizes.
+"""
 
 
 def make_theirs(name, folder, **changes):
-    """Save a model of `transformers` that has no weight at zero or one."""
+    """Save a `transformers` model in which no weight is zero or one."""
     import torch
     import transformers
 
@@ -283,7 +288,9 @@ def test_a_model_made_by_transformers_is_imported(name, offline, zygote, tmp_pat
 
 
 def train_theirs(model, batches, plan):
-    """Losses of a plain loop over these batches: AdamW as the plan has it, gradients clipped."""
+    """Return the losses of a plain loop over these batches, with the plan's AdamW and clipped
+    gradients.
+    """
     import torch
 
     matrices = [weight for weight in model.parameters() if weight.dim() > 1]
@@ -394,7 +401,7 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
 
 
 class Evil:
-    """What a pickle can do to who reads it."""
+    """An example of the harm that a pickle can do to its reader."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -424,7 +431,7 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
 
 @pytest.fixture(scope="module")
 def read_folder(tmp_path_factory):
-    """Import a folder with these weights and this config in this process, for a plan's model."""
+    """Import a folder with these weights and this config in this process, for the plan's model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # megatron-core's, at import
         from runbook.training.checkpoints.hugging_face import ImportedWeights
@@ -494,7 +501,7 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
         read_folder(
             good | {"transformer.h.0.attn.c_attn.bias": torch.ones(192)}, config, {"biases": False}
         )
-    # Base models and older versions: no prefix, and masks among the weights.
+    # Base models and older versions have no prefix, and masks among the weights.
     bare = {name.removeprefix("transformer."): value for name, value in good.items()}
     assert len(read_folder({**bare, "h.0.attn.bias": torch.ones(1, 1, 32, 32)}, config, {})) == len(
         good
@@ -592,7 +599,7 @@ def _unknown(shards):
 def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
     job, offline, tmp_path, change, message, values
 ):
-    """Whoever makes such a checkpoint can give it the right checksums."""
+    """Somebody who makes such a checkpoint can also write the right checksums."""
     torch = pytest.importorskip("torch")
     shutil.copytree(job.folder / "checkpoints", tmp_path / "checkpoints")
     shutil.copy(job.folder / "plan.json", tmp_path)
@@ -632,7 +639,7 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])
 def test_texts_are_as_likely_as_transformers_finds_them_in_any_layout(architecture, jobs, offline):
-    """GPT-2's on one rank and on tensor 2 x pipeline 2; Llama's on tensor 2 x two copies."""
+    """GPT-2 on one rank and on tensor 2 x pipeline 2; Llama on tensor 2 x two replicas."""
     import torch
 
     job, exported = jobs(architecture, offline)

@@ -1,4 +1,6 @@
-"""Folders of weights that are of another model, or made to harm: each is refused with its reason, and none hangs."""
+"""Weight folders of another model, or with malicious content, are each refused with a reason, and
+none causes a hang.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ LLAMA = {
 
 @pytest.fixture
 def made(tmp_path):
-    """What writes a folder of a tiny model with changes, and reads it for the plan's model."""
+    """Returns a function that writes a tiny model's folder with changes, and reads it for the
+    plan's model.
+    """
     source = tmp_path / "theirs"
     source.mkdir()
 

@@ -1,4 +1,6 @@
-"""What could not be compiled is said: a slower step may not look like a planned one."""
+"""Kernels that could not be compiled are reported, because a slower step must not look like a
+planned one.
+"""
 
 import pytest
 
@@ -58,5 +60,7 @@ def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fa
     ],
 )
 def test_one_rank_says_what_holds_for_all(rank, reason, says):
-    """And each what holds for it alone: thousands of equal lines hide every other one."""
+    """Each rank also reports what concerns only itself: thousands of equal lines would hide all
+    others.
+    """
     assert compile_faults.is_said_by(rank, reason, first_reason="no compiler") is says

@@ -1,4 +1,6 @@
-"""Our own attention, cross entropy and products of matrices beside plain computations in float64."""
+"""Our own attention, cross entropy and matrix products, compared with plain computations in
+float64.
+"""
 
 import math
 import subprocess
@@ -17,7 +19,7 @@ from runbook.training.rehearsal.counter import OperatorCounter  # noqa: E402
 
 @pytest.fixture(scope="module")
 def linear():
-    """The module of the layers' products; megatron-core warns where it is imported."""
+    """The module with the layers' matrix products; importing megatron-core prints warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from runbook.training.kernels import linear
@@ -26,7 +28,7 @@ def linear():
 
 
 class One:
-    """A group of one rank."""
+    """A process group of one rank."""
 
     def size(self):
         return 1
@@ -60,7 +62,7 @@ def test_blocked_attention_is_attention(dtype, gap):
 
 @pytest.mark.parametrize(("spread", "error"), [(1.0, 4e-3), (4.0, 1e-2)])
 def test_half_precision_attention_is_as_exact_as_the_documents_say(spread, error):
-    """docs/measurements/trainer-speed.md; torch's own is off by 2e-3 in both cases."""
+    """See docs/measurements/trainer-speed.md; torch's own error is 2e-3 in both cases."""
     generator = torch.Generator().manual_seed(1)
     query, key, value = (
         torch.randn(1, 4, 256, 64, generator=generator).bfloat16() for _ in range(3)
@@ -142,7 +144,7 @@ def test_padding_of_the_vocabulary_takes_no_part_in_the_loss(dtype):
 
 def test_a_small_fp16_gradient_is_scaled_before_it_is_rounded():
     logits = torch.zeros(1, 1, 64, dtype=torch.float16)
-    logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 has not
+    logits[..., 0] = 22.0  # the others' probability is 2.8e-10, which fp16 cannot represent
     ours = logits.clone().requires_grad_()
     (
         kernels.cross_entropy(ours * 1, torch.zeros(1, 1, dtype=torch.int64), One()) * 2.0**16
@@ -225,7 +227,7 @@ def test_a_long_sum_is_rounded_no_more_than_a_short_one(turned):
     bias = torch.randn(96)
     expected = left.double() @ right.double() + bias
     right = right.t().contiguous().t() if turned else right
-    assert relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7  # in one go: 6e-7
+    assert relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7  # all at once: 6e-7
 
 
 def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path):
@@ -233,7 +235,7 @@ def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch,
     monkeypatch.setattr(cpu, "_CPU_INFO", cpu_info)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     ask = cpu.onednn_is_faster.__wrapped__
-    assert not ask()  # nothing is known of the processor
+    assert not ask()  # nothing is known about the processor
     cpu_info.write_text("vendor_id : GenuineIntel\n")
     assert not ask()
     cpu_info.write_text("vendor_id : AuthenticAMD\n")
@@ -263,7 +265,9 @@ assert torch.equal(x @ x.t(), torch.ops.aten.mm.out(x, x.t(), out=torch.empty(0)
 
 
 def test_sixteen_bit_matmuls_are_computed_in_float32_where_the_processor_has_none():
-    """Forward and backward, with and without a bias, in two and three dimensions; float32 stays what it was."""
+    """Forward and backward, with and without bias, in two and three dimensions; float32 is
+    unchanged.
+    """
     ended = subprocess.run(
         [sys.executable, "-c", WIDENED], capture_output=True, text=True, timeout=120
     )

@@ -1,4 +1,4 @@
-"""The same training, whatever the layout: one process, TP 2, PP 2, DP 2 and their mixtures."""
+"""The same training with every layout: one process, TP 2, PP 2, DP 2 and combinations."""
 
 import math
 
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.training
 
 @pytest.fixture(scope="module")
 def alone(zygote, tmp_path_factory, corpus):
-    """Metrics of one process, by precision and model."""
+    """The metrics of one process, by precision and model."""
     known = {}
 
     def metrics(**options):

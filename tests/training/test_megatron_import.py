@@ -1,4 +1,6 @@
-"""Megatron-LM's checkpoints as the beginning of a training: every layout, bit for bit; hostile files run nothing."""
+"""Megatron-LM's checkpoints as initial weights: every layout, bit for bit; hostile files run no
+code.
+"""
 
 import dataclasses
 import io
@@ -39,7 +41,7 @@ MODELS = {"gpt": GPT, "llama": LLAMA}
 
 @pytest.fixture(scope="module")
 def saved(zygote, tmp_path_factory):
-    """A Megatron-LM checkpoint of a model, by format and layout: its folder."""
+    """Return the folder of a model's Megatron-LM checkpoint, by format and layout."""
     done = {}
 
     def get(model, form, tensor=1, pipeline=1, virtual=1, padded=256, dtype="float32", **arguments):
@@ -61,7 +63,7 @@ def saved(zygote, tmp_path_factory):
 
 
 def expected_weights(model):
-    """All weights of the whole model, without the rows of the padded vocabulary."""
+    """Return all weights of the complete model, without the rows of the padded vocabulary."""
     shapes = our_shapes(model)
     for name, shape in shapes.items():
         if shape[0] == model.shape.padded_vocabulary:
@@ -151,7 +153,9 @@ def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
 
 @pytest.fixture
 def made(tmp_path):
-    """A checkpoint of one rank, and what reads it for a plan's model: weights and arguments may be changed."""
+    """A checkpoint of one rank, and a function that reads it for the plan's model; weights and
+    arguments may be changed.
+    """
 
     def read(model=GPT, plan=None, weights_=None, **changes):
         described = parse(specs.spec(model=model), tmp_path).model
@@ -382,7 +386,7 @@ def test_states_without_weights_are_left_out(made):
 
 @pytest.fixture
 def copied(saved, tmp_path):
-    """A copy of a saved checkpoint, to be spoiled."""
+    """Return a copy of a saved checkpoint that a test may damage."""
 
     def get(*words, **layout):
         shutil.copytree(saved(*words, **layout), tmp_path / "theirs")
@@ -393,7 +397,7 @@ def copied(saved, tmp_path):
 
 
 def use_common_file(folder):
-    """Make the state that is no tensor a file, as megatron-core did until 0.18."""
+    """Store the state that is not in tensors in a file, as megatron-core did until 0.18."""
     metadata = pickle.loads((folder / ".metadata").read_bytes())
     places = [
         index for index in metadata.storage_data if index.fqn.partition("/")[0] == "common_state"
@@ -409,7 +413,9 @@ def use_common_file(folder):
 
 
 def use_common_object(folder, data=None):
-    """Make it an object among the shards, as megatron-core does since 0.19; `data` are other bytes for it."""
+    """Store it as an object among the shards, as megatron-core has done since 0.19; `data` replaces
+    its bytes.
+    """
     use_common_file(folder)
     if data is None:
         stream = io.BytesIO()
@@ -528,7 +534,7 @@ def test_a_hostile_pickle_runs_nothing(form, file, whole, copied, offline, tmp_p
 
 
 class Loads:
-    """Asks for a function of a package that is known, which would run code."""
+    """Refers to a function of a known package, which would run code."""
 
     def __reduce__(self):
         return torch.hub.load_state_dict_from_url, ("http://127.0.0.1:9/x", "/tmp", None, False)
@@ -647,7 +653,9 @@ def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_p
 
 @pytest.mark.parametrize("form", ["torch_dist", "torch"])
 def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
-    """A model of 113 MB, and one of 7 MB, in files of 8 MB, one of which torch keeps while it is written."""
+    """A model of 113 MB and one of 7 MB, in files of 8 MB; torch keeps one file in memory while it
+    is written.
+    """
     grown = {}
     for layers in (1, 16):
         folder = tmp_path / str(layers)

@@ -1,4 +1,4 @@
-"""Room that runs out: a leak is named by the rank that leaks, a full disk by the save that will fail."""
+"""Memory and disk that run out: the report names the rank that leaks, and the save that will fail."""
 
 import mmap
 import socket
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.training
 
 
 def test_the_rank_that_leaks_is_named_once_with_what_is_left(zygote, run):
-    """The other rank of this training trains as any healthy one does, and so does the second training."""
+    """The other rank of this training run is healthy, and so is the second training run."""
     content = specs.spec(iterations=170, copies=2)
     faults = {"RUNBOOK_FAULTS": "leak:rank=0,bytes=2000000", "LOCAL_WORLD_SIZE": "2"}
     job = zygote.train(run, content, patch="training.patched:little_memory", extra=faults)
@@ -60,7 +60,7 @@ def test_what_a_process_holds_is_measured():
     before, block = (
         memory_and_disk.host_bytes(),
         mmap.mmap(-1, 50_000_000),
-    )  # not of memory that was used and freed
+    )  # not for memory that was used and freed
     for place in range(0, len(block), mmap.PAGESIZE):
         block[place] = 1
     assert (
@@ -95,13 +95,13 @@ def plan(**checkpoint):
 @pytest.mark.parametrize(
     ("free", "kept", "checkpoint", "fails"),
     [
-        (3000, [], {}, 0),  # two that stay and the one that is written
+        (3000, [], {}, 0),  # two that are kept and the one that is written
         (2999, [], {}, 50),
-        (1000, [10, 20], {}, 0),  # each takes the room of the one that goes
+        (1000, [10, 20], {}, 0),  # each takes the space of the one that is removed
         (999, [10, 20], {}, 30),
         (8000, [], {"keep": 9}, 0),
         (7999, [], {"keep": 9}, 100),
-        (4000, [10, 20], {"keep_every": 20}, 0),  # 20, 40 and 60 stay
+        (4000, [10, 20], {"keep_every": 20}, 0),  # 20, 40 and 60 are kept
         (3999, [10, 20], {"keep_every": 20}, 90),
         (500, [], {"interval": 0}, 100),
     ],

@@ -1,4 +1,4 @@
-"""Which copies in node memory a start takes: pure functions, without a process group."""
+"""Which copies in node memory a start uses: pure functions, without a process group."""
 
 from runbook.training.near.partners import NodeMap, transfer_rounds
 from runbook.training.near.which_copy import (
@@ -10,7 +10,7 @@ from runbook.training.near.which_copy import (
 )
 
 TWO_NODES = (0, 0, 1, 1)
-"""The node of each of four ranks."""
+"""Return the node of each of four ranks."""
 KNOWN = LoadHistory(frozenset({"a", "b"}), frozenset())
 
 
@@ -19,7 +19,7 @@ def held(node, ranks, iteration, lineage="a", shared=0):
 
 
 def with_partners(iteration, **about):
-    """Both nodes hold their own ranks' copies and those of their partners."""
+    """Both nodes hold their own ranks' copies and their partners' copies."""
     return [*held(0, range(4), iteration, **about), *held(1, range(4), iteration, **about)]
 
 
@@ -91,7 +91,7 @@ def test_a_third_start_does_not_begin_from_the_same_copies():
 
 
 def test_copies_over_which_two_starts_died_are_not_verified_a_third_time():
-    """Whatever killed them left no other trace: no load, no broken copy."""
+    """What killed them left no other trace: no load, no broken copy."""
     look = loading(name="near_verifying")
     assert load_history([STARTED, look]).spent == set()
     assert load_history([STARTED, look, look]).spent == {(8, "a")}

@@ -1,4 +1,6 @@
-"""A killed training goes on from copies in node memory, bit for bit; a damaged copy is named and passed over."""
+"""A killed run continues from copies in node memory, bit for bit; a damaged copy is reported and
+skipped.
+"""
 
 import shutil
 import signal
@@ -16,17 +18,17 @@ pytestmark = pytest.mark.training
 
 ITERATIONS = 7
 SHARED = 3
-"""Iteration of the checkpoint on the shared file system."""
+"""The iteration of the checkpoint on the shared file system."""
 
 
 def content(memory, **options):
-    """Return the plan of two ranks, each with a node of its own as far as copies are concerned."""
+    """Return the plan of two ranks that are on separate nodes as far as copies are concerned."""
     saving = {"interval": SHARED, "near_interval": 1, "near_folder": f"{memory}/node-$RANK"}
     return specs.spec(**{"copies": 2, "iterations": ITERATIONS, "checkpoint": saving, **options})
 
 
 def files(folder, node):
-    """Return the whole copies on a node, by iteration and rank."""
+    """Return the complete copies on a node, by iteration and rank."""
     copies = {}
     for path in folder.glob(f"memory/node-{node}/runbook-near-*/*/iter_*.rank_?????"):
         iteration, rank = path.name.removeprefix("iter_").split(".rank_")
@@ -39,7 +41,7 @@ def losses(metrics):
 
 
 def kill_and_copy(zygote, folder, corpus, **options):
-    """Train until copies of a step are whole on both nodes, and kill all ranks."""
+    """Train until the copies of a step are complete on both nodes, and kill all ranks."""
     (folder / "data").symlink_to(corpus)
     plan = content(folder / "memory", **options)
     job = zygote.start(folder, plan, patch="training.near_faults:die_after_copies").wait()
@@ -65,7 +67,10 @@ def undisturbed(zygote, corpus, tmp_path_factory):
 
 
 def copy_of(killed, folder):
-    """Return a copy of a killed run with its nodes' memory: the place of the run is part of its copies' names."""
+    """Return a copy of a killed run with its nodes' memory.
+
+    The run's path is part of its copies' names.
+    """
     shutil.copytree(killed, folder, symlinks=True)
     plan = content(folder / "memory")
     name = training_name(read_plan(specs.write_plan(folder, plan), "04-training"))
@@ -81,7 +86,7 @@ def flip_bit(path, place):
 
 
 def go_on(zygote, folder, undisturbed, **options):
-    """Train to the end; the event of the resume."""
+    """Train to the end, and return the event about the resume."""
     job = zygote.train(folder, content(folder / "memory", **options))
     assert job.code == 0, job.err
     assert losses(job.metrics) == undisturbed

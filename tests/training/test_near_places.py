@@ -1,4 +1,4 @@
-"""The folder of copies on a node: for one user and one training, without variables that nobody set."""
+"""The folder of copies on a node: for one user and one training run, without unset variables."""
 
 import os
 import time

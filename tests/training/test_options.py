@@ -1,4 +1,6 @@
-"""Batch ramp-up, loss scales, saving often and stopping often: each beside a plain computation of what it should do."""
+"""Batch ramp-up, loss scales, frequent saves and frequent stops, each compared with a plain
+computation.
+"""
 
 import re
 
@@ -74,7 +76,7 @@ def test_a_static_loss_scale_stays_and_fp16_follows_fp32(zygote, run, tmp_path_f
     assert [line["loss_scale"] for line in job.metrics] == [128.0] * 6
     losses = [line["loss"] for line in job.metrics]
     assert losses == pytest.approx(full, abs=0.02)
-    assert losses != full  # one of them may well be rounded alike
+    assert losses != full  # one of them may be rounded alike
 
 
 @pytest.mark.parametrize("hysteresis", [1, 3])
@@ -242,7 +244,9 @@ class TestBadSteps:
     def test_a_spike_is_noted_or_skipped_or_rolled_back(
         self, zygote, run, tmp_path_factory, corpus
     ):
-        """Skipped and rolled back, the steps after it are those of a training that left the batch out for a NaN."""
+        """Whether the step is skipped or rolled back, the following steps equal those of a run that
+        left out the batch because of a NaN.
+        """
         jobs = {}
         for policy, fault in (
             ("note", "spike"),

@@ -1,4 +1,4 @@
-"""A longer training starts with exactly the samples of a shorter one, however many epochs either has."""
+"""A longer run starts with exactly the samples of a shorter one, however many epochs either has."""
 
 import numpy
 import pytest
@@ -21,7 +21,7 @@ SPLIT = {"train": ALONE["train"], "split": "900,100,0"}
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three texts in which no token occurs twice, so a sample shows where it was read."""
+    """Three texts in which no token occurs twice, so that a sample shows where it was read."""
     for number, (name, documents) in enumerate([("text", DOCUMENTS), ("other", 20), ("held", 10)]):
         tokens = numpy.arange(documents * 100).reshape(documents, 100) + 10_000 * number
         specs.write_tokens(tmp_path / "data" / name, tokens)
@@ -29,7 +29,9 @@ def folder(tmp_path):
 
 
 def read(zygote, folder, data, samples, *, evaluated=0, by="write", **options):
-    """The samples that a training of this length reads, one row each; with evaluation also the validation samples."""
+    """Return the samples that a run of this length reads, one per row, and with evaluation also the
+    validation samples.
+    """
     content = specs.spec(
         iterations=samples,
         global_batch=1,
@@ -48,12 +50,12 @@ def read(zygote, folder, data, samples, *, evaluated=0, by="write", **options):
 def test_a_longer_training_starts_with_the_samples_of_a_shorter_one(data, zygote, folder):
     lengths = [EPOCH // 2, EPOCH, EPOCH + 20, 2 * EPOCH - 10, 2 * EPOCH + 30, 3 * EPOCH]
     longest = read(zygote, folder, data, 3 * EPOCH + 5)
-    for samples in lengths:  # in one folder, with the caches of the lengths before
+    for samples in lengths:  # in one folder, with the caches of the earlier lengths
         assert numpy.array_equal(read(zygote, folder, data, samples), longest[:samples]), samples
 
 
 def test_samples_of_a_longer_evaluation_begin_with_those_of_a_shorter_one(zygote, folder):
-    _, longest = read(zygote, folder, ALONE, 8, evaluated=100)  # about three times the text
+    _, longest = read(zygote, folder, ALONE, 8, evaluated=100)  # about three passes over the text
     for count in (10, 31, 50, 70):
         assert numpy.array_equal(
             read(zygote, folder, ALONE, 8, evaluated=count)[1], longest[:count]
@@ -89,7 +91,9 @@ def test_one_epoch_is_in_megatron_cores_own_order(data, samples, zygote, folder)
 def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(
     engine, zygote, tmp_path
 ):
-    """12 documents of 100 tokens are 37 samples: one epoch is 4 iterations of 8, ten iterations are three."""
+    """12 documents of 100 tokens give 37 samples: one epoch is 4 iterations of 8, ten iterations
+    are three epochs.
+    """
 
     def content(iterations):
         return specs.spec(

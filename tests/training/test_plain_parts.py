@@ -1,4 +1,4 @@
-"""The parts that need no torch: learning rate, order of samples, operations, ranks, log line, doctests."""
+"""The parts that do not need torch: learning rate, sample order, FLOPs, ranks, log line, doctests."""
 
 import datetime
 import doctest
@@ -202,7 +202,7 @@ class TestLogLine:
 
 
 def differs(key, value, planned):
-    """Return what is said of a value that the checkpoint and the plan give differently."""
+    """Return the text about a value that differs between the checkpoint and the plan."""
     return PlanFileMessage.VALUE_DIFFERS.fill(key=key, value=value, whose="plan", planned=planned)
 
 
@@ -210,7 +210,9 @@ def differs(key, value, planned):
     ("warmup", "is_another"), [(200, False), (202, False), (100, False), (192, True)]
 )
 def test_a_warm_up_may_follow_the_length_and_nothing_else(warmup, is_another):
-    """A tenth of the decay stays a tenth, but for the rounding of both; the same count is no difference."""
+    """A tenth of the decay is still a tenth, except for rounding; the same count is not a
+    difference.
+    """
     before = {"learning_rate.warmup_samples": 100, "learning_rate.decay_samples": 1000}
     now = {**before, "learning_rate.warmup_samples": warmup, "learning_rate.decay_samples": 2000}
     found, harmless = differences(before, now)

@@ -1,4 +1,6 @@
-"""The random states of megatron-core's tracker come back from a checkpoint, also where CUDA graphs advance them."""
+"""A checkpoint restores the random states of megatron-core's tracker, even if CUDA graphs advance
+them.
+"""
 
 import io
 
@@ -11,7 +13,7 @@ from runbook.training.checkpoints import state  # noqa: E402
 
 
 class Device:
-    """A GPU's default generator, which megatron-core exchanges for another one while it forks."""
+    """A GPU's default generator, which megatron-core replaces while it forks its random states."""
 
     def __init__(self):
         self.generator = torch.Generator()
@@ -30,13 +32,13 @@ class Device:
 
 @pytest.fixture
 def tracker(monkeypatch, request):
-    """megatron-core's own tracker over a generator of the host."""
+    """megatron-core's own tracker with a generator on the host."""
     device = Device()
     monkeypatch.setattr(random, "_get_cuda_rng_state", device.get_state)
     monkeypatch.setattr(random, "_set_cuda_rng_state", device.set_state)
     monkeypatch.setattr(torch.cuda, "get_rng_state", device.get_state)
     monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: device.generator.manual_seed(seed))
-    # A PyTorch for CPUs lacks it, and the tracker asks whether it is there.
+    # PyTorch for CPUs lacks it, and the tracker checks for it.
     monkeypatch.setattr(torch.cuda.CUDAGraph, "register_generator_state", None, raising=False)
     tracker = random.CudaRNGStatesTracker(use_cudagraphable_rng=request.param)
     tracker.device = device
@@ -52,7 +54,7 @@ def drawn(tracker, name="model-parallel-rng"):
 
 
 def through_a_file(content):
-    """What a checkpoint gives back of an object: data alone."""
+    """Return what a checkpoint restores of an object: only data."""
     file = io.BytesIO()
     torch.save([content], file)
     file.seek(0)
@@ -68,7 +70,7 @@ def test_the_numbers_after_a_resume_are_those_after_the_save(tracker):
     generators = tracker.get_states()
     state.restore_tracker_states(saved)
     assert [drawn(tracker), drawn(tracker, "data-parallel-rng"), drawn(tracker)] == expected
-    if tracker.use_cudagraphable_rng:  # a captured graph draws from the very objects it has seen
+    if tracker.use_cudagraphable_rng:  # a captured graph draws from the objects that it has seen
         assert all(tracker.get_states()[name] is generators[name] for name in generators)
 
 

@@ -1,4 +1,6 @@
-"""Batches read ahead by a thread: the same ones in the same order, errors in their place, an end without waiting."""
+"""Batches that a thread reads ahead: the same batches in the same order, errors at their place, and
+an end without waiting.
+"""
 
 import threading
 import warnings
@@ -22,7 +24,7 @@ STRIDE = COPIES * MICRO
 
 
 class Text:
-    """A data set: `broken` cannot be read, and nobody reads on from `gate` before it is open."""
+    """A dataset in which `broken` cannot be read, and reading past `gate` waits until it is opened."""
 
     def __init__(self, broken=-1, gate=END + 1000):
         self.broken, self.gate, self.open, self.reached = (
@@ -45,7 +47,7 @@ class Text:
 
 
 class Reader:
-    """Reads a micro-batch as BatchReader does."""
+    """Reads a micro-batch like BatchReader."""
 
     share = DataParallelShare(MICRO, COPIES, COPY)
     device = torch.device("cpu")
@@ -63,7 +65,7 @@ class Reader:
 
 @pytest.fixture
 def ahead():
-    """Makes readers whose pieces have so many micro-batches, and closes them."""
+    """Creates readers whose pieces have this many micro-batches, and closes them."""
     readers = []
 
     def make(piece=3):
@@ -92,7 +94,8 @@ def test_the_samples_are_those_of_a_reader_without_a_thread_wherever_the_trainin
     reader = ahead(piece)
     text = Text()
     other = Text()
-    # A batch that ramps up, a step that is left out, a rollback, another text, its end and more than was planned.
+    # A batch ramp-up, a skipped step, a rollback, another text, its end, and more steps than
+    # planned.
     steps = [
         (0, 1, text),
         (4, 2, text),
@@ -156,7 +159,7 @@ def test_it_ends_while_a_read_does_not_and_waiting_for_it_counts(ahead):
     assert clock.take()[DATA] > 0.1
     text.open.clear()
     text.reached.clear()
-    batches = reader.step(text, 100, 1)  # read again at another place, and stuck there
+    batches = reader.step(text, 100, 1)  # read again at another position, and stuck there
     threading.Thread(target=next, args=(batches,), daemon=True).start()
     assert text.reached.wait(60)
     reader.close()

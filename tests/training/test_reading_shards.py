@@ -1,4 +1,6 @@
-"""A rank's part of a stored tensor reaches its place in few copies, and files are compared by threads on a GPU."""
+"""A rank's part of a stored tensor is loaded with few copies, and with a GPU, threads verify the
+files.
+"""
 
 import pytest
 
@@ -15,7 +17,7 @@ from runbook.training.messages import TrainingMessage  # noqa: E402
 
 
 class CopiesToDevice(TorchDispatchMode):
-    """Keeps what is copied into tensors of the "meta" device, which stands for a GPU's."""
+    """Keeps what is copied into tensors on the "meta" device, which stands for a GPU."""
 
     def __init__(self):
         super().__init__()

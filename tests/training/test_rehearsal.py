@@ -1,4 +1,4 @@
-"""A rehearsal on fake tensors counts what the same layout needs and sends when it is trained for real."""
+"""A rehearsal on fake tensors counts what the same layout needs and sends in real training."""
 
 import itertools
 import json
@@ -56,13 +56,15 @@ def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
         _assert_same_work(rehearsed["work"], counted["work"])
         if (
             content["precision"]["format"] == "bf16"
-        ):  # oneDNN's products in float32 have no count of FLOPs in torch
+        ):  # torch has no FLOP count for oneDNN's float32 products
             assert counted["passes"] == _planned_passes(content, rehearsed["stage"])
         assert rehearsed["peak_bytes"] == pytest.approx(counted["peak_bytes"], rel=0.03)
 
 
 def _assert_same_work(rehearsed, counted):
-    """Equal products and messages; gloo's own copies, and clipping of gradients that are not zero, come on top."""
+    """Products and messages are equal; a real run also has gloo's own copies, and the clipping of
+    nonzero gradients.
+    """
     for kind, number in counted.items():
         if "moved" in kind and "optimizer" not in kind:
             assert 0.75 * number < rehearsed[kind] <= number, kind
@@ -71,7 +73,7 @@ def _assert_same_work(rehearsed, counted):
 
 
 def _planned_passes(content, stage):
-    """Kinds of passes in the order in which the planner replays them, those that follow their like left out."""
+    """Return the kinds of passes in the planner's order, without repetitions."""
     pipeline = content["parallel"]
     batch = content["batch"]
     order = schedule_of(
@@ -81,7 +83,7 @@ def _planned_passes(content, stage):
 
 
 def ask_for_capture():
-    """A patch: ask what torch's optimizers ask of CUDA before each step; neither driver nor CUDA is there."""
+    """A patch: query CUDA before each step as torch's optimizers do, without a driver or CUDA."""
     import torch
 
     from runbook.training.rehearsal import gpu_stand_in

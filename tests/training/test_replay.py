@@ -1,4 +1,6 @@
-"""Replay: a part of a step is computed twice; the training stays the same, and a flipped bit is found and named."""
+"""Replay computes a part of a step twice: training is unchanged, and a flipped bit is found and
+reported.
+"""
 
 import json
 import os
@@ -66,7 +68,7 @@ def test_replay_changes_no_layout(layout, zygote, run):
 
 
 def flips(count, layout, seed):
-    """One flip in each step: where it is, and the text that asks for it."""
+    """One flip in each step: its place, and the text that requests it."""
     dice = random.Random(seed)
     ranks = layout.get("tensor", 1) * layout.get("pipeline", 1) * layout.get("copies", 1)
     faults = []
@@ -115,7 +117,9 @@ def test_each_flipped_bit_is_found_with_its_rank_and_layer(layout, zygote, run):
 
 @pytest.mark.parametrize("layout", ["alone", "tensor"])
 def test_a_bit_flipped_inside_a_block_names_its_rank_and_layer(layout, zygote, run):
-    """Alone, nothing inside a block is watched: the wrong number shows in what its layer computes from it."""
+    """With a single rank, nothing inside a block is checked: the wrong number shows in the layer's
+    result.
+    """
     count = int(os.environ.get("RUNBOOK_TEST_FLIPS", "8"))
     ranks = LAYOUTS[layout].get("tensor", 1)
     job = train(
@@ -174,7 +178,9 @@ def test_deepspeed_is_refused_with_the_reason(zygote, run):
 
 
 def test_replay_names_step_layer_and_host_of_a_rank_that_was_always_wrong(zygote, run, capsys):
-    """A defect that gives the same wrong number twice: only another machine's numbers differ from it."""
+    """A defect that gives the same wrong number twice, so that only another machine's numbers
+    differ.
+    """
     wrong = flip(rank=0, step=2, part="backward", layer=2, bit=20)
     checkpoint = {"interval": 4, "keep": 1}
     job = train(zygote, run, "wrong", interval=2, faults=wrong, iterations=5, checkpoint=checkpoint)

@@ -1,7 +1,9 @@
-"""`runbook replay RUN --step N` names step, rank, layer and cause of what went wrong in a training.
+"""`runbook replay RUN --step N` names the step, rank, layer and cause of what went wrong in
+training.
 
-CI has one case of two kinds, whose replay is trained in forked processes. RUNBOOK_TEST_REPLAYS=20
-draws twenty of all kinds and gives every command to the real launcher.
+CI runs one case of each of two kinds, and trains the replay in forked processes.
+RUNBOOK_TEST_REPLAYS=20 draws twenty cases of all kinds and runs every command with the real
+launcher.
 """
 
 import json
@@ -26,7 +28,7 @@ CASES = draw_cases(COUNT, SEED) if COUNT else [draw_cases(20, SEED)[number] for 
 
 @pytest.fixture
 def forked(zygote, monkeypatch):
-    """The replay's ranks are forked from a warm process, where the real launcher is not asked for."""
+    """Unless the real launcher is requested, the replay's ranks are forked from a warm process."""
 
     def train_again(job, _say):
         until = ["--until", str(job.step)]
@@ -65,7 +67,7 @@ def test_replay_names_what_went_wrong(case, zygote, run, corpus, tmp_path, monke
 
 
 def train(case: ReplayCase, zygote, folder) -> None:
-    """Train to the end, with a stop before it where the case asks for one."""
+    """Train to the end, with a stop before it if the case needs one."""
     stop = f"term:rank=0,step={replay_cases.RESUMED_AT}" if case.is_resumed else ""
     job = zygote.train(folder, case.spec(), extra={"RUNBOOK_FAULTS": stop or case.faults})
     if case.is_resumed:
@@ -77,7 +79,7 @@ def train(case: ReplayCase, zygote, folder) -> None:
 
 
 def sample_of(case: ReplayCase, zygote, folder) -> list[int]:
-    """The tokens of the sample that is changed."""
+    """Return the tokens of the changed sample."""
     order = folder.parent / "order"
     shutil.copytree(folder, order, symlinks=True)
     content = {**case.spec(), "parallel": {**specs.spec()["parallel"]}}
@@ -88,7 +90,7 @@ def sample_of(case: ReplayCase, zygote, folder) -> list[int]:
 
 
 def names(answer):
-    """What the answer says, as far as a case knows it."""
+    """Return the parts of the answer that a case determines."""
     where = answer["difference"] or {}
     return {
         "step": answer["first_step"],
@@ -101,7 +103,7 @@ def names(answer):
 
 
 def expected(case: ReplayCase, answer):
-    """What the case did."""
+    """Return the same parts as the case expects them."""
     nowhere = {"step": case.step, "readers": [], "rank": None, "part": None, "layer": None}
     if case.kind == CODE:
         return nowhere | place_of_changed_line(case) | {"verdict": "program"}
@@ -114,14 +116,14 @@ def expected(case: ReplayCase, answer):
         return data
     if case.position < specs.TINY["sequence_length"]:
         return data | {"rank": readers[0], "part": "forward", "layer": 0}
-    # The last token of a sample is only a label: the gradient of its loss is the first that differs.
+    # The last token of a sample is only a label, so the gradient of its loss differs first.
     first = answer["difference"]["rank"]
     assert first in readers
     return data | {"rank": first, "part": "backward", "layer": replay_cases.LAYERS + 1}
 
 
 def place_of_changed_line(case: ReplayCase):
-    """Where a changed line shows first: all ranks compute it, and the first of them is named."""
+    """Where a changed line shows first: all ranks compute it, and the first one is named."""
     line = case.changed_line
     is_on_last_stage = line.layer > replay_cases.LAYERS and "pipeline" in case.options
     first = replay_cases.num_ranks(case.layout) // 2 if is_on_last_stage else 0

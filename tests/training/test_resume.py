@@ -1,4 +1,6 @@
-"""A run that is stopped and goes on has the losses of one that was not, to the last digit, and the same data order."""
+"""A run that stops and resumes has the same losses as an uninterrupted one, to the last digit, and
+the same data order.
+"""
 
 import json
 import math
@@ -31,7 +33,7 @@ def content(**options):
 
 @pytest.fixture(scope="module")
 def undisturbed(zygote, corpus, tmp_path_factory):
-    """A finished run of 6 iterations on two copies, with checkpoints 4 and 6."""
+    """A finished run of 6 iterations on two replicas, with checkpoints 4 and 6."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "data").symlink_to(corpus)
     job = zygote.train(folder, content())
@@ -40,7 +42,7 @@ def undisturbed(zygote, corpus, tmp_path_factory):
 
 
 def back_to(job, folder, iteration):
-    """A copy of a run's folder as it was after this iteration."""
+    """Return a copy of a run's folder as it was after this iteration."""
     folder.rmdir()
     shutil.copytree(job.folder, folder, symlinks=True)
     for path in (folder / "checkpoints").glob("iter_*"):
@@ -83,7 +85,7 @@ def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(
     ]
     lines = iter(ranks[1].stdout.readline, "")
     assert any("iteration        3/" in line for line in lines)
-    ranks[0].send_signal(signal.SIGTERM)  # one rank is told, both stop
+    ranks[0].send_signal(signal.SIGTERM)  # one rank gets the request, and both stop
     rest = ranks[1].communicate(timeout=60)[0]
     assert [rank.wait(60) for rank in ranks] == [75, 75], rest
     ranks[0].stdout.close()
@@ -219,7 +221,7 @@ def test_ranks_read_each_number_once_and_hold_little_besides_their_own_state(
     )  # both ranks of a pair have the norms and some biases
     assert stored <= sum(rank["read"] for rank in ranks) <= copied * stored
     assert all(rank["read"] < 0.6 * stored for rank in ranks)
-    if "engine" not in layout:  # of so small a model ZeRO 3 cuts up no weight
+    if "engine" not in layout:  # ZeRO 3 does not partition the weights of such a small model
         assert all(rank["state"] <= rank["peak"] <= 1.3 * rank["state"] for rank in ranks), ranks
 
 
@@ -251,7 +253,7 @@ def test_the_clock_stops_a_run_like_a_signal(zygote, run):
 
 
 def differs(key, value, planned):
-    """Return what is said of a value that the checkpoint and the plan give differently."""
+    """Return the text about a value that differs between the checkpoint and the plan."""
     return PlanFileMessage.VALUE_DIFFERS.fill(key=key, value=value, whose="plan", planned=planned)
 
 
@@ -298,7 +300,7 @@ def test_a_longer_training_goes_on(zygote, tmp_path, undisturbed):
 def test_a_training_keeps_the_padding_of_its_vocabulary_under_another_cut(
     zygote, tmp_path, undisturbed
 ):
-    """The plan pads to a multiple of 128 x tensor; the checkpoint's padding stays."""
+    """The plan pads to a multiple of 128 x tensor; the checkpoint's padding is kept."""
     folder = _again(undisturbed, tmp_path)
     again = zygote.train(
         folder, content(copies=1, tensor=2, model={"padded_vocabulary": 512}, fingerprint="e" * 64)

@@ -1,4 +1,4 @@
-"""The plain programs that the trainer's speed is compared with, and the table of it."""
+"""The plain programs with which the trainer's speed is compared, and the table of the results."""
 
 import pytest
 
@@ -10,7 +10,9 @@ from benchmarks.plain_training import Plain, Shape  # noqa: E402
 
 @pytest.fixture
 def one_thread():
-    """Threads that wait for each other take seconds for a tiny product where others use the cores."""
+    """Threads that wait for each other take seconds for a tiny product if other processes use the
+    cores.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -61,7 +63,7 @@ def test_the_table_takes_the_place_of_the_last_one(tmp_path):
 
 
 def cells_of(line):
-    """The cells of a row in Markdown."""
+    """Return the cells of a Markdown row."""
     assert line.startswith("| ") and line.endswith(" |"), line
     return line[2:-2].split(" | ")
 

@@ -1,4 +1,4 @@
-"""What a run writes and says: metrics, validation, samples, events, TensorBoard, refusals."""
+"""What a run writes and prints: metrics, validation, samples, events, TensorBoard, refusals."""
 
 import json
 import math
@@ -224,7 +224,9 @@ def test_mock_data_trains_without_any_file(zygote, tmp_path):
 
 
 def test_weighted_and_held_out_files_are_blended(zygote, run):
-    """Of a text with several files each has its share by tokens: 30 documents to 10."""
+    """In a text with several files, each has a share proportional to its tokens: 30 documents to
+    10.
+    """
     specs.write_corpus(run / "data" / "other", documents=30, seed=8)
     specs.write_corpus(run / "data" / "small", documents=10, seed=9)
     data = {
@@ -269,7 +271,7 @@ def test_an_unfinished_index_cache_is_built_again(zygote, run):
 
 
 def test_text_that_was_made_anew_is_not_read_in_the_old_order(zygote, tmp_path):
-    """megatron-core's cache knows a token file by its path alone."""
+    """megatron-core's cache identifies a token file only by its path."""
     prefix = tmp_path / "data" / "corpus_text_document"
     content = specs.spec(iterations=1)
     specs.write_corpus(prefix, documents=60)

@@ -1,4 +1,4 @@
-"""A text is padded to one of few lengths for the scores of its next token, and its scores stay as they are."""
+"""A text is padded to one of a few lengths to score its next token, without changing the scores."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ LAYOUTS = {
 
 
 def compare_lengths():
-    """A patch: compute the scores of each text also at its own length, and write down how they differ."""
+    """A patch: also compute the scores of each text at its own length, and record the differences."""
     from runbook.training import loop
     from runbook.training.engines import engine
 

@@ -1,4 +1,6 @@
-"""Saving beside the training, keeping every nth, and reading checkpoints that somebody else may have made."""
+"""Saving in the background, keeping every nth checkpoint, and reading checkpoints that somebody
+else may have made.
+"""
 
 import errno
 import hashlib
@@ -25,7 +27,7 @@ BESIDE = {"interval": 2, "keep": 2, "asynchronous": True}
 
 @pytest.fixture(scope="module")
 def waiting(zygote, corpus, tmp_path_factory):
-    """A finished run of 6 iterations whose saves were waited for."""
+    """A finished run of 6 iterations that waited for its saves."""
     return trained(zygote, corpus, tmp_path_factory.mktemp("waiting"), {"interval": 2, "keep": 2})
 
 
@@ -37,7 +39,7 @@ def trained(zygote, corpus, folder, checkpoint, **options):
 
 
 def weights(folder, iteration):
-    """Checksums of the shards with all numbers of a checkpoint."""
+    """Return the checksums of the shards that hold all numbers of a checkpoint."""
     files = json.loads(
         (folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text()
     )["files"]
@@ -87,7 +89,7 @@ def test_a_full_disk_beside_the_training_ends_it_with_the_reason(zygote, run):
 
 
 class Evil:
-    """What a pickle can do to who reads it."""
+    """An example of the harm that a pickle can do to its reader."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -97,7 +99,7 @@ class Evil:
 
 
 def reseal(folder):
-    """Give a changed checkpoint the checksums it should have: who makes one can do that."""
+    """Write matching checksums for a changed checkpoint, as its maker could."""
     path = folder / folders.METADATA
     metadata = json.loads(path.read_text())
     del metadata["seal"]
@@ -137,7 +139,7 @@ def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpu
 
 
 def tell_what_is_read_for_sums():
-    """A patch: write down the name of every file whose content is read for its checksum."""
+    """A patch: record the name of every file that is read for its checksum."""
     from runbook.training.checkpoints import folders
 
     whole = folders.sha256
@@ -169,7 +171,7 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
 
 
 def save_as_on_a_gpu():
-    """A patch: the state is copied to memory that is kept, and each rank writes four files."""
+    """A patch: copy the state to memory that is kept, and let each rank write four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
     state = importlib.import_module("runbook.training.checkpoints.state")
     torch_dist.on_gpu = state.on_gpu = lambda: True
@@ -197,7 +199,7 @@ def no_room_for_the_third():
 
 
 def described_tensors(folder):
-    """How a checkpoint describes its tensors."""
+    """Return how a checkpoint describes its tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's, at import
         content = pickle.loads((folder / "torch_dist" / ".metadata").read_bytes())
@@ -218,7 +220,7 @@ def test_a_training_resumes_from_what_was_copied_to_kept_memory_and_written_by_t
         assert all(
             hashlib.sha256((folder / name).read_bytes()).hexdigest() == sums[name] for name in sums
         )
-    # megatron-core loads into tensors of these properties, which may be on no host.
+    # megatron-core loads into tensors with these properties, which may not be on the host.
     assert not any(tensor.properties.pin_memory for tensor in described_tensors(folder))
     shutil.rmtree(folder)
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4\n")

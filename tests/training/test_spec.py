@@ -1,4 +1,4 @@
-"""A plan that cannot be trained is refused with everything that is wrong with it."""
+"""A plan that cannot be trained is refused with all of its problems."""
 
 import copy
 import json

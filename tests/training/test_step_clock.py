@@ -1,4 +1,6 @@
-"""Times of a step's parts on a GPU: a real training whose clock is given events of a stream that is not there."""
+"""Times of a step's parts on a GPU: real training whose clock gets the events of a simulated
+stream.
+"""
 
 import os
 import warnings
@@ -16,17 +18,19 @@ COPY = 0.25
 FORWARD = 1.0
 REDUCTION = 0.5
 OPTIMIZER = 0.125
-"""Seconds of the stream's work; rank 1 takes twice as long for its forward and backward passes as rank 0."""
+"""Seconds of the stream's work; rank 1's forward and backward passes take twice as long as rank
+0's.
+"""
 
 
 class Stream:
-    """It gets work without delay, and has done it once the host waits for it."""
+    """The stream gets work without delay, and has finished it when the host waits for it."""
 
     queued = passed = 0.0
 
 
 class Event:
-    """An event of CUDA: it cannot be read before the stream has passed it."""
+    """A CUDA event, which cannot be read before the stream has passed it."""
 
     def record(self):
         self.at = Stream.queued
@@ -39,7 +43,7 @@ class Event:
 
 
 def on_a_gpu():
-    """A patch: work of the stream next to the CPU's, and windows of one step for slow ranks."""
+    """A patch: add the stream's work to the CPU's, and use windows of one step for slow ranks."""
     import torch
 
     from runbook.plan_file import slow_ranks
@@ -79,12 +83,12 @@ def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wa
     job = zygote.train(run, content, patch="training.test_step_clock:on_a_gpu")
     assert job.code == 0, job.err[-2000:]
     count = content["batch"]["num_microbatches"]
-    slow = count * (COPY + 2 * FORWARD)  # of the rank that writes
+    slow = count * (COPY + 2 * FORWARD)  # of the rank that writes the metrics
     for line in job.metrics:
         assert line["data_wait_seconds"] == pytest.approx(count * COPY)
         assert line["communication_seconds"] == pytest.approx(REDUCTION)
         assert line["forward_backward_seconds"] == pytest.approx(slow + REDUCTION)
-    late = [line.get("optimizer_seconds") for line in job.metrics]  # of the step before
+    late = [line.get("optimizer_seconds") for line in job.metrics]  # of the previous step
     assert late == [None, *[pytest.approx(OPTIMIZER)] * 5]
     times = [
         (line["iteration"], line["steps"], line["seconds"])

@@ -1,4 +1,4 @@
-"""Why a training ends on a step that is not wanted: one sentence for each policy, also for one that is not known."""
+"""Why training ends at a bad step: one sentence for each policy, including an unknown one."""
 
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Data that cannot be trained on is refused before the first step, with file, value and rule."""
+"""Unusable data is refused before the first step, with file, value and rule."""
 
 import itertools
 import os
@@ -133,11 +133,11 @@ def test_an_index_cut_short(prefix, tmp_path):
 def test_an_index_of_right_size_with_wrong_numbers(
     kind, at, value, message, values, prefix, tmp_path
 ):
-    """megatron-core would train on other text than is there, or fail at some later step."""
+    """megatron-core would train on the wrong text, or fail at some later step."""
     index = Path(f"{prefix}.idx")
     content = bytearray(index.read_bytes())
     number = numpy.array([value], kind).tobytes()
-    if kind == "<i4":  # the sum of the lengths stays that of the .bin
+    if kind == "<i4":  # the sum of the lengths still matches the .bin
         number += numpy.array([2 * 201 - value], kind).tobytes()
     content[at : at + len(number)] = number
     index.write_bytes(content)
@@ -226,7 +226,7 @@ def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
 
 
 def test_weights_and_files_of_a_blend(prefix, tmp_path):
-    """Each wrong weight and each file that is there twice is named, all at once."""
+    """Every wrong weight and every duplicate file is reported at once."""
     sources = [
         {"weight": weight, "prefix": name}
         for weight, name in ((0.5, "a"), (-0.5, "b"), (0.0, "c"), (1.0, "a"))

@@ -1,6 +1,6 @@
-"""Trackers that are fed while a training runs: each number once, and never in its way.
+"""Trackers that get numbers during training: each number once, without delaying training.
 
-The libraries are stand-ins of a few lines. The real ones were run by hand: docs/trackers.md.
+The libraries are stand-ins of a few lines. The real ones were run by hand (docs/trackers.md).
 """
 
 import fcntl
@@ -50,7 +50,7 @@ MISSING = "raise ImportError('No module named mlflow')"
 
 
 class Recorder:
-    """A tracker in memory, which fails as often as it is told to."""
+    """A tracker in memory that fails a given number of times."""
 
     def __init__(self, failures=0):
         self.failures = failures
@@ -72,7 +72,7 @@ class Recorder:
 
 
 def follow(folder, service):
-    """One job: what is in the files now is sent."""
+    """Run one job, which sends what is in the files now."""
     ended = Event()
     ended.set()
     return Follower(schema.parse(specs.spec(), folder), "wandb", lambda: service, ended).run()
@@ -93,7 +93,7 @@ def folder(tmp_path):
 def test_each_line_is_sent_once_over_two_jobs_and_another_training_begins_anew(folder):
     write_steps(folder, 1, 2)
     with (folder / "metrics.jsonl").open("a") as stream:
-        stream.write('{"iteration": 3, "ti')  # killed while it wrote
+        stream.write('{"iteration": 3, "ti')  # killed while it was writing
     first, second, third = Recorder(), Recorder(), Recorder()
     assert follow(folder, first) == 0
     with (folder / "metrics.jsonl").open("a") as stream:
@@ -110,7 +110,7 @@ def test_each_line_is_sent_once_over_two_jobs_and_another_training_begins_anew(f
     (folder / "metrics.jsonl").write_text("")
     write_steps(folder, 10, 11, 12, 13)
     assert follow(folder, third) == 0
-    assert third.opened == [""] and len(third.points) == 5  # validation.jsonl is still there
+    assert third.opened == [""] and len(third.points) == 5  # validation.jsonl still exists
 
 
 def test_a_tracker_that_fails_once_gets_the_same_lines_again(folder, monkeypatch):
@@ -193,7 +193,7 @@ def test_a_run_file_names_trackers_and_neither_addresses_nor_unknown_ones():
 
 
 def wait_until_sent(run, name):
-    """Wait for a follower that still has its lock: on a busy machine it ends after the training."""
+    """Wait for a follower that still has its lock: on a busy machine, it ends after training."""
     with (run / "trackers" / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
@@ -247,7 +247,7 @@ def test_a_training_feeds_one_tracker_and_goes_on_without_a_missing_one(zygote, 
     lines = (run / "metrics.jsonl").read_text().splitlines()
     assert sent == [json.loads(line)["loss"] for line in lines] and len(sent) == 8
     assert finished == {"finished": begun["init"]["id"]}
-    # On a busy machine it ends after the training.
+    # On a busy machine, it ends after training.
     endings = ("mlflow ended with exit code 1.", "mlflow is still sending its last numbers.")
     assert any(f"training.trackers: {ending}" in job.out for ending in endings), job.out
     remedy = "pip install 'gpt3-runbook[mlflow]'"

@@ -1,4 +1,6 @@
-"""How a step is carried out changes nothing of what is learned: overlaps, uneven stages, layers computed again."""
+"""The way a step is executed does not change what is learned: overlaps, uneven stages, recomputed
+layers.
+"""
 
 import os
 
@@ -17,7 +19,7 @@ OVERLAPS = {
 
 
 def small_buckets():
-    """A patch: gradients and weights travel in several messages, as those of a large model do."""
+    """A patch: send gradients and weights in several messages, as for a large model."""
     from megatron.core.distributed import DistributedDataParallelConfig
 
     made = DistributedDataParallelConfig.__init__
@@ -30,7 +32,7 @@ def small_buckets():
 
 @pytest.fixture(scope="module")
 def plain(zygote, tmp_path_factory, corpus):
-    """Losses of a layout carried out in the plainest way."""
+    """Return the losses of a layout executed in the simplest way."""
     known = {}
 
     def losses(**layout):
@@ -104,7 +106,7 @@ def test_a_sequence_that_ranks_share_gives_the_same_losses_and_text(
 
 
 def first_rank_reads():
-    """A patch: whoever else reads a sample of the text fails."""
+    """A patch: every other rank fails if it reads a sample."""
     from runbook.training.datasets import EpochDataset
 
     read = EpochDataset.__getitem__
@@ -137,7 +139,7 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
         "precision": "bf16",
         "copies": 2,
         "tuning": OVERLAPS,
-    }  # without overlaps gradients are rounded otherwise
+    }  # without overlaps, gradients are rounded differently
     content = specs.spec(**halves, limits={"exit_interval": 3})
     assert [zygote.train(run, content).code for _ in range(2)] == [75, 0]
     assert [line["loss"] for line in specs.metrics(run)] == plain(**halves)

@@ -1,4 +1,6 @@
-"""Signs of life: which rank hangs, which is slow, which is neither; faults are off unless asked for."""
+"""Signs of life: which rank hangs, which is slow, and which is neither; faults are off unless
+requested.
+"""
 
 import contextlib
 import dataclasses
@@ -47,7 +49,7 @@ from . import specs
 
 
 def beat(rank=0, **values):
-    """A rank in a step that has stood still for longer than the limit."""
+    """Return a rank in a step that has been stuck for longer than the limit."""
     values = {
         "step": 5,
         "steps": 4,
@@ -61,7 +63,7 @@ def beat(rank=0, **values):
 
 
 def ranks(*entered, **values):
-    """Heartbeats of ranks that have entered so many collectives of one group."""
+    """Return the heartbeats of ranks that have entered this many collectives of one group."""
     return [beat(rank, entered={"0": count}, **values) for rank, count in enumerate(entered)]
 
 
@@ -89,7 +91,9 @@ def test_as_long_as_one_rank_gets_on_nobody_hangs():
 
 
 def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
-    """Ranks 0, 1 and 2, 3 share matrices, 0, 2 and 1, 3 gradients: 1 computes, 0 waits for it, 2 and 3 for both."""
+    """Ranks 0, 1 and 2, 3 share matrices, and 0, 2 and 1, 3 gradients: 1 computes, 0 waits for it,
+    and 2 and 3 wait for both.
+    """
     beats = [
         beat(0, entered={"t0": 5, "d0": 3}),
         beat(1, entered={"t0": 4, "d1": 3}),
@@ -100,7 +104,9 @@ def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
 
 
 def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
-    """Stage 1 waits for what stage 0 has not sent; who has sent more than was taken need not wait."""
+    """Stage 1 waits for what stage 0 has not sent; a rank that has sent more than was received need
+    not wait.
+    """
     first = beat(0, entered={message_key("p", "send", 0, 1): 3, message_key("q", "send", 0, 2): 9})
     assert named(
         [first, beat(1, entered={message_key("p", "recv", 1, 0): 4}), beat(2, entered={})]
@@ -113,19 +119,23 @@ def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
 
 
 def test_where_all_have_entered_as_many_it_is_the_one_that_is_still_inside():
-    """Otherwise nobody waits for another rank: all may read from a slow disk, or evaluate for long."""
+    """Otherwise no rank waits for another: all may be reading from a slow disk, or evaluating for a
+    long time.
+    """
     beats = ranks(9, 9, 9)
     beats[1].where = "data.py:7 read"
     assert named(beats) == []
     beats[2].inside = True
     assert named(beats) == [2]
     for beat_ in beats:
-        beat_.inside = True  # all of them meet for the first time
+        beat_.inside = True  # all of them synchronize for the first time
     assert named(beats) == []
 
 
 class Simulated:
-    """Four ranks on a simulated clock, of which all wait for the last one in nine tenths of whatever is done."""
+    """Four ranks on a simulated clock, of which all others wait for the last one for nine tenths of
+    every activity.
+    """
 
     def __init__(self, monkeypatch, timeout=600.0):
         self.clock = 1000.0
@@ -139,7 +149,9 @@ class Simulated:
         self.longest_wait = 0.0
 
     def do(self, seconds, begin):
-        """Something that takes so long: all but rank 3 wait in a collective from a tenth of it on."""
+        """Simulate an activity that takes this long: all ranks except 3 wait in a collective after
+        a tenth of it.
+        """
         for writer in self.writers:
             begin(writer)
         for count, share in ((0, 0.1), (1, 0.9)):
@@ -159,7 +171,7 @@ class Simulated:
         self.do(seconds, lambda writer: writer.step(number))
 
     def hang(self, seconds):
-        """Rank 3 hangs: what is named, and after how long."""
+        """Let rank 3 hang. Return what is reported, and after how long."""
         self.entered = [count + (rank < 3) for rank, count in enumerate(self.entered)]
         begun = self.clock
         while not self.named and self.clock < begun + seconds:
@@ -175,7 +187,9 @@ class Simulated:
 def test_no_legitimate_step_or_evaluation_is_a_hang_and_a_hang_is_found_on_a_simulated_clock(
     monkeypatch, seconds, first, limit
 ):
-    """Steps of up to 600 s, a longer first one, and an evaluation of 20 minutes; then rank 3 stops in a step."""
+    """Steps of up to 600 s, a longer first step, and an evaluation of 20 minutes; then rank 3 stops
+    in a step.
+    """
     job = Simulated(monkeypatch)
     job.step(1, first)
     for number in range(2, 12):
@@ -203,7 +217,9 @@ def test_a_slow_first_step_is_forgotten_once_others_are_measured():
 
 
 def windows(*seconds_of_ranks, stages=1):
-    """What is found over looks at which each rank has computed so many seconds for each of 10 steps."""
+    """Return the findings of several checks, each after 10 steps in which each rank computed this
+    many seconds per step.
+    """
     detector = StragglerDetector(stages)
     found = []
     count = len(seconds_of_ranks[0])
@@ -211,7 +227,7 @@ def windows(*seconds_of_ranks, stages=1):
         ExchangedTimes(1, 1, [9.0] * (count - 1) + [99.0]), 0.0
     )  # the first step compiles
     for number, seconds in enumerate(seconds_of_ranks):
-        for part in (1, 2):  # two exchanges of five steps make a window
+        for part in (1, 2):  # two exchanges of five steps form a window
             times = ExchangedTimes(10 * number + 5 * part + 1, 5, [*seconds])
             found += detector.look(times, 5.0 * number + (1 if part == 1 else 5))
     return [(slow.rank, slow.value, slow.usual) for slow in found]
@@ -233,7 +249,7 @@ def test_one_slow_window_or_an_even_run_is_no_alarm():
     ("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)]
 )
 def test_a_rank_is_slow_above_one_and_a_half_times_the_middle(times, named):
-    """Drill 09 holds a training at 1.2 and one at 2 times against the same threshold."""
+    """Drill 09 compares a run at 1.2 times and one at 2 times with the same threshold."""
     assert [rank for rank, *_ in windows(*[(0.1, 0.1, 0.1 * times)] * 3)] == [2] * named
 
 
@@ -271,7 +287,7 @@ def test_a_heartbeat_of_a_process_that_ended_is_nobody_s(tmp_path):
             beat(0, age=20), pid=os.getpid(), start=heartbeat.process_start_ticks(os.getpid())
         )
     )
-    file.write(beat(1, age=20))  # of another job in this folder, that was killed
+    file.write(beat(1, age=20))  # of another job in this folder, which was killed
     assert [read.rank for read in file.read()] == [0]
     file.close(remove=True)
 
@@ -306,11 +322,15 @@ for _ in range(4):
 print("ready", flush=True)
 sleep_below(90)
 """
-"""Its stacks have about 25,000 bytes, of which 4,096 fit into the pipe: it waits in the midst of them for a reader."""
+"""Its stacks have about 25,000 bytes, of which 4,096 fit into the pipe, so it waits for a reader in
+the middle of them.
+"""
 
 
 def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
-    """A rank that waited for a core between two lines of its stacks was taken for one that had written them."""
+    """A rank that waited for a core between two lines of its stacks was mistaken for one that had
+    written them.
+    """
     pipe = tmp_path / "pipe"
     shown = tmp_path / "stacks"
     os.mkfifo(pipe)
@@ -319,7 +339,7 @@ def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
     def read_with_a_pause() -> None:
         with pipe.open("rb") as stream, shown.open("ab", buffering=0) as copy:
             copy.write(stream.read1(1024))
-            time.sleep(0.3)  # far longer than the pause that once meant the end
+            time.sleep(0.3)  # far longer than the pause that once counted as the end
             while content := stream.read1(4096):
                 copy.write(content)
 
@@ -332,7 +352,7 @@ def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
-    """A job that was suspended and goes on finds all signs of life old."""
+    """When a suspended job continues, all signs of life are old."""
     assert not overslept(100.0, 100.5, limit=12)
     assert not overslept(100.0, 160.0, limit=360)
     assert overslept(100.0, 107.0, limit=12)
@@ -394,9 +414,7 @@ def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_t
         "FR_DUMP_TEMP_FILE",
     )
     for name in (*names, "NCCL_DEBUG_INFO_TEMP_FILE"):
-        monkeypatch.setenv(
-            f"TORCH_{name}", ""
-        )  # what is set then is taken away again after the test
+        monkeypatch.setenv(f"TORCH_{name}", "")  # what is set then is removed after the test
         monkeypatch.delenv(f"TORCH_{name}")
     environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
     for gpu, values in (
@@ -441,7 +459,9 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
 
 
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):
-    """Or else they would end what the watchdog lets live, or a hung rank before the watchdog has named it."""
+    """Otherwise they would end what the watchdog lets live, or a hung rank before the watchdog has
+    reported it.
+    """
     raised = []
     clock = [1000.0]
     monkeypatch.setattr(watchdog, "raise_timeouts", raised.append)
@@ -463,7 +483,9 @@ def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypat
 
 
 def test_a_group_that_keeps_its_own_limit_is_left_out(tmp_path):
-    """A partner of copies in node memory that is gone is noticed after a minute, however long a step takes."""
+    """The loss of a partner for copies in node memory is noticed after a minute, however long a
+    step takes.
+    """
     import torch
 
     torch.distributed.init_process_group(
@@ -548,7 +570,7 @@ class TestFaults:
     def test_a_slow_rank_takes_as_many_times_as_long_as_it_is_told(
         self, monkeypatch, text, seconds
     ):
-        """A step of 0.02 s, on a clock that only sleeping and computing move."""
+        """A step of 0.02 s, on a clock that advances only by sleeping and computing."""
         clock = [100.0]
         moved = SimpleNamespace(
             monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by)

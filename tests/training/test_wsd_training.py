@@ -1,4 +1,4 @@
-"""A training with the schedule wsd (warm-up, stable, decay): the rates that it records are those of the formula."""
+"""Training with the schedule wsd (warm-up, stable, decay): the recorded rates match the formula."""
 
 import pytest
 
@@ -15,7 +15,9 @@ STEPS = 10
 
 
 def expected_rate(step):
-    """Return the rate of a step by hand: Megatron's exponential decay halves its distance, and ends at the minimum."""
+    """Return the rate of a step, computed by hand: Megatron's exponential decay repeatedly halves
+    the distance, and ends at the minimum.
+    """
     if step <= WARMUP_STEPS:
         return PEAK * step / WARMUP_STEPS
     if step <= STABLE_UNTIL:

@@ -1,9 +1,11 @@
-"""Writes <framework>-<commit>.json: the options of an upstream checkout, read from its source without running it.
+"""Write <framework>-<commit>.json: the options of an upstream checkout, read from its source
+without running it.
 
     python tests/upstream/make.py GIT_DIRECTORY megatron-lm REPOSITORY COMMIT FILE...
     python tests/upstream/make.py GIT_DIRECTORY nemo REPOSITORY COMMIT FILE.yaml...
 
-Only facts are kept: names, how many values, types, choices; of a configuration its dotted keys and kinds of value.
+Only facts are kept: names, numbers of values, types and choices, and the dotted keys and value
+kinds of a configuration.
 """
 
 import ast
@@ -21,18 +23,20 @@ DEEPSPEED = {
     "--deepspeed_config": {"values": 1, "type": "str"},
     "--deepspeed_mpi": {"values": 0, "type": "flag"},
 }
-"""What deepspeed.add_config_arguments adds (DeepSpeed 0.12 to 0.19): it stands in no file of the checkouts."""
+"""The options that deepspeed.add_config_arguments adds (DeepSpeed 0.12 to 0.19), which no file of
+the checkouts contains.
+"""
 
 
 def source(git, commit, name):
-    """A file of the checkout as it was at the commit."""
+    """Return a file of the checkout at the commit."""
     return subprocess.run(
         ["git", "-C", git, "show", f"{commit}:{name}"], capture_output=True, text=True, check=True
     ).stdout
 
 
 def options(text):
-    """Every `add_argument` call of a Python source: option names and what may follow them."""
+    """Return every `add_argument` call of a Python source: option names, and what may follow them."""
     found = {}
     for call in ast.walk(ast.parse(text)):
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
@@ -50,11 +54,11 @@ def options(text):
 
 
 def fact(words):
-    """How many values an option takes, of which type, and which are allowed."""
+    """Return how many values an option takes, of which type, and which are allowed."""
     action = literal(words.get("action"), "store")
     if action in ("store_true", "store_false", "store_const", "count", "help"):
         return {"values": 0, "type": "flag"}
-    if not isinstance(action, str):  # argparse.BooleanOptionalAction and the like
+    if not isinstance(action, str):  # argparse.BooleanOptionalAction and similar actions
         return {"values": 0, "type": "flag"}
     kind = words.get("type")
     entry = {
@@ -66,7 +70,7 @@ def fact(words):
 
 
 def literal(node, default):
-    """The value of a literal, or the default where there is none."""
+    """Return the value of a literal, or the default if there is none."""
     if node is None:
         return default
     try:
@@ -76,7 +80,7 @@ def literal(node, default):
 
 
 def allowed(node):
-    """Choices as a list; None where they cannot be read from the source."""
+    """Return the choices as a list, or None if they cannot be read from the source."""
     if node is None:
         return None
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "range":
@@ -86,12 +90,12 @@ def allowed(node):
 
 
 def keys(text):
-    """The dotted keys of a configuration, with the kind of value each has."""
+    """Return the dotted keys of a configuration, with the kind of each value."""
     return dict(sorted(walk(yaml.safe_load(text), "")))
 
 
 def walk(tree, prefix):
-    """Leaves of nested mappings."""
+    """Yield the leaves of nested mappings."""
     for name, value in tree.items():
         here = f"{prefix}{name}"
         if isinstance(value, dict):
@@ -101,7 +105,7 @@ def walk(tree, prefix):
 
 
 def main(git, framework, repository, commit, *files):
-    """Write the facts of one checkout."""
+    """Write the facts about one checkout."""
     facts = {}
     for name in files:
         facts |= (

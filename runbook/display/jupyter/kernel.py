@@ -6,8 +6,8 @@
 
 A kernel answers requests one after another, so a click, or a second run of a cell, waits until the
 running cell ends. ipykernel 7 receives messages in a separate thread, where we can read them as
-they arrive. Older versions have no such thread. With these, clicks are noticed late, and nothing
-else changes. The kernel checks the signature of every message that is passed on to it.
+they arrive. Older versions have no such thread. With these versions, clicks are noticed late, and
+nothing else changes. The kernel checks the signature of every message that is passed on to it.
 """
 
 import json
@@ -65,9 +65,9 @@ class PageKernel:
     ) -> None:
         """Pass each message to `receive` before the kernel gets it.
 
-        `receive` is called with the message and the kernel's own receiver. None restores the
-        kernel's own receiver. The kernel's thread makes the change, and this function waits for it,
-        so that no message after this call is missed.
+        `receive` is called with the message and the kernel's own receiver. If `receive` is None,
+        the kernel's own receiver is restored. The kernel's thread makes the change, and this
+        function waits for it, so that no message after this call is missed.
         """
         stream = self._kernel.shell_stream
         usual = self._kernel.shell_channel_thread_main
@@ -88,7 +88,7 @@ class PageKernel:
             changed.wait(REDIRECT_SECONDS)
 
     def running_cell(self) -> CellRequest | None:
-        """Return the running cell if its page sends a cell id, or else None."""
+        """Return the running cell if the page that started it sends a cell id, or else None."""
         request = self._kernel.get_parent("shell")
         code = request.get("content", {}).get("code")
         cell = request.get("metadata", {}).get("cellId")
@@ -154,7 +154,7 @@ def page_kernel() -> PageKernel | None:
 def listen(listener: Listener) -> Callable[[], None]:
     """Pass every request to the listener until the returned function is called.
 
-    There may be several listeners.
+    There may be more than one listener.
     """
     kernel = page_kernel()
     if kernel is None:

@@ -29,7 +29,7 @@ from runbook.display.jupyter.kernel import (
 QUESTION = "runbook.viewer"
 """Target of the `comm_info_request` that a page sends.
 
-Any other kernel answers it with an empty list.
+A kernel without our code answers this request with an empty list.
 """
 ANSWER = "application/vnd.runbook.viewer.v1+json"
 Bundle = Callable[[], Mapping[str, object]]
@@ -41,7 +41,7 @@ class CellDisplays:
 
     request: CellRequest
     bundles: dict[str, tuple[Bundle, Bundle]] = field(default_factory=dict)
-    """By display id: the output for a page that runs the cell again, and for a page that follows
+    """By display id, the output for a page that runs the cell again, and for a page that follows
     it.
     """
     running: bool = True
@@ -69,8 +69,8 @@ def show_to_new_pages(
 ) -> Callable[[], None]:
     """Show an output to every page that is opened or runs the cell again.
 
-    The returned function stops that. `joined` is for pages with our script: a button with the
-    attribute data-runbook-click sends its click there.
+    Calling the returned function stops this. `joined` is for pages with our script: a button with
+    the attribute data-runbook-click sends its click there.
     """
     kernel = page_kernel()
     request = kernel.running_cell() if kernel is not None else None
@@ -95,7 +95,7 @@ def _forget(displays: CellDisplays, display_id: str) -> None:
 
 
 def _note_end(result: Any) -> None:
-    """Note the end of a cell. IPython calls this after each cell."""
+    """Record that a cell has ended. IPython calls this after each cell."""
     error = result.error_before_exec or result.error_in_exec
     text = {"text/plain": f"{type(error).__name__}: {error}"}
     with _lock:
@@ -108,7 +108,7 @@ def _note_end(result: Any) -> None:
 def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
     """Answer a page. Return whether the kernel can skip the message.
 
-    It can skip only the first greeting, which a busy kernel would delay.
+    The kernel can skip only the page's first request, which a busy kernel would answer late.
     """
     with _lock:
         running = [displays for displays in _cells.values() if displays.running]

@@ -5,9 +5,9 @@
         ...
 
 A button works while its cell still runs if the kernel can receive the click (`kernel`). With an
-older ipykernel, it works only after the cell has ended. The action of a button is therefore always
-shown as a command too. If that command ends with "...", the action needs a text, which is typed
-next to its button.
+older ipykernel, it works only after the cell has ended. So a button's action is always shown as a
+command as well. If that command ends with "...", the action needs a text, which is typed next to
+its button.
 
     show_form(sections, consider, write, table)
 
@@ -41,7 +41,7 @@ TextFields = dict[str, Any]
 Actions = Mapping[str, tuple[Callable[..., str], str]]
 TYPED = '"..."'
 WHOLE = {"width": "auto", "flex": "0 0 auto"}
-"""Layout that makes a button as wide as its label, whatever its neighbours are."""
+"""Layout that makes a button as wide as its label, regardless of its neighbours."""
 ANSWER_LINE = {
     "flex": "1 1 100%",
     "width": "100%",
@@ -64,8 +64,8 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
     row, by_comm, fields = _buttons(actions)
     text = as_text(actions)
-    # Start to listen before the buttons are shown. Otherwise an early click would wait for the end
-    # of the cell.
+    # Start listening before the buttons are shown. Otherwise, an early click would wait until the
+    # cell ends.
     close = listen(lambda message: _act_on_click(by_comm, message) or _take_typed(fields, message))
     handle = display_bundle(widget_bundle(row, text), updatable=True)
     # A page that is opened later cannot load widgets from a busy kernel, so it gets plain buttons
@@ -86,7 +86,7 @@ def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
 
 
 def as_text(actions: Actions) -> str:
-    """Return the actions as commands.
+    """Return the commands that perform the same actions.
 
     >>> as_text({"Stop": (str, "runbook cancel local --gently")})
     'Stop: runbook cancel local --gently'
@@ -364,7 +364,7 @@ class Form:
         for key, widget in self._errors.items():
             widget.value = _error(verdict.errors.get(key, ""))
             if key in verdict.errors and key in self._folds:
-                # Without this text, the button would seem to do nothing.
+                # Without this text, the button would appear to do nothing.
                 self._folds[key].value = True
 
         self._general.value = _error(verdict.errors.get("", ""))
@@ -391,7 +391,7 @@ class Form:
 
 
 def _folded(title: str, part: Any) -> tuple[Any, Any]:
-    """Return a button that unfolds and folds a part, and a box with both.
+    """Return a button that unfolds and folds part of the form, and a box with the two.
 
     An Accordion is not used, because its headings cannot be reached by keyboard.
     """

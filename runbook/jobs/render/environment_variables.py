@@ -23,7 +23,7 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 def local_environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
     """Return the enabled groups of variables for jobs on this machine.
 
-    Their values contain no placeholders, because a local job has no number and no folder that it
+    The values contain no placeholders, because a local job has no number and no folder that it
     shares with other nodes.
     """
     groups: dict[str, dict[str, str | None]] = {}

@@ -1,4 +1,7 @@
-"""Commands that start a job's processes. They consist of process starter, container and program."""
+"""Commands that start a job's processes.
+
+Each consists of process starter, container and program.
+"""
 
 from collections.abc import Sequence
 from pathlib import PurePosixPath
@@ -22,9 +25,7 @@ def python_command(settings: Settings) -> str:
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""The script of each process. It determines the rank, binds the process to cores and starts
-training.
-"""
+"""Name of each process's script, which sets the rank, binds the process to cores and trains."""
 _LINE_END = " \\\n  "
 
 
@@ -36,10 +37,10 @@ def training_command(
     *,
     with_fewer_nodes: bool = False,
 ) -> str:
-    """Return the command line that runs rank.sh on all nodes of the job.
+    """Return the command that runs rank.sh on all nodes of the job.
 
-    Each option is on its own line, with its value. A job that has spare nodes, or that may continue
-    `with_fewer_nodes`, chooses its nodes at run time.
+    Each option is on its own line, with its value. A job chooses its nodes at run time if it has
+    spare nodes or may continue `with_fewer_nodes`.
     """
     site = settings.site
     count = NodeCount(job.nodes, varies=with_fewer_nodes)
@@ -104,7 +105,7 @@ def rung_command(
 
 
 def node_command(settings: Settings, job: Job) -> str:
-    """Return the command for the site's set-up: one process per node, outside the container."""
+    """Return the command that runs the site's set-up, outside the container, once on each node."""
     starter = get_queue_scripts(settings.site).on_nodes(settings, job, 1)
     return _LINE_END.join([*starter, 'bash "$job/node.sh"'])
 
@@ -168,10 +169,10 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
-    """Return the command words that start a node's ranks.
+    """Return the words of the command that starts a node's ranks.
 
-    They run torchrun or deepspeed with the interpreter that has the trainer, because the plain
-    commands `torchrun` and `deepspeed` may belong to a different installation on PATH.
+    The command runs torchrun or deepspeed with the interpreter that has the trainer, because the
+    plain commands `torchrun` and `deepspeed` may belong to a different installation on PATH.
     """
     python = python_command(settings)
     if settings.site.launcher == "torchrun":

@@ -22,7 +22,7 @@ from runbook.params.schema.site import Site
 
 NAME = "PBS"
 TOLERANCE = "tolerate_node_failures"
-"""Attribute that makes PBS keep a job when any node except the first is lost.
+"""Attribute that makes PBS keep a job if a node other than the first is lost.
 
 Without it, PBS kills the job once it has not heard from that node for five minutes
 (`$max_poll_downtime`).
@@ -115,7 +115,7 @@ class PbsScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Raise `JobError`: PBS has no starter of its own, so the site must use mpiexec."""
+        """Raise `JobError`, because PBS has no starter of its own and the site must use mpiexec."""
         site = settings.site
         raise JobError(
             JobMessage.QUEUE_WITHOUT_SRUN, queue=NAME, site=site.site, launcher=site.launcher
@@ -203,8 +203,8 @@ def _chunk(
 ) -> str:
     """Return the resources of each node, after `select=<nodes>`.
 
-    The site's own `select` takes precedence over computed values, and a number of cores in the run
-    file takes precedence over the site.
+    The site's own `select` takes precedence over computed values, and the run file's number of
+    cores takes precedence over the site's.
     """
     parts = site.directives.get("select", "").split(":")
     chunk = {part.partition("=")[0]: part for part in parts if part}

@@ -25,14 +25,12 @@ WALLTIME_SECONDS = 600
 A short job starts sooner, and the preflight takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Time limit of a stage in seconds, in which containers start and torch is imported."""
+"""Time limit in seconds of a stage, which starts containers and imports torch."""
 NODE_SETUP = "node_setup"
 """Name of the step in which each node runs the site's own commands."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
-"""Time limit of the last stage in seconds: ranks must arrive within 120 s, and a group that hangs
-is given up after 60 s.
-"""
+"""Seconds for the last stage. Ranks must arrive within 120 s, and a group may hang for 60 s."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class PreflightQuestions:
 
 
 class _PreflightJob(QueuedTraining):
-    """A job that starts like the training job, but whose programs run checks."""
+    """A job that is started like the training job, but whose programs run checks."""
 
     def __init__(
         self,
@@ -161,11 +159,11 @@ def _without_copies(settings: Settings) -> Settings:
 def preflight_job(settings: Settings) -> Job:
     """Return the resources that the job requests from the queue.
 
-    Each node is used as in the training, and the queue and the number of nodes are those of
+    The job uses each node as the training does, and takes the queue and the number of nodes from
     jobs.environment.
 
-    If jobs.environment requests one node and the training more, request two, because one node
-    cannot test the network.
+    If jobs.environment requests one node and the training more, the job requests two, because one
+    node cannot test the network.
     """
     training = settings.job(FULL)
     environment_job = settings.job(ENVIRONMENT)

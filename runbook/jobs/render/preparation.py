@@ -1,7 +1,7 @@
 """Set-up before the first job.
 
-This module renders the steps, their script, the image's recipe, and the files for deploying a
-cluster.
+This module renders the set-up's steps, their script, the image's Dockerfile, and the files that
+deploy a cluster.
 """
 
 import re
@@ -41,8 +41,8 @@ class SetupStep:
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
     """Return the steps that prepare a job, in order.
 
-    They check out the pinned commit, remove stale locks of kernels, fetch the tokenizer's files,
-    and run the site's own commands.
+    They check out the pinned commit, remove stale locks of kernel builds, fetch the tokenizer's
+    files, and run the site's own commands.
     """
     site = settings.site
     stage = settings.run.jobs.stage.rstrip("/")
@@ -98,7 +98,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """Return a site's text with the run's values inserted in a single pass.
+    """Return a site's text after one pass that replaces its placeholders with the run's values.
 
     A placeholder within an inserted value is not replaced.
     """
@@ -121,15 +121,14 @@ def _secret(reference: str) -> str:
 SETUP_FOLDER = "environment"
 """Folder, within a run's folder, for the scripts that set up a site and for their logs."""
 FLEET = "fleet.sh"
-"""Script that starts and stops the machines of a rented cluster, run on the computer that manages
-it.
-"""
+"""Script, run on the computer that manages a rented cluster, that starts and stops its machines."""
 
 
 def render_preparation(settings: Settings, package: Path) -> str:
     """Return all steps as one script for a person to run.
 
-    It is not a job, because jobs download no code. 01-environment runs the steps one by one.
+    The script is not a job, because jobs download no code. 01-environment runs the steps one by
+    one.
     """
     return step_script(settings, setup_steps(settings, package))
 
@@ -148,7 +147,8 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 def preparation_files(settings: Settings) -> Mapping[str, str]:
     """Return the files that are written next to the script.
 
-    They are the image's Dockerfile, and the machines and the deployment of a rented cluster.
+    They are the image's Dockerfile and, for a rented cluster, descriptions of its machines and its
+    deployment.
     """
     site = settings.site
     files = {}

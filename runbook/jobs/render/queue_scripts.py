@@ -1,6 +1,6 @@
 """The parts of job scripts that depend on the queue: requests, starters, shell expressions.
 
-This module also decides how long before its time limit a job is warned (`warn_after`).
+This module also decides how long before the time limit a job is warned (`warn_after`).
 
 A new scheduler is a subclass in its own module, which is named in `runbook/jobs/schedulers.py`.
 """
@@ -16,16 +16,16 @@ from runbook.jobs.render.quoting import quote
 from runbook.params import Job, Settings
 
 WARNING_SECONDS = 300
-"""Seconds before its time limit at which a job is warned, so that it can save.
+"""Seconds between the warning, after which a job saves, and its time limit.
 
 Saving a checkpoint of 2.4 TB takes minutes.
 """
 
 
 def warn_after(job: Job) -> int:
-    """Return the seconds after which a job requests its own stop; the queue may not warn it.
+    """Return the seconds after which a job asks itself to stop, because its queue may not warn it.
 
-    The result is 0 if the job is too short for a warning.
+    The result is 0 if the time limit is too short for a warning.
     """
     if job.walltime > 2 * WARNING_SECONDS:
         return job.walltime - WARNING_SECONDS
@@ -33,9 +33,9 @@ def warn_after(job: Job) -> int:
 
 
 def plain(name: str, value: object) -> str:
-    """Return the name or value of a directive.
+    """Return `value` as text, for the name or value of a directive.
 
-    Raise `ParamsError` if it has characters other than those allowed.
+    Raise `ParamsError` if it contains a character that is not allowed.
     """
     text = str(value)
     if not re.fullmatch(r"[A-Za-z0-9_.,:/@%+=*\[\]-]+", text):
@@ -51,13 +51,13 @@ def array_range(job: Job) -> str:
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The number of nodes for a command, or a shell variable of the job if there may be fewer."""
+    """The number of nodes for a command, as a number, or as a shell variable if it may vary."""
 
     nodes: int
     varies: bool = False
 
     def times(self, tasks: int) -> str:
-        """Return the number of tasks, with this many per node, as a bash expression."""
+        """Return, as a bash expression, the number of all tasks if each node has this many."""
         if not self.varies:
             return str(self.nodes * tasks)
         if tasks == 1:
@@ -71,7 +71,7 @@ def mpiexec_words(
     tasks: int,
     count: NodeCount | None = None,
 ) -> list[str]:
-    """Return the mpiexec command that starts this many tasks on each node in the job's own list."""
+    """Return the mpiexec command that starts `tasks` tasks on each host in the job's list."""
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
@@ -85,13 +85,13 @@ class QueueScripts(ABC):
     """The parts of job scripts that depend on the queue."""
 
     announces_end: bool
-    """Whether the queue sends a signal before it ends a job at its time limit."""
+    """Whether the queue sends a signal before it ends a job at the time limit."""
     can_leave_out_nodes: bool
     """Whether a job can exclude nodes by name."""
     has_container_option: bool
     """Whether the process starter can open a container (pyxis)."""
     data_job_takes_cores_of_queue: bool
-    """Whether a data job that requests no cores itself uses the cores that the queue grants."""
+    """Whether a data job without a request for cores uses the cores that the queue grants."""
     submit: str
     """The program that submits a script."""
     cancel: str
@@ -105,11 +105,11 @@ class QueueScripts(ABC):
     hosts: str
     """The command that prints a job's hosts, one per line."""
     time_left: str
-    """The job's remaining time, as a shell expression; empty if the queue does not tell."""
+    """The job's remaining time, as a shell expression; empty if the queue does not report it."""
     tasks_need_hosts: bool
     """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
     failed_step_line: str
-    """Regular expression for the line that the starter writes when it begins to end a failed step.
+    """Regular expression for the line that the starter writes as it starts to end a failed step.
 
     Empty if the starter writes no such line.
     """
@@ -123,7 +123,7 @@ class QueueScripts(ABC):
         *,
         devices: bool = True,
     ) -> list[str]:
-        """Return the lines with which a job requests resources from its queue.
+        """Return the lines that request a job's resources from its queue.
 
         `phase` names the job in the queue.
         """
@@ -136,11 +136,11 @@ class QueueScripts(ABC):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the command words that start this many tasks on each node of a job."""
+        """Return the words of the command that starts this many tasks on each node of a job."""
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the command words that start a task on each node.
+        """Return the words of the command that starts a task on each node.
 
         A failed task does not end the others.
         """
@@ -152,15 +152,15 @@ class QueueScripts(ABC):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the command words that start a preflight check on each node."""
+        """Return the words of the command that starts a preflight check on each node."""
 
     @abstractmethod
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the command words that start a program on the nodes in the array `trusted`."""
+        """Return the words of the command that starts a program on the nodes in `trusted`."""
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the command words that start a process on the node `$node`, with a time limit."""
+        """Return the words of the command that starts a process on `$node`, with a time limit."""
 
     @abstractmethod
     def training_starter(
@@ -171,14 +171,14 @@ class QueueScripts(ABC):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the command words that start the launcher or the ranks of a training run.
+        """Return the words of the command that starts the launcher or the ranks of a training run.
 
         A job that `chooses_nodes` lists its nodes in `$step_nodes`.
         """
 
     @abstractmethod
     def task_starter(self, job: Job) -> list[str]:
-        """Return the command words that start a program in each task of a task job."""
+        """Return the words of the command that starts a program in each task of a task job."""
 
 
 TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'

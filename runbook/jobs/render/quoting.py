@@ -1,6 +1,6 @@
 """Turns values into words of a job's script.
 
-They are quoted, or refused if a shell could misread them.
+Values are quoted, or refused if a shell could misread them.
 """
 
 import re
@@ -14,7 +14,7 @@ from runbook.params.settings import STAGE
 
 
 def quote(value: object) -> str:
-    r"""Return exactly this text, quoted as a single shell word.
+    r"""Return a text, quoted as a single shell word that stands for exactly this text.
 
     >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
     'two words' '$(reboot)' 'it'"'"'s' '' 8
@@ -32,7 +32,7 @@ def quote(value: object) -> str:
 
 
 def variable(name: str) -> str:
-    """Return the name of an environment variable. Reject it if a shell could misread it.
+    """Return the name of an environment variable. Refuse a name that a shell could misread.
 
     >>> variable("NCCL_DEBUG")
     'NCCL_DEBUG'
@@ -46,7 +46,7 @@ def variable(name: str) -> str:
 def image(name: str) -> str:
     """Return the name of a container image.
 
-    Reject it if a Dockerfile could interpret it differently.
+    Refuse a name that a Dockerfile could misread.
 
     >>> image("nvcr.io/nvidia/pytorch:24.05-py3")
     'nvcr.io/nvidia/pytorch:24.05-py3'

@@ -44,7 +44,7 @@ class SlurmScripts(QueueScripts):
     ) -> list[str]:
         """Return the #SBATCH lines, sorted.
 
-        Output goes to the job's folder, from which the job is submitted. A site's directive is kept
+        The job's output goes to its folder, from which it is submitted. A site's directive is kept
         unless we set the same directive.
         """
         site = settings.site
@@ -103,7 +103,7 @@ class SlurmScripts(QueueScripts):
     ) -> list[str]:
         """Return the srun command that runs a check on each node.
 
-        A node that cannot start the program must not end the others before they answer.
+        A node that cannot start the check must not end the check on other nodes before they answer.
         """
         arguments = []
         for word in _srun(settings, job, 1):
@@ -123,7 +123,7 @@ class SlurmScripts(QueueScripts):
         return [*command, f"--nodelist={TRUSTED_NAMES}", program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return the srun command that starts a process on `$node`, next to the job's own steps."""
+        """Return the srun command that starts a process on `$node` while the job's steps run."""
         where = '--nodes=1 --ntasks=1 --nodelist="$node"'
         return f"timeout {seconds} srun --overlap {where}"
 

@@ -1,6 +1,6 @@
 """The queued job of a phase without training.
 
-It runs a program on one node, on each node, or as an array.
+The job runs a program on one node, on each node, or as an array.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from runbook.params.schema.run_file import JOB_SECTIONS
 from runbook.plan_file.phase_names import DATA, ENVIRONMENT
 
 TASK_PHASES = (ENVIRONMENT, DATA)
-"""The phases that can run as such a job."""
+"""The phases that can run as a task job."""
 
 
 @dataclass(frozen=True)
@@ -38,23 +38,23 @@ class Task:
     these tasks, and srun or mpiexec provides each task's index.
     """
     in_container: bool = False
-    """Whether to use the trainer's Python, modules and image instead of the submitter's Python.
+    """Whether the job uses the trainer's Python, modules and image, not the submitter's Python.
 
     Such a job needs only one core.
     """
     part: str = ""
-    """Suffix of the job folder's name if a phase has several jobs."""
+    """Suffix of the job folder's name if a phase has more than one job."""
 
     def folder(self, phase: str) -> str:
-        """Return the name of the folder of a phase's first such job."""
+        """Return the folder name of the first job that a phase submits for this task."""
         return f"{phase}-{self.part}" if self.part else phase
 
 
 def asks_for_queue(settings: Settings, phase: str) -> bool:
     """Return whether a phase that could run on this machine is submitted to the queue instead.
 
-    The phase is submitted if its job names a partition, a time, an array, several nodes or several
-    tasks.
+    The phase is submitted if its job requests a partition, a time limit, an array, or more than one
+    node or task.
     """
     if settings.site.scheduler == "local" or phase not in TASK_PHASES:
         return False
@@ -73,7 +73,7 @@ def num_shares(job: Job) -> int:
 
 
 def data_tasks(settings: Settings, python: str) -> list[Task]:
-    """Return the jobs that tokenize.
+    """Return the jobs that tokenize the text.
 
     Either each task of a job makes a part and a second job joins the parts, or a single job does
     everything.
@@ -148,8 +148,8 @@ def _cores(
 ) -> int:
     """Return the number of cores to request per task, or 0 to let the queue decide.
 
-    Slurm's data jobs use the cores that their partition grants, because its nodes may differ from
-    the training's.
+    With Slurm, data jobs use the cores that their partition grants, because its nodes may differ
+    from those of the training.
     """
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if job.cpus_per_task:

@@ -1,4 +1,4 @@
-"""Renders the shell templates in `templates/`; the only module of `jobs` that needs jinja2."""
+"""Renders the shell templates in `templates/`. No other module of `jobs` needs jinja2."""
 
 from functools import cache
 from pathlib import Path
@@ -11,9 +11,9 @@ from runbook.jobs.render.quoting import image, quote, variable
 
 
 def fill(template: str, **values: object) -> str:
-    """Return the text of a template in `templates/`, filled in with these values.
+    """Return the text of a template in `templates/`, with these values filled in.
 
-    A missing value is a bug in our code.
+    If a value is missing, our code has a bug.
     """
     return _templates().get_template(template).render(**values)
 
@@ -25,7 +25,7 @@ def _templates() -> Environment:
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
         undefined=StrictUndefined,
         autoescape=False,
-        # jinja2's usual delimiter for comments, {#, also occurs in ${#array[@]}.
+        # jinja2's default delimiter for comments, {#, also occurs in ${#array[@]}.
         comment_start_string="<%#",
         comment_end_string="#%>",
         trim_blocks=True,

@@ -1,4 +1,4 @@
-"""Renders the job of a training phase: scripts for this machine, Slurm and PBS."""
+"""Renders the job of a training phase, with scripts for this machine, Slurm or PBS."""
 
 import json
 import re
@@ -40,10 +40,10 @@ TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
 """The file in which each of the documents' programs records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""Option for the number of nodes that did not train in an attempt."""
+"""Option that passes the number of nodes that did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
-"""Seconds for a save between the request to stop and the kill.
+"""Seconds that a job has for a save between the request to stop and the kill.
 
 They must be fewer than the seconds between the queue's warning and the job's time limit.
 """
@@ -89,17 +89,17 @@ class QueuedTraining:
         self.package = package
         self.site = settings.site
         self.framework = settings.run.training.framework
-        self.job = settings.job(spec.phase).model_copy(update={"array": 0})  # a training is one job
+        self.job = settings.job(spec.phase).model_copy(
+            update={"array": 0}
+        )  # a training phase is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """File that Megatron-DeepSpeed reads, relative to the run's folder; empty for other
-        frameworks.
-        """
+        """Path of Megatron-DeepSpeed's file in the run's folder; empty for other frameworks."""
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
 
     def render(self) -> RenderedJob:
-        """Return the submitted script, rank.sh for every process, and the other files."""
+        """Return the submitted script, the rank.sh that every process runs, and the other files."""
         arguments = training_arguments(self.settings, self.spec)
         files = {"rank.sh": self.rank_script(arguments)}
         node_commands = self._node_commands()
@@ -121,7 +121,7 @@ class QueuedTraining:
     def _node_commands(self) -> list[str]:
         """Return the commands that every node runs before training.
 
-        They copy the image and then run the site's commands.
+        The commands copy the image and then run the site's own commands.
         """
         commands = site_commands(self.site.node_setup, self.settings)
         if not self.settings.run.jobs.image_copy:
@@ -202,14 +202,14 @@ class QueuedTraining:
 
     @property
     def restarts_here(self) -> bool:
-        """Return whether the same allocation may have a further attempt, on different nodes."""
+        """Return whether another attempt may follow in the same allocation, on different nodes."""
         return self.job.spares > 0 or self.may_have_fewer_nodes
 
     @property
     def goes_on_by_itself(self) -> bool:
         """Return whether the job itself decides what follows an attempt.
 
-        It does so in a chain, or if it can use different nodes.
+        It does so if it is in a chain, or if it can use different nodes.
         """
         return self.job.chain > 1 or self.restarts_here
 
@@ -356,7 +356,7 @@ def lines(arguments: Sequence[str]) -> list[list[str]]:
 
 
 LOCAL_GRACE_SECONDS = 120
-"""Seconds for a save between the request to stop and the kill.
+"""Seconds that a job has for a save between the request to stop and the kill.
 
 A save to a slow disk takes half a minute or more.
 """
@@ -367,15 +367,15 @@ PACKAGE = Path(__file__).parents[3]
 PEERS_SECONDS = 3
 """Seconds for the other ranks to notice and report that a rank has failed.
 
-Ranks that are still waiting for each other to start cannot notice it, so it takes this much longer
-until the job's end is known.
+Ranks that are still waiting for each other to start cannot notice the failure, so the job's end
+becomes known this much later.
 """
 
 KILLED_PEERS_SECONDS = 1
-"""The same if a signal killed the rank.
+"""Seconds for the other ranks to notice and report that a signal has killed a rank.
 
-Ranks that are training notice the closed connection immediately; ranks that wait for the lost rank
-to start never do.
+Ranks that are training notice the closed connection immediately. Ranks that wait for the lost rank
+to start never notice it.
 """
 
 
@@ -392,7 +392,7 @@ def render_job(
     `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
     interpreter that has the trainer on a local site. `package` is the folder of our package, from
     which a queued job imports the trainer. The script finds the run's folder relative to itself, or
-    relative to where it was submitted, because the folder may move.
+    to the folder from which it was submitted, because the run's folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -417,7 +417,7 @@ def render_job(
 
 
 PYTHON_SCRIPT = "python.sh"
-"""Script in the folder of a job whose Python runs from a copy on each node."""
+"""Name of the script in a job's folder that starts Python from each node's own copy."""
 ENVIRONMENT_FILE = "environment.json"
 """Manifest of the packed environment, in the folder of a job that uses it."""
 NO_COPY = {
@@ -429,7 +429,7 @@ NO_COPY = {
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
-    """Return the values in a job's script that concern the copy of the environment on each node."""
+    """Return the values that a job's script needs for the copy of the environment on each node."""
     jobs = settings.run.jobs
     if not jobs.environment_copy:
         return NO_COPY
@@ -460,7 +460,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Write a job's files into its folder. A folder with job.sh is complete: job.sh comes last."""
+    """Write a job's files into its folder. job.sh is last, so a folder that has it is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

@@ -42,7 +42,7 @@ def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
 
 
 def note_start(training: PlannedTraining, step: StepOfRun) -> None:
-    """Record the inputs with which the training starts, for later jobs."""
+    """Record, for later jobs, the inputs with which the training starts."""
     facts = {"inputs": _identity(training, step), "phase": as_json(training.phase_plan)}
     step.note_start(facts)
 
@@ -61,7 +61,7 @@ def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
 def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | None:
     """Return the plan of the training whose outputs are in the folder.
 
-    Return None if its inputs differ or are unknown.
+    Return None if the recorded inputs are missing or differ from today's.
     """
     facts = step.start_facts()
     if facts.get("inputs") != _identity(training, step):
@@ -70,7 +70,7 @@ def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | Non
 
 
 def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
-    """Return why the next job continues from the outputs in the folder although inputs changed.
+    """Explain why the next job continues from the outputs in the folder although inputs changed.
 
     The text also explains the consequences. It is empty if the job starts from the beginning
     (because the training is a different one, or has no checkpoint) or if nothing is left to train.

@@ -1,4 +1,4 @@
-"""Forecasts the final loss from the curve, and notes when it leaves the sealed interval."""
+"""Forecasts the final loss, and notes when the forecast leaves the sealed interval."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class CurveWatch:
                 self._note(expected)
 
     def _note(self, expected: ExpectedLoss) -> None:
-        """Add the event once per iteration, even if several processes watch."""
+        """Add the event once per iteration, even if more than one process watches."""
         sealed = expected.sealed
         assert sealed is not None
         events = read_lines(self._training.events_path)

@@ -41,7 +41,7 @@ def read_attempt(
 def decision_of_job(folder: JobFolder) -> Decision | None:
     """Return the decision that a job made when it ended.
 
-    Return None if it has no successors and no spare nodes.
+    Return None if the job has neither successors nor spare nodes.
     """
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
@@ -59,7 +59,7 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
 """The trainer's alarms that point to the node of a rank.
 
-If a node has several, the last in this list applies.
+If a node has more than one of them, the last in this list applies.
 """
 
 

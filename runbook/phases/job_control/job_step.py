@@ -1,4 +1,4 @@
-"""A step that jobs carry out: launches it once, finds its job again, and resubmits a stopped job.
+"""Submits the job of a step only once, finds the job again, and resubmits it if it stopped.
 
 This module does not depend on what a job trains, which `training_jobs.training_step` defines.
 """
@@ -22,7 +22,7 @@ Gate = Callable[[], None]
 
 @dataclass(frozen=True)
 class JobStep:
-    """A step that jobs carry out, with everything needed to submit one."""
+    """A step that jobs carry out, with everything that is needed to submit them."""
 
     run_name: str
     phase: str
@@ -30,16 +30,16 @@ class JobStep:
     step: StepOfRun
     scheduler: Scheduler
     slow_gate: Gate
-    """A gate that takes minutes.
+    """A gate that may take minutes.
 
-    It runs before the run is locked, so that others can use the run until then.
+    It runs before the run is locked, so that other processes can use the run in the meantime.
     """
     gate: Gate
     """A gate that runs while the run is locked, even if an earlier cell already showed that it
     passes.
     """
     why_continued: Callable[[], str]
-    """Return why the next job continues from the outputs in the folder although inputs changed.
+    """Explain why the next job continues from the outputs in the folder although inputs changed.
 
     The text is empty if the job starts from the beginning.
     """
@@ -54,7 +54,7 @@ class JobStep:
     """Number of queued jobs, each of which continues where the previous one stopped."""
 
     def hold(self, purpose: str) -> AbstractContextManager[None]:
-        """Prevent other processes from changing the run inside the block."""
+        """Prevent other processes from changing the run within the block."""
         return hold_run(self.step.run_folder, f"{purpose} {self.phase}")
 
     def latest(self) -> JobFolder | None:
@@ -117,13 +117,15 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
 
 
 def _was_submitted_since(job_step: JobStep) -> bool:
-    """Return whether a job that may have written files was submitted since the step was done."""
+    """Return whether a job was submitted after the step was done and may have written files."""
     marker = job_step.step.marker()
     latest = job_step.latest()
     if marker is None or latest is None:
         return False
     record = job_folder.read_record(latest)
-    return record is None or record.submitted > marker.finished  # None if submitted by hand
+    return (
+        record is None or record.submitted > marker.finished
+    )  # None if the job was submitted by hand
 
 
 def _is_submitted(job_step: JobStep) -> bool:

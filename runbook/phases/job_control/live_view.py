@@ -1,6 +1,6 @@
 """The live view of a running training: its state, loss curve and newest events.
 
-They are read from the run's files, the queue and the machine.
+The view reads the run's files, and asks the queue and the machine.
 """
 
 import math
@@ -35,8 +35,7 @@ from runbook.runs.planned_run import PlannedTraining
 
 POLL_SECONDS = 1.0
 PATIENCE_SECONDS = 300.0
-"""How long to wait for a job whose state is unknown, because a queue's controller restarts now and
-then.
+"""How long to wait for a job whose state is unknown. A queue's controller restarts now and then.
 """
 MOST_ROWS = 1000
 SECONDS_BETWEEN_DEVICE_QUESTIONS = 5.0
@@ -109,7 +108,7 @@ class LiveView:
     def _lasts(self, status: JobStatus) -> bool:
         """Return whether the job may still be running.
 
-        If its queue does not answer, it counts as running for `PATIENCE_SECONDS`.
+        If the queue does not answer, the job counts as running for `PATIENCE_SECONDS`.
         """
         if status.state is not JobState.UNKNOWN:
             self._silent_since = math.inf
@@ -119,7 +118,7 @@ class LiveView:
         return time.monotonic() - self._silent_since < PATIENCE_SECONDS
 
     def finish(self, status: JobStatus) -> None:
-        """Draw the final view, with all that the job has written."""
+        """Draw the final view, from everything that the job has written."""
         self.progress.draw_beside(self.curve(), self.last_events())
         self.progress.finish(**self.facts(status))
         self._publish(is_running=status.state in ACTIVE)
@@ -186,14 +185,14 @@ class LiveView:
     def _in_use(self) -> str:
         """Return the CPU and GPU utilization if the job runs on this machine.
 
-        Most calls return the last measurement.
+        Most calls repeat the last measurement instead of making a new one.
         """
         if self.settings.site.scheduler != "local":
             return "unknown here: the job runs on other nodes"
         if time.monotonic() - self._asked >= SECONDS_BETWEEN_DEVICE_QUESTIONS:
             first = self._asked == -math.inf
             self._asked = time.monotonic()
-            # psutil measures utilization since its last call, so the first call has no result.
+            # psutil measures utilization since the previous call, so the first call has no result.
             cpu = psutil.cpu_percent()
             # If jobs compute on the CPU, GPUs are not shown.
             if self.settings.site.hardware.device == "cpu":
@@ -240,7 +239,7 @@ def training_facts(
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
     """Return how many devices train, and since which step, if fewer train than planned.
 
-    Return an empty string if all of them do.
+    Return an empty string if all planned devices train.
 
     >>> rows = [{"iteration": step, "world_size": 8 if step < 5 else 4} for step in range(1, 9)]
     >>> fewer_devices_text(rows, 8), fewer_devices_text(rows[:4], 8)

@@ -74,7 +74,7 @@ def readiness_checks(
 
 
 def require_ready(training: PlannedTraining, session: Session) -> None:
-    """Raise `JobError` if the job must not be submitted now, whatever an earlier cell has shown.
+    """Raise `JobError` if the job must not be submitted now, even if an earlier cell passed.
 
     Token files that passed in this notebook are not read again; only their sizes are compared.
     """
@@ -91,7 +91,7 @@ def require_ready(training: PlannedTraining, session: Session) -> None:
 def gate_check(run: PlannedRun) -> Check:
     """Return the smoke test's verdict.
 
-    The verdict must be for the smoke test as it is planned now.
+    The check fails if the verdict is for a smoke test with a different plan.
     """
     rule = f"{SMOKE} passed with these parameters"
     path = run.folder / GATE
@@ -107,7 +107,7 @@ def gate_check(run: PlannedRun) -> Check:
 
 
 def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
-    """Return the check of the token files from the data phase."""
+    """Return the data phase's check of the token files."""
     if training.phase_plan.data.mock:
         return Check(
             TOKENS,

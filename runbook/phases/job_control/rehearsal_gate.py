@@ -40,7 +40,7 @@ from runbook.runs.step import fingerprint
 
 FOLDER = "rehearsals"
 VERSION = 2
-"""Increase this when dry runs start to count differently, so that stored ones are repeated.
+"""Increase this when dry runs start to count differently, so that stored dry runs are repeated.
 """
 WAIVER = "training.rehearsal_waived_by"
 JOB_PHASE = ENVIRONMENT
@@ -54,9 +54,9 @@ REMEDY = (
 
 
 def require(training: PlannedTraining, session: Session) -> None:
-    """Stop before the phase's first job on a cluster if its layout fails or does not fit.
+    """Stop before the phase's first job on a cluster if the layout fails or does not fit.
 
-    A dry run at full size finds that out.
+    A dry run at full size determines this.
     """
     if training.settings.site.scheduler != "local":
         require_values(training.settings)
@@ -66,11 +66,12 @@ def require(training: PlannedTraining, session: Session) -> None:
 def show(training: PlannedTraining, session: Session) -> None:
     """Show the counts of the layout's dry run.
 
-    Use the stored dry run. Without one, do the dry run now if this site has a queue.
+    Use the stored dry run. If there is none, do the dry run now, provided that this site has a
+    queue.
     """
     name = training.settings.name
     site = training.settings.site
-    # Refuse before the counting starts, because it takes minutes.
+    # Refuse before the dry run starts, because counting takes minutes.
     require_values(training.settings)
     if site.scheduler == "local":
         show_text(PhaseMessage.NO_QUEUE_TO_REHEARSE.fill(site=site.site, name=name))
@@ -136,7 +137,7 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 
 
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
-    """Return the dry run that the run's folder has for exactly this layout.
+    """Return the dry run stored in the run's folder for exactly this layout.
 
     Its memory limit is taken from the current devices.
     """
@@ -224,8 +225,8 @@ def _count_in_a_job(
     try:
         task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
-        # A job that started and then failed by itself says something about the layout. Any other
-        # failure means that the job lacked software, time or memory.
+        # If a job started and then failed by itself, the layout is at fault. Any other failure
+        # means that the job lacked software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error
     except JobError as error:

@@ -1,7 +1,7 @@
-"""Queue jobs that do not train.
+"""Submits and watches queue jobs that do not train.
 
-Either all of them are submitted, or none. Jobs that already run are found, and watched to their
-end.
+Either all jobs are submitted, or none. Jobs that are already running are found, and watched until
+they end.
 """
 
 import time
@@ -21,10 +21,10 @@ from runbook.runs.planned_run import PlannedRun
 
 
 def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
-    """Submit tasks and watch them to their end.
+    """Submit tasks and watch them until they end.
 
-    Each starts when the previous one has succeeded. A job that is already running is watched. Raise
-    `JobFailedError` with the last lines of a failed job.
+    Each task starts when the previous one has succeeded. A job that is already running is watched.
+    Raise `JobFailedError` with the last lines of a failed job.
     """
     scheduler = get_scheduler(run.settings.site)
     assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"

@@ -1,4 +1,4 @@
-"""Submits or finds the jobs of a training run, watches them, and resumes the training."""
+"""Submits or finds the jobs of a training run, watches them, and resumes training."""
 
 import sys
 import time
@@ -53,7 +53,7 @@ def training_step(
     before_submit: BeforeSubmit | None = None,
     python: str = "",
 ) -> JobStep:
-    """Return a phase's training as a step for jobs, with its actions.
+    """Return a phase's training as a step that jobs carry out.
 
     `before_submit` is called once it is certain that a job will be submitted. `python` starts the
     ranks; if it is empty, the site's own Python does.
@@ -83,7 +83,7 @@ def training_step(
 def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
     """Return the files of the phase's next job. The job avoids nodes that are known to be bad.
 
-    `python` starts the ranks on a local site; if it is empty, the site's own does.
+    `python` starts the ranks on a local site; if it is empty, the site's own Python does.
     """
     job = training.job
     nodes_wanted = job.nodes + job.spares
@@ -100,7 +100,7 @@ def render_training(training: PlannedTraining, python: str = "") -> RenderedJob:
 
 
 def watch(training: PlannedTraining, training_job: JobStep) -> None:
-    """Follow the job to its end from its files, and resume the training if the job stopped.
+    """Follow the job through its files until it ends, and resume the training if the job stopped.
 
     A failure is shown with the last lines of the job's own output.
     """
@@ -192,9 +192,9 @@ def follow(training: PlannedTraining, until: int = 0) -> JobStatus:
 
 
 def stop_gently(training: PlannedTraining) -> JobStatus:
-    """Ask the newest job to save and stop, and wait for its end.
+    """Ask the newest job to save and stop, and wait until it has ended.
 
-    A queue does the same shortly before a job's time limit.
+    A queue sends the same request shortly before a job's time limit.
     """
     scheduler = get_scheduler(training.settings.site)
     folder = newest_job(training)
@@ -211,7 +211,7 @@ def stop_gently(training: PlannedTraining) -> JobStatus:
 def failure_text(
     training: PlannedTraining, status: JobStatus, decision: Decision | None = None
 ) -> Statement:
-    """Return why a job failed, the last lines of its output, and where to find the whole output.
+    """Return the cause of a job's failure, the last lines of its output, and the output's path.
 
     The text also explains why the job is not restarted.
     """
@@ -232,7 +232,7 @@ def note_job_end(
     decision: Decision,
     **facts: Any,
 ) -> None:
-    """Record how the newest job ended and what follows, as an event.
+    """Add an event that records how the newest job ended and what follows.
 
     The wall-time account reads this event.
     """
@@ -240,7 +240,8 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    # A lost job's end is taken to be its last sign of life, because nothing else shows it.
+    # A lost job is taken to have ended at its last sign of life, because nothing else shows when it
+    # ended.
     at = None if code is None else status.ended
     training.append_event(
         "ended",

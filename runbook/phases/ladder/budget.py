@@ -38,7 +38,7 @@ class Pace:
     """Ratio of measured to planned time for the newest of these rungs."""
 
     def seconds_left(self, rungs: Sequence[PlannedRung]) -> float | None:
-        """Return the seconds that further rungs will take at this pace, or None if unknown."""
+        """Return the seconds that these rungs will take at this pace, or None if unknown."""
         times = [rung.seconds for rung in rungs if rung.seconds is not None]
         if not self.planned_seconds or len(times) < len(rungs):
             return None
@@ -70,7 +70,7 @@ def pace_of(trained: Sequence[PlannedRung]) -> Pace:
 
 @dataclass
 class LadderBudget:
-    """The wall time of a whole ladder on this machine, and how much of it is used."""
+    """The wall-time budget of a whole ladder on this machine, and how much of it has been used."""
 
     seconds: float | None
     """None if no budget was requested, or if the rungs wait in a queue."""
@@ -102,9 +102,9 @@ def fit_rungs_left(
 
     `pace` is the ratio of measured to planned time of the trained rungs. Rungs that were made
     smaller grow again if the pace allows, up to the largest one as first planned. The factor
-    between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the remaining
-    rungs do not grow in compute one after another (as the extra rungs of a ladder of six to eight
-    do not), or if batches would be too coarse.
+    between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the compute of
+    the remaining rungs does not grow from each rung to the next (as with the extra rungs of a
+    ladder of six to eight), or if batches would be too coarse.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     untrained = ladder.rungs[num_trained:]
@@ -133,7 +133,7 @@ def fit_rungs_left(
 
 
 def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
-    """Return whether untrained rungs have planned times, and each has more compute than the last."""
+    """Return whether all untrained rungs have planned times and increasing compute."""
     if not untrained:
         return False
     has_times = all(planned.seconds is not None for planned in untrained)
@@ -141,7 +141,7 @@ def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
 
 
 def _factor_to(last: LadderRung, flops: float, count: int) -> float:
-    """Return the factor of compute between rungs with which `count` more rungs reach `flops`."""
+    """Return the compute factor between rungs with which `count` more rungs reach `flops`."""
     factor: float = (flops / last.flops) ** (1 / count)
     return factor
 
@@ -179,7 +179,7 @@ def _largest_factor(
     seconds: float,
     pace: float,
 ) -> float:
-    """Return the largest factor between rungs with which the untrained rungs end within `seconds`."""
+    """Return the largest factor between rungs that lets the untrained rungs end within `seconds`."""
     low = min(LEAST_BETWEEN_RUNGS, highest)
     high = highest
     for _ in range(ROUNDS):

@@ -54,8 +54,9 @@ def climb(
 ) -> tuple[Ladder, list[FinishedRung]]:
     """Train every rung that is not yet trained, the smallest first.
 
-    Return the finished rungs, and the ladder as trained: later rungs may be smaller than planned,
-    to end in time. Without `family`, rungs stay as planned. Raise `RunbookError` if a rung fails.
+    Return the finished rungs, and the ladder as it was trained. Later rungs may be smaller than
+    planned, so that they end in time. Without `family`, all rungs stay as planned. Raise
+    `RunbookError` if a rung fails.
     """
     finished: list[FinishedRung] = []
     while len(finished) < len(ladder.rungs):

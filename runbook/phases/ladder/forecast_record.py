@@ -8,7 +8,7 @@ from runbook.forecast.interval_rules import INTERVAL, SHARE_IN_INTERVAL
 from runbook.phases.messages import PhaseMessage
 
 SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Sizes to show at the same compute, as multiples of the run's own."""
+"""Model sizes to show at the same compute, as multiples of the run's own size."""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,9 @@ LADDER_FILE = "ladder.json"
 DEFAULT_SHARE = 0.01
 """Share of the run's own device-hours that is used if no budget is set."""
 DEFAULT_SECONDS = 600.0
-"""Least default budget, so that even the ladder of a small run gets some time."""
+"""Smallest default budget, so that even the ladder of a small run gets some time."""
 START_SECONDS = 8.0
-"""Time that a rung needs for the trainer's start, the checks and the records.
+"""Time that a rung needs for the trainer's start-up, the checks and the records.
 
 This takes 8 s of processor time on two cores, and both ranks work at once for 5 s of it (AMD EPYC,
 Zen 4, 2026-11-28). With notebooks it took 40 to 50 s.
@@ -52,7 +52,7 @@ class PlannedRung:
 
     rung: LadderRung
     name: str
-    """Name of its run, as set by `--as`."""
+    """Name of the rung's run, as set by `--as`."""
     seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
@@ -61,7 +61,7 @@ class PlannedRung:
     measured_seconds: float | None = None
     """Wall time of the rung's training over all calls.
 
-    None if it is not trained or the time is unknown.
+    None if the rung is not trained or its time is unknown.
     """
 
     @property
@@ -74,7 +74,7 @@ class PlannedRung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs of one run, whose loss they forecast."""
+    """The rungs from which the loss of one run is forecast."""
 
     run: str
     """The run as given to `runbook run`: a name, or RUN:VARIANT."""
@@ -143,7 +143,7 @@ def plan_ladder(
 ) -> Ladder:
     """Return the ladder that a run's budget allows. Nothing is written.
 
-    The default budget is 1% of the run's own device-hours, and at least ten minutes. `measure_core`
+    The default budget is 1% of the run's own device-hours, but at least ten minutes. `measure_core`
     measures the speed of a core, for rungs whose steps no smoke test has timed.
     """
     settings, plan = load_plan(run, set_words, measured=True)
@@ -190,7 +190,8 @@ def _fit_budget(
 ) -> Ladder:
     """Return the ladder whose rungs use this many device-hours.
 
-    They use fewer if the largest rung would otherwise exceed a quarter of the run's compute.
+    The rungs use fewer device-hours if the largest one would otherwise exceed a quarter of the
+    run's compute.
     """
     most_flops = LARGEST_SHARE * family.flops
     start_hours = starts_seconds(count) * family.devices / 3600
@@ -223,7 +224,7 @@ def _fit_budget(
 def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
     """Return a ladder of about 1% of the run's compute.
 
-    It is used if the plan has no estimate of the step time.
+    This ladder is used if the plan has no estimate of the step time.
     """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
     note = (
@@ -235,7 +236,7 @@ def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
 
 
 def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
-    """Return the notes about these rungs that the user should read."""
+    """Return notes about these rungs for the user."""
     short = short_rungs(list(rungs))
     if not short:
         return ()
@@ -332,7 +333,7 @@ def read_ladder(folder: Path) -> Ladder | None:
 
 
 def write_ladder(ladder: Ladder, folder: Path) -> Ladder:
-    """Save a ladder, so that a later call trains the same rungs and knows how much time is used."""
+    """Save a ladder, so that a later call knows its rungs and how much time has been used."""
     dated = replace(ladder, designed=ladder.designed or utc_now())
     text = json.dumps(asdict(dated), indent=1) + "\n"
     write_text(folder / LADDER_FILE, text, error=RecordError)

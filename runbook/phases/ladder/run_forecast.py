@@ -39,9 +39,9 @@ Beyond that, a law for new tokens does not apply.
 """
 EPOCHS_WIDENING = 2.0
 UNEVEN_WIDENING = 4.0
-"""Factor by which the interval widens if the rungs' losses are far from a line.
+"""Factor by which the interval widens if the rungs' losses do not lie near a line.
 
-The only uneven ladder of benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
+The only uneven ladder in benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
 much as the others. An even wider interval would no longer be useful.
 """
 SHORT_WIDENING = 3.0
@@ -133,7 +133,7 @@ def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
 def _epochs_doubt(epochs: float | None) -> _Doubt:
     """Return a doubt if tokens repeat often.
 
-    Raise `DataError` if they repeat so often that no law applies.
+    Raise `DataError` if tokens repeat so often that no law applies.
     """
     if epochs is None or epochs <= 1:
         return _Doubt()
@@ -215,7 +215,7 @@ def _sizes(
     family: Family,
     factor: float,
 ) -> tuple[tuple[SizeForecast, ...], SizeForecast | None, str]:
-    """Return forecasts for other sizes at the run's compute, and the best size.
+    """Return forecasts for other model sizes at the run's compute, and the best size.
 
     If there is no best size, return the reason.
     """

@@ -53,7 +53,7 @@ Rungs have no such text.
 def rung_trainer(settings: Settings, folder: Path) -> Iterator[TrainRung]:
     """Yield a function that trains rungs, one after another. `folder` is the ladder's own folder.
 
-    On this machine's CPU, torch and megatron-core are imported once for all of them.
+    On this machine's CPU, torch and megatron-core are imported once for all rungs.
     """
     with contextlib.ExitStack() as stack:
         trainer = RungTrainer(folder)
@@ -90,10 +90,10 @@ class RungTrainer:
     folder: Path
     """The ladder's own folder."""
     warm: WarmTrainer | None = None
-    """None if every rank of every rung imports torch by itself."""
+    """None if every rank of every rung imports torch itself."""
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
-        """Train a rung, or what is left of it. Raise `RunbookError` if that fails."""
+        """Train a rung, or the rest of it. Raise `RunbookError` if that fails."""
         request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
@@ -170,7 +170,7 @@ def has_token_files(rung_path: Path) -> bool:
 
 
 def _make_tokens(settings: Settings) -> None:
-    """Fetch, check and tokenize the text, as 02-data does, with its record."""
+    """Fetch, check and tokenize the text and write the record, as 02-data does."""
     opened = open_run_phase(settings, DATA)
     with _recorded(opened.session):
         data_phase.fetch(opened)

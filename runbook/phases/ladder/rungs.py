@@ -1,9 +1,10 @@
 """The rungs of a ladder: smaller training runs, derived from the run's own values by one rule.
 
-Every rung has the run's text, tokenizer, sequence length and shape of schedule. Tokens grow with
-the size, as in the run itself. Learning rate and batch scale with the size as in the ladders of
-Porian et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): the rate with N^(-1/3), the batch
-with N^(2/3). If the batch is too small for that, rungs keep the run's batch and rate.
+Every rung uses the run's text, tokenizer, sequence length and schedule shape. The number of tokens
+is proportional to the size, with the run's own ratio. Learning rate and batch scale with the size
+as in the ladders of Porian et al. (arXiv:2406.19146) and of OLMo (arXiv:2412.04403): the rate with
+N^(-1/3), the batch with N^(2/3). If the batch is too small for that, rungs keep the run's batch and
+rate.
 """
 
 import math
@@ -88,7 +89,7 @@ WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
 SMALL_HEAD_UNIT = 4
-"""Widths and head sizes are multiples of these."""
+"""Units of which widths and head sizes are multiples."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,7 @@ class Family:
 
 
 def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
-    """Return how far noise moves the weights of a run, relative to what its width tolerates.
+    """Return how strongly noise moves a run's weights, relative to what its width tolerates.
 
     >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
     0.012
@@ -214,7 +215,8 @@ class LadderRung:
 def design_rungs(family: Family, count: int, largest_flops: float) -> list[LadderRung]:
     """Return the rungs, smallest first; the largest one has `largest_flops`.
 
-    Raise `ParamsError` if the count is not 5 to 8, or if the run is too small for so many rungs.
+    Raise `ParamsError` if the count is not between 5 and 8, or if the run is too small for so many
+    rungs.
     """
     if not FEWEST_RUNGS <= count <= MOST_RUNGS:
         raise ParamsError(
@@ -238,7 +240,7 @@ def _wanted_sizes(
     count: int,
     largest_flops: float,
 ) -> Iterator[tuple[float, float]]:
-    """Yield the parameters and compute of each rung."""
+    """Yield the parameter count and compute of each rung."""
     factor = _compute_factor(family, largest_flops)
     line = []
     for below in reversed(range(ON_ONE_LINE)):
@@ -285,7 +287,7 @@ def rungs_above(
     count: int,
     factor: float,
 ) -> list[LadderRung] | None:
-    """Return larger rungs that continue the line of trained ones.
+    """Return larger rungs that continue the line of the trained rungs.
 
     Each costs `factor` times the compute of the previous one. They keep the trained rungs' rule for
     batch and learning rate. Return None if that rule rounds a batch too much.
@@ -312,7 +314,7 @@ def rungs_above(
 def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
     """Return a rung of about this size with the run's own batch.
 
-    Its number of tokens makes its compute exact.
+    The number of tokens is chosen so that the compute is exact.
     """
     shape = _nearest_shape(family.shape, parameters)
     counted = whole(shape)
@@ -346,7 +348,7 @@ def _rung(family: Family, parameters: float, flops: float) -> LadderRung:
 def _nearest_shape(shape: ModelShape, parameters: float) -> ModelShape:
     """Return the shape with about this many parameters that is most similar to the run's.
 
-    It has the closest width-to-depth ratio and the closest heads.
+    Its width-to-depth ratio and its head size are the closest to the run's.
     """
     ratio = shape.hidden / shape.layers
     candidates = []

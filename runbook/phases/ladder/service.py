@@ -293,7 +293,7 @@ def figure_of(state: LadderState, settings: Settings) -> Any:
 def reached_loss(folder: Path) -> float | None:
     """Return the loss that a run reached.
 
-    Return None if the run was not trained to its end, or not evaluated there.
+    Return None if the run was not trained to completion, or was not evaluated after the last step.
     """
     if not read_mark(folder, f"{FULL}--train"):
         return None

@@ -1,4 +1,4 @@
-"""00-plan: shows what will be trained, on what hardware and for how long, with a form to change it.
+"""00-plan: shows what is trained, on what hardware and for how long, and has a form to change it.
 
 The form starts with the values of the run file and of the parameters cell. A run file that the form
 writes includes both.
@@ -91,7 +91,7 @@ def choose(settings: Settings) -> None:
 
 @step(takes=plan_only)
 def show_sizes(plan: Plan) -> View:
-    """Show the parameters of each part of the model, and their sum.
+    """Show the number of parameters in each part of the model, and their sum.
 
     Compare them with the sizes in the models' names.
     """
@@ -240,7 +240,7 @@ def run_file_of(settings: Settings) -> Path:
 
 
 def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
-    """Return the values that override the run file, nested and as they were written.
+    """Return the values that override the run file, nested by section and as written.
 
     They come from a variant, a parameters cell or --set.
     """
@@ -394,9 +394,9 @@ def file_text(settings: Settings, name: str) -> str:
 
 
 def value_as_written(settings: Settings, key: str) -> str:
-    """Return a value in the notation in which the user wrote it.
+    """Return a value in the notation that the user used.
 
-    For example, return 00:30:00 if the run contains 1800 seconds.
+    For example, return 00:30:00 for a value of 1800 seconds.
     """
     value = settings.value(key)
     origin = settings.origins[key][-1]

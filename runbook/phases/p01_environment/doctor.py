@@ -61,7 +61,9 @@ from runbook.tokens.sources.input_files import says_its_kind
 PHASE = ENVIRONMENT
 SHOWN_REASONS = 4
 STALE_SECONDS = 600
-"""Compiling a kernel takes less time, so an older lock was left by an interrupted compilation."""
+"""Compiling a kernel takes less time than this, so an older lock was left by an interrupted
+compilation.
+"""
 MAGIC = {b"hsqs": "SquashFS", b"!<ar": "archive"}
 
 
@@ -111,8 +113,9 @@ def run_questions(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
 def run_checks(run: str, set_words: Sequence[str]) -> list[Check]:
     """Check everything that a run needs from its site.
 
-    On this machine, the ranks work in a temporary folder. On a queue, the nodes are checked if
-    jobs.environment says how to reach them and the earlier checks found no fault.
+    On a site without a queue, the ranks run on this machine, in a temporary folder. On a queue, the
+    nodes are checked if jobs.environment says how to reach them and the earlier checks found no
+    fault.
     """
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
@@ -180,7 +183,7 @@ def preflight(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Find the first fault of a run's cluster: `runbook preflight`."""
+    """Find the first defect of a run's cluster: `runbook preflight`."""
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     questions = run_questions(settings, plan, folder)
@@ -224,13 +227,13 @@ def learn_about(
 
 
 def _request(settings: Settings) -> Request:
-    """Return the resources that a preflight job requests of each node."""
+    """Return the resources that a preflight job requests on each node."""
     job = preflight_job(settings)
     return Request(job.cpus_per_task * job.tasks_per_node, job.memory)
 
 
 def _measured_by(result: PreflightResult) -> str:
-    """Return which job took the measurement: its number in the queue and its folder."""
+    """Name the job that took the measurement by its number in the queue and its folder."""
     if not result.job:
         return "runbook learn on this machine"
     folder = Path(result.job)
@@ -242,7 +245,7 @@ def _measured_by(result: PreflightResult) -> str:
 def software_checks() -> list[Check]:
     """Check which packages this Python can import, and which GPUs its torch sees.
 
-    A probe in a separate process finds this out.
+    A probe in a separate process determines this.
     """
     facts = probe_alone()
     num_gpus = sum(len(gpus_of(rank_facts)) for rank_facts in facts)
@@ -356,7 +359,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Return what each secret of a run is used for, by its reference."""
+    """Return what each of a run's secrets is used for, by the secret's reference."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -471,7 +474,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None:
     """Return the partition that a job names, or else the default partition.
 
-    Return None if it is unknown.
+    Return None if the default partition is unknown.
     """
     for queue in limits:
         if queue.name == job.partition or (not job.partition and queue.default):
@@ -483,7 +486,7 @@ def _partition_of(job: Job, limits: Sequence[QueueLimits]) -> QueueLimits | None
 def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     """Check that enough nodes of the partition accept jobs for the preflight.
 
-    Drained nodes do not.
+    Drained nodes do not accept jobs.
     """
     check = partial(
         Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
@@ -707,7 +710,7 @@ def _planned_space(settings: Settings, plan: Plan) -> list[tuple[str, float]]:
 
 
 def _still_to_fetch(settings: Settings, text: TextShare) -> int:
-    """Return how many bytes of a text still have to be fetched; 0 if the text's size is unknown."""
+    """Return how many bytes of a text must still be fetched, or 0 if the text's size is unknown."""
     home = text_home(settings, text)
     whole = fetched_bytes(text.dataset)
     if STAGE in str(home) or not whole or not home.is_dir():

@@ -55,7 +55,7 @@ NETWORK_VARIABLES = {
 def probe_alone() -> list[ProbeAnswer]:
     """Return the answer of a single probe process with this Python.
 
-    It runs without a launcher, even if this process is a step of a job.
+    The probe runs without a launcher, even if this process is a step of a job.
     """
     with tempfile.TemporaryDirectory(prefix="runbook-doctor-") as out:
         argv = [sys.executable, "-m", "runbook.training.probe", "--out", out]
@@ -79,7 +79,7 @@ def probe_checks(
     plan: Plan,
     framework: Framework,
 ) -> list[Check]:
-    """Return a check for every rule; it is `unknown` if no node could answer."""
+    """Return a check for every rule; its verdict is `unknown` if no node could answer."""
     if not facts:
         remedy = (
             "Set a partition or a walltime in jobs.environment: the checks then run there, "
@@ -99,7 +99,7 @@ def probe_checks(
 
 
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
-    """Check that the trainer's Python imports its packages, in the same versions on all nodes."""
+    """Check that the trainer's packages can be imported, with the same versions on all nodes."""
     rule = (
         f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA "
         f"or ROCm and NCCL"
@@ -153,7 +153,7 @@ def _import_fault(versions: Mapping[str, str | None], errors: Mapping[str, str])
 
 
 def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
-    """Check that each node has the site's number of GPUs, and that none of them is busy."""
+    """Check that each node has the site's number of GPUs, none of them busy."""
     if site.hardware.device == "cpu":
         return _hidden_gpus_check(facts)
     devices_per_node = site.hardware.devices_per_node
@@ -194,7 +194,7 @@ def _missing_gpus_check(
     short_nodes: Sequence[str],
     facts: Sequence[ProbeAnswer],
 ) -> Check:
-    """Return the failed check of nodes with too few GPUs; the remedy fits their build of torch."""
+    """Return the failed check of nodes with too few GPUs, with a remedy that fits torch's build."""
     value = ", ".join(short_nodes)
     cpu_build = _cpu_build_of_torch(facts)
     if cpu_build:
@@ -210,9 +210,9 @@ def _missing_gpus_check(
 
 
 def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
-    """Return the version of the first torch built without CUDA and ROCm.
+    """Return the version of the first torch that was built without CUDA and ROCm.
 
-    Return an empty string if there is no such torch.
+    Return an empty string if every torch supports CUDA or ROCm.
     """
     for rank_facts in facts:
         torch = _torch_of(rank_facts)
@@ -223,7 +223,7 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
 
 
 def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
-    """Return each GPU whose memory is in use, with the amount."""
+    """Return each GPU whose memory is in use, and how much of it."""
     busy = []
     for rank_facts in facts:
         for number, device in enumerate(gpus_of(rank_facts)):
@@ -268,14 +268,14 @@ def networks_check(
 
 
 def _is_present(variable: str, device: str, present: Sequence[str]) -> bool:
-    """Return whether a named device exists. A name is a prefix, except for Gloo."""
+    """Return whether a named device exists. Except for Gloo, the name is treated as a prefix."""
     if variable == GLOO_VARIABLE:
         return device in present
     return any(name.startswith(device) for name in present)
 
 
 def named_devices(groups: Mapping[str, Mapping[str, str | None]]) -> list[tuple[str, str]]:
-    """Return each variable that names network devices, with each device.
+    """Return (variable, device) for each network device that an environment variable names.
 
     Patterns that exclude devices are skipped.
 

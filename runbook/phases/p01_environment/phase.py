@@ -55,7 +55,7 @@ finish = plain_end(PHASE)
 
 @step(takes=lambda opened: (opened.run, opened.session))
 def prepare(run: PlannedRun, session: Session) -> None:
-    """Carry out the set-up of the site's document: checkout, image, environment.
+    """Carry out the set-up steps of the site's document, such as the checkout and the image.
 
     Nothing that exists is changed.
     """
@@ -81,7 +81,7 @@ def prepare(run: PlannedRun, session: Session) -> None:
 
 @step(takes=lambda opened: (opened.settings, opened.session))
 def check_site(settings: Settings, session: Session) -> CheckTable:
-    """Check everything that needs no job: values, secrets, modules, queue, image, locks."""
+    """Check the values, secrets, modules, queue, image and locks, which needs no job."""
     return record_checks(session, site_checks(settings))
 
 
@@ -115,13 +115,13 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     else:
         session.add_results({"nodes": nodes})
 
-    # The record's checks must stay equal as long as the cluster does, so measured figures go under
-    # "nodes".
+    # The record's checks must stay the same as long as the cluster does, so measurements are
+    # recorded under "nodes".
     return record_checks(session, [_for_record(check) for check in result.checks])
 
 
 def _show_measured(checks: Sequence[Check]) -> None:
-    """Show the measured speeds and times, which the checks in the record do not contain."""
+    """Show the measured speeds and times, which are not in the record's checks."""
     rows = []
     for check in checks:
         if check.name in MEASURED:
@@ -134,7 +134,7 @@ def _show_measured(checks: Sequence[Check]) -> None:
 def _for_record(check: Check) -> Check:
     """Return a check in the form that the record stores.
 
-    The nodes are removed and, if the check passed, a measured value as well.
+    The nodes are removed, and so is the measured value of a passed check.
     """
     value = check.value
     if check.name in MEASURED and check.verdict == "pass":
@@ -176,11 +176,11 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 
 
 def set_up(settings: Settings, folder: Path) -> list[Row]:
-    """Run the missing steps in order, with a row for each.
+    """Run the missing steps in order, and show a row for each.
 
-    If a step fails, raise `ProgramError` with its last output and its log. A step's done marker
-    contains its script's fingerprint, so a changed script runs again. The script skips what already
-    exists.
+    If a step fails, raise `ProgramError` with the step's last output and the path of its log. A
+    step's done marker contains its script's fingerprint, so a changed script runs again. The script
+    skips what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)

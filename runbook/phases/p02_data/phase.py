@@ -1,4 +1,4 @@
-"""02-data: tokenize the text, verify the token files, and show what they contain."""
+"""02-data: tokenizes the text, verifies the token files, and shows what they contain."""
 
 import contextlib
 import sys
@@ -152,7 +152,7 @@ def fetch(run: PlannedRun) -> None:
 def _fetch_text(run: PlannedRun, text: TextShare) -> None:
     """Download the missing files of one text.
 
-    A folder that the run names itself is not touched if it is complete or contains a different
+    A folder that is set by data.folder is not touched if it is complete or contains a different
     text.
     """
     dataset = text.dataset
@@ -187,7 +187,7 @@ def _fetch_text(run: PlannedRun, text: TextShare) -> None:
 
 @step(takes=run_only, work=TOKENIZING)
 def tokenize(run: PlannedRun) -> None:
-    """Make the token files unless they are done. Finished shards are never made again."""
+    """Make the token files unless they are done. Finished shards are never repeated."""
     settings = run.settings
     plan = run.plan.data
     if plan.mock:
@@ -199,8 +199,8 @@ def tokenize(run: PlannedRun) -> None:
     tokenizing = TOKENIZING.of(run)
     status = tokenizing.status()
     if status.state is StepState.OUTPUT_CHANGED:
-        # Complete files with a manifest are not made again, so a changed file would be recorded as
-        # the original.
+        # Complete files with a manifest are not rebuilt, so a changed file would be recorded as the
+        # original.
         tokenizing.refuse(status)
 
     if status.state is StepState.DONE:
@@ -279,7 +279,7 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
     """Return the counts in the manifests plus the documents and tokens of ready-made files.
 
-    Ready-made files have no manifest, so a run that has only such files gets no other counts.
+    Ready-made files have no manifest, so a run that has only such files gets only these two counts.
     """
     counts: dict[str, int] = {"documents": 0, "tokens": 0}
     if manifests:
@@ -389,7 +389,7 @@ def show_what_it_is(run: PlannedRun) -> View:
 
 
 def _lengths_figure(manifests: Sequence[Manifest], sequence_length: int) -> tuple[Any, str]:
-    """Return the figure of document lengths, and the same counts as text."""
+    """Return the figure of document lengths, and its counts as text."""
     histograms = [manifest.lengths for manifest in manifests]
     lengths = [sum(counts) for counts in zip_longest(*histograms, fillvalue=0)]
     # Entry n of a histogram counts documents of 2^n to 2^(n+1) - 1 tokens.
@@ -484,7 +484,7 @@ def show_documents(run: PlannedRun) -> None:
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
     """Return tokens as HTML that needs no script or style sheet.
 
-    It therefore looks the same in a saved notebook, a report and an e-mail.
+    The HTML therefore looks the same in a saved notebook, a report and an e-mail.
     """
     spans = []
     for index, (number, piece) in enumerate(pieces):

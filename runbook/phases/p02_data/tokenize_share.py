@@ -85,7 +85,8 @@ def _task_number(environment: Mapping[str, str], tasks: int) -> int:
 def workers_of(settings: Settings) -> int:
     """Return the number of processes for this task.
 
-    It is `data.workers`, or the cores requested for the task, or its share of the node's cores.
+    The number is `data.workers`, the cores requested for the task, or the task's share of the
+    node's cores.
     """
     job = settings.run.jobs.data
     if settings.run.data.workers or job.tasks_per_node < 2:

@@ -51,7 +51,7 @@ def launch(training_job: JobStep) -> None:
 
 
 def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
-    """Return the training as a step for jobs that seals the forecasts before its job starts."""
+    """Return the training as a job step that seals the forecasts before the job starts."""
     return training_step(training, session, before_submit=partial(_seal, training.run))
 
 
@@ -169,7 +169,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
         *gates.resume_check(trained.history, trained.events),
         *own_checkpoints(training.settings.run.run, trained.events),
     ]
-    # Otherwise the check would compare the loss of a later step with the last one.
+    # If steps are missing, the first recorded loss may belong to a later step.
     if steps.verdict == "pass":
         plan = training.phase_plan
         smallest_fall = gates.smallest_fall_of(plan.duration.tokens, plan.model.shape.vocabulary)

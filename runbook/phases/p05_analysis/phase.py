@@ -140,7 +140,7 @@ def show_time_parts(run: PlannedRun) -> View:
 
 @step(takes=run_only)
 def show_timeline(run: PlannedRun) -> View:
-    """Show training, waiting for data, evaluations and saves over time."""
+    """Show when the run trained, waited for data, evaluated and saved."""
     training = read_results(run.folder, run.plan, FULL)
     return View(
         [
@@ -325,7 +325,7 @@ def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Tab
 def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
     """Return the table for a terminal.
 
-    It is also saved as NAME.variants.csv next to the run folders.
+    The table is also saved as NAME.variants.csv next to the run folders.
     """
     table, _ = variants_tables(runs_of, runs)
     path = runs / f"{Path(name).stem}.variants.csv"
@@ -339,7 +339,7 @@ def variants_text(runs_of: Sequence[Settings], runs: Path, name: str) -> str:
 def _variant_row(settings: Settings, runs: Path) -> run_tables.ThroughputRow:
     """Return the layout of a run or variant with its measured speed.
 
-    If it was not run, return why the plan refuses it.
+    If it was not run and its plan is refused, the row gives the reason.
     """
     folder = runs / settings.name
     name = settings.name

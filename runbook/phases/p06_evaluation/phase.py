@@ -69,7 +69,10 @@ class Text:
 
 
 def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
-    """Yield a phenomenon, a correct and an incorrect sentence. The pairs are always the same."""
+    """Yield a phenomenon, a correct sentence and an incorrect one.
+
+    The pairs are always the same.
+    """
     content = json.loads(Path(__file__).with_name("minimal_pairs.json").read_text(encoding="utf-8"))
     for name, templates in content["phenomena"].items():
         draw = random.Random(f"{SEED}/{name}")
@@ -83,7 +86,7 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
 
 
 def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
-    """Yield the first held-out documents of each source, in sequences of the training's length."""
+    """Yield the first held-out documents of each source, in sequences as long as in the training."""
     if plan.data.mock:
         return
     tokenizer = load_tokenizer(settings.tokenizer)
@@ -262,7 +265,7 @@ def _pair_measures(
 def measure(run: PlannedRun) -> None:
     """Score the built-in set with the initial weights and with the trained ones.
 
-    Do this once per training.
+    Do this once per training run.
     """
     is_here = run.settings.site.scheduler == "local"
     show_text(measure_built_in(run, is_here=is_here))
@@ -318,7 +321,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Make the measurements that a run's newest checkpoint still lacks, and return all its scores."""
+    """Make the measurements that a run's newest checkpoint still lacks, and return all scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -357,7 +360,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
     """Check that each score is a number.
 
-    Training must have made held-out text more likely.
+    Also check that the training has made held-out text more likely.
     """
     num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)

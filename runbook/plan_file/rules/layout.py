@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield what a layout requires of the model, which is called `model`."""
+    """Yield the requirements of a layout on the model; `model` is the model's name in messages."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(

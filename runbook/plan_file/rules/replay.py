@@ -14,7 +14,7 @@ def replay_problems(
     *,
     deepspeed: bool,
 ) -> Iterator[RuleResult]:
-    """Yield why this trainer cannot recompute a micro-batch, if the plan requests that."""
+    """Yield the reasons why this trainer cannot recompute a micro-batch as the plan requests."""
     if not interval:
         return
     if deepspeed:

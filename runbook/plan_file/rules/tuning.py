@@ -1,4 +1,4 @@
-"""Rules for how a step is computed: overlaps, recomputation, CUDA graphs."""
+"""Rules for how a step is computed, such as overlaps, recomputation and CUDA graphs."""
 
 from collections.abc import Iterator
 from dataclasses import replace

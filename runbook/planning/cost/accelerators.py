@@ -29,7 +29,7 @@ class Accelerator:
     family: str
     """All devices of a family share the same calibrated coefficients (`iteration.Coefficients`)."""
     peaks: Mapping[str, float]
-    """Datasheet peak in dense TFLOP/s by precision."""
+    """Peak in dense TFLOP/s from the datasheet, by precision."""
     memory_bytes: int
     memory_bandwidth: float
     link_bandwidth: float
@@ -38,7 +38,7 @@ class Accelerator:
     """Number of devices that are connected by fast links: those of a node, or of a rack for NVL72.
     """
     network_bandwidth: float
-    """Usual network bandwidth per device between nodes that have this device."""
+    """Usual network bandwidth per device between nodes with this device."""
     power_watts: float | None = None
     """Board power from the datasheet; None if no source states it."""
     source: str = ""
@@ -55,7 +55,7 @@ class _Sheet:
     memory_gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    """Bandwidth in one direction to the other devices of its node."""
+    """Bandwidth in one direction to the other devices of the node."""
     devices_per_node: int
     network_gb_per_second: float
     """Bandwidth in one direction for one device."""
@@ -461,7 +461,7 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Memory sizes, in gigabytes, of devices that are sold in several sizes.
+"""Memory sizes, in gigabytes, of devices that are sold in more than one size.
 
 The name must contain the size.
 """
@@ -469,14 +469,16 @@ The name must contain the size.
 
 _MIG_SLICE = re.compile(r"\bMIG\b|\d+G\.\d+GB")
 _LONGER_NAME = re.compile(r"(?<![A-Z0-9])(V100|A100|H100|H200|B200)(?!SXM|PCIE)[A-WYZ0-9]")
-"""A name that begins like one of these devices but belongs to a different one, such as A1000."""
+"""Matches a name that begins with one of these names but belongs to a different device, such as
+A1000.
+"""
 
 
 @cache
 def find_accelerator(text: str) -> Accelerator | None:
     """Return the device with this name, or None if it is not in the table.
 
-    An A100 whose name does not state its memory is taken to be the 80 GB one.
+    An A100 whose name does not state a memory size is assumed to be the 80 GB model.
 
     >>> find_accelerator("NVIDIA H100 80GB HBM3").name
     'H100-SXM5'
@@ -506,7 +508,7 @@ def find_accelerator(text: str) -> Accelerator | None:
 def named_memory(text: str) -> int:
     """Return the memory of the device with this name, in bytes.
 
-    Return 0 if the table has no such device, or if its name does not determine the size.
+    Return 0 if the table has no such device, or if the name does not determine the size.
 
     >>> [named_memory(name) // 2**30 for name in ("A100-40GB", "NVIDIA A100-PCIE-80GB", "MI250X")]
     [40, 80, 64]
@@ -527,7 +529,7 @@ def named_memory(text: str) -> int:
 
 
 def memory_sizes(text: str) -> tuple[int, ...]:
-    """Return the memory sizes in which a device is sold, in gigabytes; empty if only one."""
+    """Return a device's memory sizes in gigabytes, or () if it is sold in only one size."""
     device = find_accelerator(text)
     if "GH200" in _plain(text):
         name = "GH200"

@@ -14,15 +14,15 @@ from runbook.planning.cost import flops
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
-"""Two steps count as similar if their operations differ by at most this factor.
+"""Two steps count as similar if their numbers of operations differ by at most this factor.
 
 The steps of a toy model are mostly overhead, so they predict nothing about the steps of a large
 model.
 """
 
 FEWEST = 3
-"""Fewest steps from which a factor is computed, not counting the first step, which loads and
-compiles.
+"""Smallest number of steps from which a factor is computed. The first step, which loads and
+compiles, does not count.
 """
 
 
@@ -35,7 +35,8 @@ class Calibration:
     predicted_seconds: float
     steps: int
     machine: str
-    """Identity of the machine: its CPU and cores if the jobs run here, or else site and device.
+    """Identity of the machine: its CPU and number of cores if the jobs run here, or else the site
+    and its device.
     """
     engine: str
     precision: str
@@ -73,9 +74,10 @@ def read_calibration(content: Any) -> Calibration | None:
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
     """Return the factor by which predicted step times are corrected.
 
-    It is the median of the measured steps, without the first one, divided by the prediction.
+    The factor is the median of the measured step times, without the first, divided by the predicted
+    step time.
 
-    Return None if there are too few steps, or if one of them or the prediction is not a valid time.
+    Return None if there are too few steps, or if a measured or predicted time is invalid.
 
     >>> calibrate([30.0, 12.0, 11.0, 13.0, 12.0], 10.0), calibrate([30.0, 12.0, 11.0], 10.0)
     (1.2, None)

@@ -20,7 +20,7 @@ def checkpoint_bytes(
 
 @dataclass(frozen=True)
 class Storage:
-    """The disk space that the checkpoints of one phase need."""
+    """The disk space that one phase's checkpoints need."""
 
     bytes_per_parameter: int
     checkpoint_bytes: int
@@ -28,7 +28,7 @@ class Storage:
     """Largest number of checkpoints that exist at the same time: those that are kept, and the one
     being written.
 
-    It is 0 if nothing is saved.
+    The number is 0 if nothing is saved.
     """
     disk_bytes: int
 

@@ -1,8 +1,8 @@
-"""The replay of a step: schedules the work that a dry run counted over all stages.
+"""Replays a step: schedules, over all stages, the work that a dry run counted.
 
-Rates, bandwidths and shares are the same as in `iteration`. The work is counted here, while
-`iteration` estimates it. The schedule also differs: here a stage begins a micro-batch as soon as
-its input has arrived.
+Rates, bandwidths and shares are the same as in `iteration`. Here the work was counted in a dry run,
+whereas `iteration` estimates it. The schedule also differs: here a stage starts a micro-batch as
+soon as its input has arrived.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, each with the parts of a step that are added up in it.
+"""Columns of the table, each with the parts of a step whose times it sums.
 
 An empty list means all parts.
 """
@@ -58,7 +58,7 @@ class Seconds:
     memory: float = 0.0
     """Time for moving tensors to and from the device's memory."""
     launching: float = 0.0
-    """Additional time for launching operators, if launching takes longer than the work itself."""
+    """Additional time for launching operators, if launching takes longer than their execution."""
     communication: float = 0.0
     """Communication time that is not hidden by computation."""
 
@@ -68,7 +68,7 @@ class Seconds:
         return self.matrices + self.attention + self.memory + self.launching
 
     def whole(self) -> float:
-        """Return all seconds."""
+        """Return the total seconds, including communication."""
         return self.computing + self.communication
 
 
@@ -76,8 +76,8 @@ class Seconds:
 class StageTimes:
     """Seconds of one stage.
 
-    `forward` and `backward` hold the time of a micro-batch's pass through each chunk. `once` is
-    what a step does once before the optimizer.
+    `forward` and `backward` hold the time of a micro-batch's pass through each chunk. `once` is the
+    time for work that is done once per step, before the optimizer runs.
     """
 
     forward: tuple[Seconds, ...]
@@ -102,7 +102,7 @@ class Activity(NamedTuple):
 
 @dataclass(frozen=True)
 class Replay:
-    """The replay of one step on all stages, with the planned numbers."""
+    """The replay of one step on all stages, together with the planned times."""
 
     COMPUTED: ClassVar = ("seconds", "bubble_share", "communication_share", "parts")
 
@@ -112,7 +112,7 @@ class Replay:
     hides_sends: bool
     """Whether a stage computes while it sends."""
     waiting_share: float
-    """Planned share of a step for waiting for the slowest device."""
+    """Planned share of a step that is spent waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -125,9 +125,9 @@ class Replay:
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Return the seconds of a step on each stage by part, named as in the plan.
+        """Return the seconds of a step by part for each stage; the plan names the same parts.
 
-        They add up to `seconds`.
+        The parts add up to `seconds`.
         """
         step_seconds = max(event.end for event in self.events)
         return [self._stage_parts(stage, step_seconds) for stage in range(len(self.stages))]
@@ -176,7 +176,7 @@ class Replay:
 
     @property
     def text(self) -> str:
-        """Return the step time next to the planned one, as text."""
+        """Return the replayed and the planned step time as text."""
         error = self.planned_seconds / self.seconds - 1
         return (
             f"{self.seconds:.4g} s replayed, {self.planned_seconds:.4g} s planned "
@@ -247,10 +247,10 @@ def _least_seconds(stage: int, model: StepModel) -> float:
 
 
 def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
-    """Return the time that this work takes.
+    """Return the seconds that counted work takes.
 
-    `overlapping` is the time, in seconds, of other computation that may hide its overlapped
-    communication.
+    `overlapping` is the time, in seconds, of other computation that may hide the overlapped
+    communication of this work.
     """
     sent = {"alone": 0.0, "overlapped": 0.0}
     for kind, size in work.amounts.items():
@@ -298,7 +298,7 @@ def schedule_of(
 ) -> list[tuple[str, int, int]]:
     """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
 
-    The schedule is 1F1B, interleaved if a stage has several chunks.
+    The schedule is 1F1B, interleaved if a stage has more than one chunk.
 
     >>> [f"{kind[0]}{microbatch}" for kind, _, microbatch in schedule_of(0, 2, 1, 3)]
     ['f0', 'f1', 'b0', 'f2', 'b1', 'b2']
@@ -371,7 +371,10 @@ class _Timeline:
         chunk: int,
         microbatch: int,
     ) -> bool:
-        """Run one pass and send its result. Return False if its input has not arrived yet."""
+        """Run one pass and send its result.
+
+        Return False if the pass's input has not arrived yet.
+        """
         source = _source(
             stage,
             self.num_stages,
@@ -455,7 +458,7 @@ def _events(replayed: Replay) -> list[Activity]:
         )
 
     following = [next(order, None) for order in orders]
-    # Each stage runs until it must wait for a different stage. Then the next stage continues.
+    # Each stage runs until it must wait for another stage. Then the next stage continues.
     while any(following):
         for stage in stages:
             step = following[stage]

@@ -1,16 +1,16 @@
 """The memory of a process and the time of a step when training on a CPU.
 
 tests/planning/measured_peaks.csv has measured values (torch 2.13, gloo, Linux, one to four
-processes, 2026-11-22), and the test next to that file shows how accurate this estimate is. Tensors
-do not account for all of the memory: oneDNN copies matrices into its own layout, and a freed block
-does not always have the right size for the next tensor.
+processes, 2026-11-22), and the test next to that file shows how accurate the memory estimate is.
+Tensors do not account for all of the memory: oneDNN copies matrices into its own layout, and a
+freed block does not always have the right size for the next tensor.
 
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
 other values were fitted to the steps of fourteen training runs on that machine while it was
 otherwise idle (17.7 M to 356 M parameters, sequences of 256 to 1,024, two processes); the worst
-prediction is 9 % off. Other CPUs have different clock rates and units, which a smoke test's
-measurement corrects. Without a smoke test, a ladder measures a matrix product and scales all parts
-by its time.
+prediction is 9 % off. Other CPUs have different clock rates and execution units; a smoke test's
+measurement corrects for the difference. Without a smoke test, a ladder times a matrix product and
+scales all parts of a step accordingly.
 """
 
 from runbook.core.checks import Check, judge
@@ -24,18 +24,18 @@ PROCESS_BYTES = 450 * 2**20
 """Memory of Python, torch and megatron-core (360 MiB), and of buffers."""
 
 ACTIVATIONS = 2.07
-"""Bytes of memory per byte of activations."""
+"""Bytes of process memory per byte of activations."""
 
 DROPPED_SCORES = 4.4
-"""Bytes of memory per byte of 16-bit attention scores if dropout is used.
+"""Bytes of process memory per byte of 16-bit attention scores if dropout is used.
 
 Without dropout, our attention stores no scores.
 """
 
 LOGITS = 1.14
-"""Bytes of memory per byte of logits.
+"""Bytes of process memory per byte of logits.
 
-The memory is reused for their gradient (`training/cross_entropy.py`).
+The memory is reused for the gradient of the logits (`training/cross_entropy.py`).
 """
 
 
@@ -87,10 +87,10 @@ CORE_FLOPS = {
 }
 """Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
 
-Without bf16 instructions, the trainer widens to float32. It then reaches 0.95 to 0.97 times the
-fp32 rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2, torch 2.13,
-2026-11-22). With AVX-512 this was not measured; the rate listed for AVX-512 is that of oneDNN's
-bf16 in float32.
+Without bf16 instructions, the trainer widens bf16 values to float32. The trainer then reaches 0.95
+to 0.97 times the fp32 rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2,
+torch 2.13, 2026-11-22). With AVX-512 this was not measured; the rate listed for AVX-512 is the one
+that oneDNN reaches when it computes bf16 products in float32.
 """
 
 CONVENTION = "megatron-causal"
@@ -123,7 +123,7 @@ FORWARD_SHARE = 1 / 3
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
     """Return the seconds of a step on the site's CPUs, by part, and their source.
 
-    If they are unknown, return None and the reason.
+    If the seconds are unknown, return None and the reason.
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
@@ -198,7 +198,7 @@ def _largest_rank(choice: Choice) -> int:
 
 
 def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
-    """Warn, once for both phases, if bf16 is slow because this CPU has no bf16 instructions."""
+    """Warn once, for both phases, if bf16 is slow because this CPU has no bf16 instructions."""
     if choice.smoke or not choice.on_cpu or choice.training.precision != "bf16":
         return []
     name = PlanningMessage.CPU_PRECISION.fill()

@@ -2,7 +2,8 @@
 
 DEVICE_HOURS_PER_FAILURE = 50_677
 """Device-hours between failures of Llama 3 (arXiv 2407.21783): 419 unexpected stops of all causes
-in 54 days on 16,384 H100."""
+in 54 days on 16,384 H100s.
+"""
 FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
 
 

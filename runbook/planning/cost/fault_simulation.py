@@ -66,7 +66,7 @@ class NearParts:
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """The number of steps and saves that an attempt has made by a certain time."""
+    """The numbers of steps and saves that an attempt has completed by a certain time."""
 
     steps: int
     saves: int
@@ -97,7 +97,7 @@ class CampaignParts:
     near: NearParts | None = None
     """Costs of copies in node memory, or None if the training makes no copies."""
     between_steps: float = 0.0
-    """Time from the end of a step to the beginning of the next one, if nothing is saved."""
+    """Time from the end of a step to the beginning of the next step, if nothing is saved."""
 
     @property
     def copying(self) -> float:
@@ -122,7 +122,7 @@ class CampaignParts:
         return steps * self.pace + saves * self.save_stall
 
     def made_in(self, seconds: float, behind_save: int) -> MadeSteps:
-        """Return the steps and saves that an attempt has made after this many seconds.
+        """Return how many steps and saves an attempt has completed after this many seconds.
 
         The attempt begins `behind_save` steps after a save.
         """
@@ -135,12 +135,12 @@ class CampaignParts:
         return MadeSteps(max(0, steps - behind_save), cycles)
 
     def complete_saves(self, seconds: float, behind_save: int) -> int:
-        """Return how many saves of such an attempt are complete after this many seconds."""
+        """Return how many of an attempt's checkpoints are complete after this many seconds."""
         behind_stall = max(0.0, self.save_lag - self.save_stall)
         return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
 
     def copied_in(self, seconds: float, behind_save: int) -> int:
-        """Return how many steps of such an attempt are saved in complete copies in node memory."""
+        """Return how many of an attempt's steps are in complete copies in node memory."""
         if self.near is None:
             return 0
         copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
@@ -175,7 +175,7 @@ class CampaignFailure:
 
 
 def restart_always(_failures: Sequence[CampaignFailure]) -> FollowUp:
-    """Restart immediately, whatever the earlier failures were."""
+    """Restart immediately, regardless of earlier failures."""
     return FollowUp()
 
 
@@ -190,7 +190,7 @@ class Policy:
     needed.
     """
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes, in descending order, on which the training may continue in the
+    """Smaller numbers of nodes, in descending order, on which training may continue in the
     allocation.
     """
     detection: Mapping[str, float] = field(default_factory=dict)
@@ -242,7 +242,7 @@ class FaultSource(Protocol):
     def quiet_until(self, held: float) -> float:
         """Return a time before which no failure happens.
 
-        Return `held` if that time depends on the steps made.
+        Return `held` if the next failure depends on the completed steps.
         """
         ...
 
@@ -264,7 +264,7 @@ class PoissonFaults:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the next failure.
+        """Return the time and the kind of the next failure.
 
         Failures whose time has already passed are skipped.
         """
@@ -273,7 +273,7 @@ class PoissonFaults:
         return self._next, self._kind
 
     def quiet_until(self, held: float) -> float:
-        """Return the time of the next failure."""
+        """Return the time of the next failure, or `held` if that is later."""
         return max(held, self._next)
 
     def _draw_next(self) -> None:
@@ -289,7 +289,7 @@ class PoissonFaults:
 class Account:
     """How the time of a campaign was spent, in seconds.
 
-    Devices are occupied during that time unless the name says otherwise.
+    Devices are occupied during these times unless the name says otherwise.
     """
 
     held: float = 0.0
@@ -316,7 +316,7 @@ class Account:
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
-        """Return the share of device time, including spare nodes, spent on steps that count."""
+        """Return the share of device time, spare nodes included, spent on steps that count."""
         if not self.held:
             return 0.0
         return self.productive / self.held * nodes / (nodes + spares)
@@ -334,7 +334,7 @@ _JOB_TOTALS = (
     "jobs",
     "steps",
 )
-"""Fields of an `Account` that a job without a failure adds to."""
+"""Fields of an `Account` that grow during a job without a failure."""
 
 
 def simulate(
@@ -346,7 +346,7 @@ def simulate(
 ) -> Account:
     """Simulate one campaign.
 
-    It ends when devices have been occupied for this many seconds, or when this many steps are done
+    The campaign ends when devices have been occupied for `seconds`, or when `steps` steps are done
     (0 means no limit).
     """
     campaign = _Campaign(parts, policy, seconds, steps)
@@ -374,7 +374,7 @@ class _Campaign:
         self._parts = parts
         """The times that apply to the current attempt.
 
-        With fewer nodes its steps take longer than planned.
+        With fewer nodes, steps take longer than planned.
         """
         self._policy = policy
         self._seconds = seconds
@@ -386,7 +386,7 @@ class _Campaign:
 
     @property
     def is_between_jobs(self) -> bool:
-        """Return whether a new job comes next; False if the campaign ends at a given step."""
+        """Return whether a new job starts next; always False for a campaign with a step limit."""
         return not self._steps and self.account.held == self._job_began
 
     @property
@@ -424,7 +424,7 @@ class _Campaign:
 
     @property
     def _steps_behind_save(self) -> int:
-        """Return by how many steps the next attempt's state is ahead of the shared checkpoint."""
+        """Return how many steps the next attempt's state is ahead of the shared checkpoint."""
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:
@@ -504,9 +504,9 @@ class _Campaign:
         self._parts = replace(planned, step=step, nodes=nodes)
 
     def repeat_job(self, begun: Account, quiet_until: float) -> None:
-        """Account in one go for the identical jobs until `quiet_until`.
+        """Account for all identical jobs until `quiet_until` at once.
 
-        Each repeats the attempt that was just simulated; `begun` is the account before that
+        Each job repeats the attempt that was just simulated; `begun` is the account before that
         attempt.
 
         Between two failures there may be thousands of one-hour jobs that resume, train and save in
@@ -514,7 +514,7 @@ class _Campaign:
         """
         account = self.account
         if account.jobs - begun.jobs != 1:
-            return  # Otherwise, the attempt first ended a job that had no time for another step.
+            return  # Some attempts first end a job that has no time left for another step.
         job_seconds = account.held - begun.held
         # The first job reads no checkpoint, and a job with a failure has a different length.
         whole_job = self._last_save_at() + self._parts.save_lag - account.held
@@ -537,7 +537,7 @@ class _Campaign:
         *,
         stays: bool,
     ) -> None:
-        """Add the time to notice a failure, and restart in the allocation or with a new job."""
+        """Add the time to notice the failure, and restart in the allocation or in a new job."""
         account = self.account
         noticed = self._policy.detection.get(kind.name, 0.0)
         account.detection += noticed
@@ -576,9 +576,9 @@ class _Campaign:
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
-        """Return when the job stops for its last save, in seconds for which devices were held.
+        """Return when the job stops for its last save, counted in seconds of held devices.
 
-        This is never before the end of the job's first step.
+        The save is never before the end of the job's first step.
         """
         parts = self._parts
         if not parts.walltime:
@@ -587,7 +587,7 @@ class _Campaign:
         return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
 
     def _done_at(self, training_from: float) -> float:
-        """Return when the last step is done, in seconds for which devices were held."""
+        """Return when the last step is done, counted in seconds of held devices."""
         if not self._steps:
             return math.inf
         # The attempt is treated as if it had begun at the newest save, as in `made_in`.
@@ -602,10 +602,10 @@ class _Campaign:
         until: float,
         kept: MadeSteps,
     ) -> None:
-        """Account for one attempt, from its launch to its end, and for the steps that it keeps.
+        """Account for one attempt, from launch to end, and for the steps that remain done.
 
-        Their number is negative if the attempt began from copies that are now lost, because then
-        steps of earlier attempts are lost too.
+        The number of these steps is negative if the attempt began from copies that are now lost,
+        because then steps of earlier attempts are lost too.
         """
         account = self.account
         parts = self._parts
@@ -643,7 +643,7 @@ class UsefulTime:
     failures: float
     """Median number of failures until all steps are done.
 
-    `jobs` and `days` are also for all steps.
+    `jobs` and `days` also cover all steps.
     """
     jobs: float
     days: float
@@ -679,7 +679,10 @@ def campaigns(
     seconds: float,
     seconds_between: float,
 ) -> Iterator[Account]:
-    """Simulate several campaigns with fixed seeds. Each has its own policy with its own state."""
+    """Simulate a number of campaigns with fixed seeds.
+
+    Each campaign has a policy with a state of its own.
+    """
     for number in range(num_campaigns(seconds, seconds_between)):
         faults = PoissonFaults(seconds_between, random.Random(number))
         yield simulate(parts, make_policy(), seconds, faults)
@@ -709,7 +712,7 @@ def expected(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the middle one of the sorted values."""
+    """Return the middle element of the sorted values."""
     return values[len(values) // 2]
 
 

@@ -16,7 +16,8 @@ from runbook.planning.sizes import whole
 class Convention:
     """A way to count operations.
 
-    `hardware` includes the recomputed forward pass; `model` counts only what the model needs.
+    `hardware` includes the recomputed forward pass; `model` counts only the operations that the
+    model needs.
     """
 
     kind: str
@@ -27,8 +28,8 @@ class Convention:
 def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
     """Return the FLOPs as counted by Megatron-DeepSpeed's `throughput_calculator`.
 
-    Its factor is 4 with recomputation and 3 without. It counts a quarter too little for the output
-    layer.
+    The formula's factor is 4 with recomputation and 3 without. The formula undercounts the output
+    layer by a quarter.
     """
     s = shape.sequence_length
     h = shape.hidden
@@ -106,7 +107,7 @@ OURS = FLOPS_CONVENTION
 
 
 def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
-    """Return the operations of one step on this many sequences.
+    """Return the number of operations of one step on this many sequences.
 
     Raise `KeyError` for a convention that is not in `CONVENTIONS`.
     """

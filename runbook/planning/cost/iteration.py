@@ -3,7 +3,7 @@
 Operations and bytes of every layer, of the output layer, of collectives and of the optimizer are
 counted. Only a few shares, in `Coefficients`, are calibrated. A matrix product takes the time of
 its operations at the sustained rate, with half a wave of idle processors, plus the time to move its
-bytes. Meanwhile the host launches operators one by one.
+bytes. At the same time, the host launches operators one by one.
 """
 
 import math
@@ -75,8 +75,8 @@ class Coefficients:
     """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
     later GPUs.
 
-    That stack's Transformer Engine communicates while it multiplies. In all other cases the share
-    is 1.
+    The Transformer Engine of such a stack communicates while it multiplies. In all other cases the
+    share is 1.
     """
     links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
@@ -93,7 +93,7 @@ class Coefficients:
     operator_microseconds: float = 14.0
     """The host's time to launch one operator.
 
-    This time limits the step if operators are small.
+    The launch time limits the step if operators are small.
     """
     unfused_operator_microseconds: float = 39.6
     """The same time in DeepSpeed's forks of Megatron, whose engine and hooks are written in Python.
@@ -109,14 +109,14 @@ class Coefficients:
     step_milliseconds: float = 7.15
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
-    It includes the gradient norm (for which all ranks wait), clipping, and refilling the host's
-    empty launch queue.
+    The time includes the gradient norm (for which all ranks wait), clipping, and refilling the
+    host's empty launch queue.
     """
     latency_microseconds: float = 8.17
     """Minimum time of a collective per doubling of its ranks, within a node."""
     jitter: float = 0.00526
-    """Share of time that each doubling of the devices beyond eight adds, because all wait for the
-    slowest.
+    """Share of time that each doubling of the number of devices beyond eight adds, because all
+    devices wait for the slowest.
     """
 
 
@@ -126,7 +126,7 @@ DEFAULT = Coefficients()
 CALIBRATED = frozenset(
     {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
 )
-"""Families with a published training run in the data of the fit.
+"""Device families for which the fit uses a published training run.
 
 For the other families, the model relies on measured matrix products.
 """
@@ -135,14 +135,14 @@ For the other families, the model relies on measured matrix products.
 _FORWARD_BYTES = 36.0
 """Bytes per token and hidden unit in the forward pass of a plain GPT layer in 16 bits.
 
-They cover norms, residuals, dropout and activation.
+The bytes are moved by norms, residuals, dropout and the activation.
 """
 _SHARED_BYTES = 20.0
 """The part of `_FORWARD_BYTES` that tensor parallelism divides only with sequence parallelism."""
 _FORKS_BYTES = 42.0
 """The forward bytes in DeepSpeed's forks of Megatron with their own fused CUDA kernels.
 
-They were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
+The bytes were counted in the layer that vTrain copies from Megatron-DeepSpeed (VIA-Research/vTrain
 f8dda8473a48, src/model/gpt_modeling.py). Two norms read and write (8). Bias, dropout and residual
 are one kernel, which reads two tensors and writes one and a mask (14 for two such kernels). Bias
 and GeLU are one kernel on four times the width (16), and the context is transposed (4). No fitted
@@ -164,15 +164,15 @@ _LOGIT_BYTES = 24.0
 _MEGATRON_LOGIT_BYTES = 52.0
 """Bytes per logit for Megatron's own loss, which runs one kernel per operation on 32-bit logits.
 
-They were counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8. The forward pass has a
-cast (6), a maximum (4), subtraction, exponential and division in place (8 each) and a sum (4); the
-backward pass has a product (8) and a cast (6).
+The bytes were counted in tensor_parallel/cross_entropy.py of Megatron-core 0.8. The forward pass
+has a cast (6), a maximum (4), subtraction, exponential and division in place (8 each) and a sum
+(4); the backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 40.0
 """Bytes per parameter that the optimizer's step moves, not counting its moments.
 
-It reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, takes its norm,
-clips and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
+The step reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, computes its
+norm, clips it and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
 """
 _MOMENT_BYTES = 8.0
 """Bytes per parameter for reading and writing one moment in fp32."""
@@ -186,8 +186,8 @@ _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes per token and hidden unit in the forward pass if PyTorch's own kernels compute a
 squared ReLU.
 
-The forward pass moves 16 and the backward pass 56, counted in torch.pow and relu. `_BACKWARD`
-distributes them over the passes. No fitted factor is applied to this value.
+The forward pass moves 16 bytes and the backward pass 56, as counted in torch.pow and relu.
+`_BACKWARD` distributes the sum over the passes. No fitted factor is applied to this value.
 """
 _FP8_CASTS = 12.0
 """Additional bytes per token and hidden unit in the forward pass for quantized copies and
@@ -202,8 +202,9 @@ that was used.
 """
 _BLOCK_RECIPES = ("mxfp8", "blockwise")
 _WAVE = 110 * 128 * 256
-"""Elements of a matrix product that a device computes at a time: each of 110 processors computes a
-tile of 128 x 256. On average half of the last wave is idle, which is why small matrices are slow.
+"""Number of elements of a matrix product that a device computes at a time: each of 110 processors
+computes a tile of 128 x 256. On average half of the last wave is idle, which is why small matrices
+are slow.
 """
 _SPLIT = 4096
 """Inner dimension above which the sums of a product are split among processors, as for gradients of
@@ -227,10 +228,10 @@ _NOT_CUDA = ("MI250X", "MI300X", "PVC")
 _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
 
-Its 34 hooks around 17 modules, and three calls for each of four large weights, are written in
-Python. Each of these 46 takes as long as an operator. The value is based on a single result, 1.3B
-on an H200 (benchmarks/gpu_h200_fourth.json), in which a rank that shards nothing waits for the host
-during two thirds of a step.
+DeepSpeed's 34 hooks around 17 modules, and three calls for each of four large weights, are written
+in Python. Each of these 46 calls is assumed to take as long as launching an operator. The value is
+based on a single result, 1.3B on an H200 (benchmarks/gpu_h200_fourth.json), in which a rank that
+shards nothing waits for the host during two thirds of a step.
 """
 _SOFTMAX_OPERATORS = 8
 """Additional operators if the fused softmax does not accept the batch.
@@ -243,7 +244,7 @@ this."""
 _CONTEXT_OPERATORS = 8
 """Additional operators for each additional rank of context parallelism.
 
-They are a block of attention, its correction, and the exchange of keys.
+Each such rank adds a block of attention, its correction, and an exchange of keys.
 """
 _BACKWARD_OPERATORS = 1.4
 """Host time of the backward pass relative to the forward pass.
@@ -251,14 +252,15 @@ _BACKWARD_OPERATORS = 1.4
 The backward pass launches more operators, but launches them from C++.
 """
 _GRAPHED = 0.1
-"""Share of the host's time that remains if CUDA graphs launch whole layers.
+"""Share of the host's launch time that remains if CUDA graphs launch whole layers.
 
 This value was not measured.
 """
 _OVERLAPS_TENSOR = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra")
 """Families on which a vendor's own stack sends parts of a matrix product while it computes others.
 
-Transformer Engine has done so with its user buffers since 2023. On an A100, Megatron-LM waits.
+Transformer Engine has done so with its user buffers since 2023. On an A100, Megatron-LM waits for
+the communication.
 """
 _FORWARD_SHARE = 1 / 3
 """The forward pass's share of a micro-batch's work.
@@ -325,12 +327,12 @@ class StepSetup:
     first_sharding: bool = False
     """Whether states are sharded by PyTorch's FSDP of 2023.
 
-    That version hides less communication than later ones.
+    The FSDP of 2023 hides less communication than later versions.
     """
     fused_loss: bool = True
-    """Whether the loss is computed by few kernels.
+    """Whether a few fused kernels compute the loss.
 
-    Megatron's own loss uses one for each operation.
+    Megatron's own loss uses one kernel per operation.
     """
     stops_early: bool = False
     """Whether recomputation stops at the last tensor that the backward pass needs.
@@ -339,15 +341,17 @@ class StepSetup:
     recomputes whole layers.
     """
     first_flash: bool = False
-    """Whether attention runs in the first FlashAttention, of 2022.
+    """Whether attention uses the first FlashAttention, from 2022.
 
-    Otherwise FlashAttention-2, of 2023, is assumed.
+    Otherwise, FlashAttention-2 from 2023 is assumed.
     """
     plain_activation: bool = False
-    """Whether the activation runs as several PyTorch kernels, like Nemotron's squared ReLU in NeMo."""
+    """Whether the activation runs as separate PyTorch kernels, like Nemotron's squared ReLU in
+    NeMo.
+    """
     fp8_recipe: str = ""
     """How 8-bit operands are scaled. mxfp8 and blockwise scale along the inner dimension; all other
-    recipes cost the same as each other.
+    recipes are equally costly.
     """
 
     @property
@@ -387,14 +391,14 @@ class StepTime:
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
     """Return the time of a step, part by part.
 
-    Raise `KeyError` if no peak for the precision or no sustained share is known for the device
-    (`known`).
+    Raise `KeyError` if the device's peak in this precision, or its sustained share, is unknown (see
+    `known`).
     """
     return StepModel(setup, coefficients).step()
 
 
 def known(device: Accelerator, precision: str) -> str:
-    """Return why no speed is known for a device and precision, or an empty string."""
+    """Return why a device's speed in this precision is unknown, or '' if it is known."""
     if precision not in device.peaks:
         return f"no {precision} peak is known for {device.name}"
     if device.family not in DEFAULT.sustained:
@@ -406,7 +410,7 @@ def known(device: Accelerator, precision: str) -> str:
 class StepModel:
     """Computes the parts of a step.
 
-    A dry run also uses them, to compute times from its counts.
+    The replay of a dry run also uses this model, to compute times from counted work.
     """
 
     setup: StepSetup
@@ -426,9 +430,9 @@ class StepModel:
 
     @cached_property
     def _half_rate(self) -> float:
-        """Return the 16-bit rate.
+        """Return the FLOP/s of large matrix products that do not use fp8.
 
-        Attention and the output layer use it even if the training uses fp8.
+        Attention and the output layer run at this rate even if the training uses fp8.
         """
         return self._sustained("bf16" if self.setup.precision == "fp8" else self.setup.precision)
 
@@ -467,9 +471,10 @@ class StepModel:
         inner: float,
         rate: float,
     ) -> tuple[float, float]:
-        """Return the seconds for tokens x inner times inner x columns: (forward, all products).
+        """Return the seconds of a layer's products with a weight of inner x columns.
 
-        The backward pass has two products, one for the gradient of each factor.
+        The result is (forward, both passes). The backward pass has two products, one for the
+        gradient of each factor.
         """
         tokens = self._tokens
         forward = self._one_product(tokens, inner, columns, rate)
@@ -492,7 +497,7 @@ class StepModel:
         moving = moved / self.setup.device.memory_bandwidth
         if not self._is_power_bound:
             return computing * wave + moving
-        # A processor that waits uses less power, so that the others can run faster.
+        # A processor that waits uses less power, so the others can run faster.
         at_full_clock = computing * own_kernels.POWER_BOUND / own_kernels.CLOCK_BOUND
         return max(computing, at_full_clock * wave + moving)
 
@@ -508,9 +513,9 @@ class StepModel:
     def _every_second_product(self) -> float:
         """Return the seconds of the forward products that torchtitan recomputes.
 
-        Its policy numbers a layer's products and saves the results of the odd ones. The even ones
-        are recomputed: the keys, the product after attention and the second product into the
-        feed-forward block.
+        torchtitan's policy numbers a layer's products and saves the results of the odd ones. The
+        even ones are recomputed: the keys, the product after attention and the second product into
+        the feed-forward block.
         """
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
@@ -525,7 +530,7 @@ class StepModel:
         return keys + after_attention + into_middle
 
     def _matrices(self) -> tuple[float, float]:
-        """Return the seconds of a layer's products as (forward, both passes)."""
+        """Return the seconds of a layer's matrix products: (forward, both passes)."""
         shape = self.setup.shape
         tensor = self.setup.layout.tensor
         width = shape.heads * shape.head_size
@@ -543,7 +548,7 @@ class StepModel:
         return forward, both
 
     def _attention(self) -> tuple[float, float]:
-        """Return the seconds of the attention scores and their use as (forward, both passes)."""
+        """Return the seconds to compute and apply attention scores: (forward, both passes)."""
         setup = self.setup
         layout = setup.layout
         shape = self.setup.shape
@@ -576,10 +581,10 @@ class StepModel:
         return self._half_rate * share
 
     def _launching(self, least_seconds: float, busy: float) -> float:
-        """Return the time that launching on the host adds to the device's busy time."""
+        """Return the time that launching operators on the host adds to the device's busy time."""
         if self._own:
-            # The host launches ahead for whole micro-batches, so launching has no effect if it
-            # takes less time than the work.
+            # The host launches operators ahead for whole micro-batches, so launching has no effect
+            # if it takes less time than the device's work.
             return max(0.0, least_seconds - busy)
 
         power = self.coefficients.launch_power
@@ -682,7 +687,7 @@ class StepModel:
 
     @property
     def _kernel_bandwidth(self) -> float:
-        """Return the bytes per second that the kernels of the layers and the loss move."""
+        """Return the bytes per second that the kernels of the layers and of the loss move."""
         device = self.setup.device
         if self._own:
             return own_kernels.kernel_bandwidth(device)
@@ -695,7 +700,7 @@ class StepModel:
 
     @property
     def _forward_bytes(self) -> tuple[float, float]:
-        """Return a layer's counted forward bytes: (all, those not split by tensor rank)."""
+        """Return a layer's counted forward bytes: (all, those not split by tensor parallelism)."""
         if self._runs_forks_kernels:
             return _FORKS_BYTES, _FORKS_SHARED_BYTES
         return _FORWARD_BYTES, _SHARED_BYTES
@@ -887,7 +892,7 @@ class StepModel:
     ) -> float:
         """Return the seconds for recomputing a layer.
 
-        The arguments are the seconds of its forward pass by part.
+        The arguments are the seconds of the layer's forward pass, by part.
         """
         setup = self.setup
         if setup.recompute == "full":
@@ -988,7 +993,7 @@ class StepModel:
         return gathering + self._partly_hidden(backward, reduce, shown_share)
 
     def _forks_data(self, gather: float) -> float:
-        """Return the seconds for which DeepSpeed's forks wait for replicas without ZeRO 1.
+        """Return the seconds for which DeepSpeed's forks wait for other replicas if ZeRO 1 is off.
 
         The arguments are the same as in `_deepspeed_data`. No published result shows that any of
         this time is hidden.
@@ -1042,15 +1047,15 @@ class StepModel:
     ) -> float:
         """Return the time that communication adds to work.
 
-        The work can hide all of it except the share `shown_share`.
+        The work can hide all communication except the share `shown_share`.
         """
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds for which a micro-batch waits for FSDP.
+        """Return the seconds for which a micro-batch waits for FSDP's communication.
 
-        `gather` is the time to gather the weights. They are gathered for the forward pass. ZeRO 3
-        gathers them again for the backward pass, which includes recomputation. Gradients are
+        `gather` is the time to gather the weights. The weights are gathered for the forward pass.
+        ZeRO 3 gathers them again for the backward pass, which includes recomputation. Gradients are
         reduced in 32 bits unless FSDP is configured otherwise.
         """
         setup = self.setup
@@ -1074,8 +1079,8 @@ class StepModel:
     def _step_seconds(self) -> float:
         """Return the seconds of a step outside its micro-batches.
 
-        For our own trainer they are included in the measured times, and for DeepSpeed's forks in
-        the launch times.
+        For our own trainer, these seconds are included in the measured times, and for DeepSpeed's
+        forks in the launch times.
         """
         if self._own or self.setup.code == "unfused":
             return 0.0

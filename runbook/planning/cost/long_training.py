@@ -18,7 +18,7 @@ from runbook.planning.cost.time_and_money import Speed
 class LongTraining:
     """Costs of a training phase in addition to its steps.
 
-    A cost is None if it is unknown. `plan.json` lists them under `endurance`.
+    A cost is None if it is unknown. `plan.json` lists the costs under `endurance`.
     """
 
     saves: tuple[Saves, ...]
@@ -29,7 +29,7 @@ class LongTraining:
     walltime_seconds: int
     """Time limit of one job in seconds, from its own setting or from its queue.
 
-    It is 0 if no limit is known.
+    The value is 0 if no limit is known.
     """
     jobs: int | None
     """Number of consecutive jobs, each of which resumes where the previous one ended."""
@@ -46,7 +46,7 @@ class LongTraining:
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Return the number of jobs that a training run needs if each reserves time for its last save.
+    """Return how many jobs a training run needs if each job reserves time for its last save.
 
     Return None if no job makes progress.
 

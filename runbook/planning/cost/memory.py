@@ -1,9 +1,9 @@
 """Memory of a training run: bytes by part on each rank, and whether they fit.
 
-States (weights, gradients, optimizer) are exact for the supported optimizers; activations follow
-Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory on an accelerator, only the
-workspaces of matrix products are counted; contexts, communication and the allocator's unused
-blocks are not. On a CPU, the module `cpu` adds it.
+The bytes of the states (weights, gradients, optimizer) are exact for the supported optimizers;
+those of the activations follow Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory
+on an accelerator, only the workspaces of matrix products are counted; contexts, communication and
+the allocator's unused blocks are not. On a CPU, the module `cpu` adds the libraries' memory.
 """
 
 from collections.abc import Sequence
@@ -56,19 +56,19 @@ class StageMemory:
     buffers: int = 0
     """Buffers of the engine in addition to its states.
 
-    They are DeepSpeed's buckets, weights that ZeRO 3 has gathered, and the workspaces of matrix
-    products.
+    The buffers are DeepSpeed's buckets, weights that ZeRO 3 has gathered, and the workspaces of
+    matrix products.
     """
     host: int = 0
     """Bytes of offloaded optimizer states in the node's main memory, per device."""
     passing: int = 0
-    """Activation gradients on a GPU while a layer's backward pass runs, as far as they exceed the
-    memory of the logits.
+    """Activation gradients on a GPU while a layer's backward pass runs, in excess of the memory of
+    the logits.
     """
     optimizer_moment: int = 0
     """Temporary memory of the optimizer's step, once the activations have been freed.
 
-    On a GPU it is used for gradients in fp32; on a CPU it is larger.
+    On a GPU, this memory holds gradients in fp32; on a CPU, it is larger.
     """
 
     @property
@@ -160,15 +160,16 @@ transformer_engine/pytorch/cross_entropy.py).
 _SCORE_BYTES = 5
 """Bytes that a layer stores per 16-bit attention score.
 
-They are the results of softmax and dropout (2 each), and dropout's mask (arXiv 2205.05198).
+A layer stores the results of softmax and dropout (2 bytes each), and dropout's mask (arXiv
+2205.05198).
 """
 
 
 _PLAIN_SCORE_BYTES = 8
 """Bytes per attention score that a layer needs in its backward pass with PyTorch's own softmax.
 
-They are the scores, the softmax, and the gradients of both, 2 each. They were counted in
-CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
+The layer needs the scores, the softmax, and the gradients of both, 2 bytes each. The bytes were
+counted in CoreAttention of argonne-lcf's Megatron-DeepSpeed, without dropout.
 """
 
 
@@ -266,7 +267,7 @@ def _width(choice: Choice) -> int:
 
 
 def _rank_tokens(choice: Choice) -> float:
-    """Return the number of a micro-batch's tokens on one rank.
+    """Return how many of a micro-batch's tokens are on one rank.
 
     Context parallelism divides the sequence.
     """
@@ -358,8 +359,8 @@ def _kept_activations(choice: Choice, stage: int) -> tuple[float, float]:
 def _backward_score_share(choice: Choice) -> float:
     """Return the extra bytes of a layer's scores in its backward pass, relative to those it keeps.
 
-    They are counted only if the framework's fused softmax cannot be used. Megatron-DeepSpeed has no
-    such softmax for Intel.
+    These bytes are counted only if the framework's fused softmax cannot be used. Megatron-DeepSpeed
+    has no such softmax for Intel.
     """
     device = device_of(choice.site)
     is_plain = (
@@ -443,9 +444,9 @@ def _workspaces(choice: Choice) -> int:
 def _main_gradients(choice: Choice) -> float:
     """Return the bytes per parameter of Megatron's fp32 main gradients.
 
-    They are freed before the next forward pass. megatron-core converts the 16-bit gradients at the
-    end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the result. Megatron-LM
-    2.x did not free them.
+    The main gradients are freed before the next forward pass. megatron-core converts the 16-bit
+    gradients at the end of a step (`_copy_model_grads_to_main_grads`), and `zero_grad` frees the
+    result. Megatron-LM 2.x did not free them.
     """
     layout = choice.layout
     if choice.own_trainer or choice.deepspeed or choice.on_cpu:
@@ -474,7 +475,7 @@ def _on_cpu(
     parameters: int,
     head_bytes: float,
 ) -> StageMemory:
-    """Return the memory of the same stage on a CPU.
+    """Return the memory of a pipeline stage on a CPU.
 
     `head_bytes` is the number of bytes of logits for one entry of the vocabulary, over all tokens;
     it is 0 if the stage has no output layer.
@@ -568,8 +569,8 @@ def phase_memory(choice: Choice, stages: list[StageMemory], machine: Machine | N
 def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     """Check that a phase fits into the available memory.
 
-    Fail if not even the minimum fits. Warn if the phase fits only with an attention that stores no
-    scores.
+    The check fails if not even the minimum fits. It warns if the phase fits only without stored
+    attention scores.
     """
     least_bytes = memory.least_bytes
     most_bytes = memory.most_bytes

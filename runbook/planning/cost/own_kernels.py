@@ -4,8 +4,8 @@ All measurements here were made on one NVIDIA H200 at its limit of 700 W, 2026-1
 2.11, cuBLAS 13.1, cuDNN 9.19 and Triton 3.6, for GPT-3 1.3B in bf16 and 8 micro-batches of 4 x
 2,048 tokens, by profiling steps with `training.kernels` plain and compiled
 (docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
-The results exceed the real bytes, because no kernel reaches that bandwidth: a copy reached 4.24 of
-4.8 TB/s.
+The results exceed the number of bytes that are really moved, because no kernel reaches that
+bandwidth: a copy reached 4.24 of 4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -33,22 +33,31 @@ class OwnKernels:
 
 
 _PLAIN_LAYERS = 2.59
-"""175 ms in 192 forward and backward passes of a layer (8,192 tokens x 2,048).
+"""The plain kernels took 175 ms for 192 forward and backward passes of a layer (8,192 tokens x
+2,048).
 
-This corresponds to 261 bytes instead of 101.
+This time corresponds to 261 bytes per token and hidden unit, compared with 101 in fused code.
 """
 _COMPILED_LAYERS = 2.02
-"""137 ms in the same 192 passes. This corresponds to 204 bytes instead of 101."""
+"""The compiled kernels took 137 ms for the same 192 passes.
+
+This time corresponds to 204 bytes instead of 101.
+"""
 _PLAIN_LOSS = 96.0
-"""66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32 blocks."""
+"""The plain loss took 66 ms for 8 x 8,192 tokens x 50,304 logits, in about ten passes over float32
+blocks.
+"""
 _COMPILED_LOSS = 7.0
-"""One read, and then another read and a write, in 16 bits: 6 bytes, which took 5 ms in the profile.
+"""The compiled loss reads each 16-bit logit twice and writes it once: 6 bytes, which took 5 ms in
+the profile.
 """
 _LEAST_PLAIN_LOSS = 40.0
 """Ten passes over float32 values of 4 bytes."""
 _LEAST_COMPILED_LOSS = 6.0
 _PLAIN_GRADIENTS = 21.2
-"""46.6 ms for 8 x 1.32e9 gradients in 16 bits, added to float32 sums: 10 bytes at 47 % of the bandwidth."""
+"""Adding 8 x 1.32e9 16-bit gradients to float32 sums took 46.6 ms: 10 bytes per gradient at 47 % of
+the bandwidth.
+"""
 
 OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
     {
@@ -77,24 +86,25 @@ CLOCK_BOUND = 0.905
 """Share of the datasheet's peak that matrix products sustain when power does not limit them.
 
 The value is 0.836, which an A100 sustains, times 1,980 MHz, divided by the 1,830 MHz for which the
-datasheet states the peak. It was derived, not measured. It applies to small products, whose idle
-waves and bytes are counted separately.
+datasheet states the peak. The value was derived, not measured. It applies to small products, whose
+idle waves and bytes are counted separately.
 """
 POWER_WATTS = 700.0
 """The power limit for which `POWER_BOUND` is valid."""
 POWER_FAMILY = "H100"
-"""The family for which `POWER_BOUND` is valid. It includes the H200."""
+"""The family for which `POWER_BOUND` is valid. This family includes the H200."""
 
 ATTENTION = 0.552
 """Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large
 products.
 
-They took 126 ms for 4.62e13 operations below the diagonal, without the exponentials.
+In the profile, 4.62e13 operations below the diagonal took 126 ms, without the exponentials.
 """
 EXPONENTIALS = 3.9e12
 """Exponentials per second on an H100 (arXiv:2407.08608).
 
-Each pass computes one per score, and with small heads the matrix products cannot hide them.
+Each pass computes one exponential per score; with small heads, the matrix products cannot hide this
+work.
 """
 
 KERNEL_GAPS = 147e-6
@@ -123,7 +133,7 @@ _PEAK_TFLOPS = 989.4
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return the bandwidth with which the layers' kernel times, measured on the H200, are scaled.
+    """Return the bandwidth that is used to scale the kernel times measured on the H200.
 
     Families other than the H100's were not measured, so their datasheets' bandwidth is used.
 

@@ -14,11 +14,11 @@ class Saves:
     bytes_per_second: float
     write_seconds: float
     best_interval_seconds: float | None = None
-    """Daly's interval, if the failure rate is known."""
+    """Daly's interval; None if the failure rate is unknown."""
     added_share: float | None = None
     """Cost of saving at the best interval, relative to the steps.
 
-    It includes writing, and repeating steps after failures.
+    The cost includes writing checkpoints, and repeating steps after failures.
     """
     added_share_as_chosen: float | None = None
     """Cost of saving at the interval that the run file sets, relative to the steps."""
@@ -28,7 +28,8 @@ def daly(write: float, between_failures: float) -> float:
     """Return Daly's interval between saves, which costs the least time.
 
     If a write takes at least twice the time between failures, the result is the time between
-    failures. All times are in the same unit. To first order, the interval is Young's square root.
+    failures. All times are in the same unit. To first order, the interval is Young's, a square
+    root.
 
     >>> [round(daly(2.195 / 60, hours), 2) for hours in (396, 49.5, 3.09)]
     [5.36, 1.88, 0.45]

@@ -1,6 +1,6 @@
 """The inputs of the iteration model that follow from a run's choices.
 
-These inputs are its devices, its framework's kernels and its recomputation.
+These inputs are the run's devices, its framework's kernels and its recomputation.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ _CODE = {
 
 
 def code_of(choice: Choice) -> str:
-    """Return how well the kernels of the framework's layers are fused (`iteration.StepSetup.code`).
+    """Return how well the framework's kernels are fused (`iteration.StepSetup.code`).
 
     For our own trainer, compiled kernels are assumed unless the run file requests plain ones. If
     compiled kernels cannot run, the step takes longer than planned.
@@ -64,7 +64,7 @@ def device_of(site: Site) -> Accelerator | None:
 def peak_of(site: Site, precision: str) -> float | None:
     """Return the peak TFLOP/s of one device, or None if it is unknown.
 
-    This is the site's own figure, or else the datasheet's for the named device.
+    The site's own figure takes precedence over the datasheet of the named device.
     """
     device = device_of(site)
     if device:
@@ -75,7 +75,7 @@ def peak_of(site: Site, precision: str) -> float | None:
 def memory_of(site: Site) -> int:
     """Return the memory of one device in bytes, or 0 if it is unknown.
 
-    This is the site's own figure, or else the size that the device's name states.
+    The site's own figure takes precedence over the size that the device's name states.
     """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 

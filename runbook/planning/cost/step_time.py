@@ -24,7 +24,7 @@ Published runs reach 0.29 (MI250X) to 0.5 (H100).
 def modelled_step(
     choice: Choice, machine: Machine | None
 ) -> tuple[float | None, str, dict[str, float] | None]:
-    """Return the seconds of one step, their source, and their parts on a known accelerator."""
+    """Return a step's seconds, their source, and, for a known accelerator, the seconds by part."""
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None

@@ -7,8 +7,8 @@ nbclient's own loop can end in many ways: a dead kernel, a timeout, a signal bet
 Here all of these pass through `_run`, which first records what happened, then saves, then ends the
 kernel.
 
-nbclient can merge streams after a cell has ended. The output of a killed cell would then stay in
-thousands of pieces, and a merge across other outputs would move the outputs that display handles
+nbclient can merge streams only after a cell has ended. The output of a killed cell would then stay
+in thousands of pieces, and merging across other outputs would move outputs that display handles
 update. `Streams` merges text as it arrives, and never across an output of a different type.
 """
 
@@ -55,9 +55,9 @@ from runbook.records.messages import RecordMessage
 logger = logging.getLogger("papermill")
 
 LONGEST_SOCKET = 100
-"""A unix socket's path is limited to 107 characters on Linux and 103 on macOS.
+"""The path of a Unix socket is limited to 107 characters on Linux and 103 on macOS.
 
-A cluster's TMPDIR or home can be longer.
+The path of a cluster's TMPDIR or home folder can be longer.
 """
 
 
@@ -83,7 +83,7 @@ _DELETED = re.compile(r"[^\n\x08]\x08")
 
 
 def as_terminal(text: str) -> str:
-    r"""Return the text that a terminal finally shows.
+    r"""Return the text that a terminal shows at the end of this output.
 
     Text that a carriage return or backspace overwrote is removed.
 
@@ -104,7 +104,7 @@ class Streams:
         self._pieces: list[tuple[Any, list[str]]] = []
 
     def watch(self, output: Any) -> None:
-        """Register a stream output of a cell, so that later text of the same stream can join it."""
+        """Register a stream output of a cell, so that later text can be appended to it."""
         self._pieces.append((output, [output["text"]]))
 
     def add(
@@ -124,7 +124,7 @@ class Streams:
         return pieces is not None
 
     def flush(self) -> None:
-        """Write the collected text into the outputs, which may still grow."""
+        """Write the collected text into the outputs, to which more text may be added later."""
         for output, pieces in self._pieces:
             if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
                 pieces[:] = [as_terminal("".join(pieces))]
@@ -138,27 +138,27 @@ class Streams:
 
 new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
-# Interval between log lines for a display, or a line, that is updated in place
+# Interval between log lines for a display or a line that is updated in place
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
 # Time to wait for the remaining output of a cell after the kernel's reply
 MOST_SECONDS_OF_SILENCE = 30
 SECONDS_TO_LEAVE_A_CELL = 1.5
-"""Time that an interrupted cell has to clean up.
+"""Seconds that an interrupted cell has to clean up.
 
-After that the kernel is shut down, by force if necessary.
+After this time the kernel is shut down, by force if necessary.
 """
 LOSE_NO_OUTPUT = (
     "__import__('runbook.display.jupyter.kernel', fromlist=['kernel']).lose_no_output()"
 )
 """Code that runs in the kernel before the cells.
 
-A kernel without this package raises an error, which is ignored.
+If this package is not installed in the kernel, the code raises an error, which is ignored.
 """
 ENGINE_VARIABLE = "RUNBOOK_ENGINE"
 """Environment variable set in the kernel.
 
-It tells the kernel that the log includes displays that are updated in place, so that progress is
-not printed as well.
+The variable tells the kernel that displays updated in place are logged, so that progress need not
+be printed too.
 """
 
 
@@ -169,9 +169,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.state: ExecutionState | None = None
         self.reason = ""
         self.unsaved: RunbookError | None = None
-        """The reason why the newest save failed.
+        """The error of the most recent save, or None if that save succeeded.
 
-        A full disk stops the notebook only if the last save fails too.
+        After a failed save, for example on a full disk, the notebook fails only if its last save
+        fails too.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
@@ -179,9 +180,9 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
-        """Save the notebook completely or not at all.
+        """Save the notebook atomically.
 
-        A destination that is not a local file is left to papermill.
+        If the destination is not a local file, papermill saves the notebook.
 
         A failed save is reported once and tried again after the next cell.
         """
@@ -210,7 +211,8 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     ) -> None:
         """Record that an error ended the cell.
 
-        The error's text is kept even if the user's own traceback handler printed nothing.
+        The error's text is added to the outputs if the user's own traceback handler printed
+        nothing.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
         error = kwargs["exception"]
@@ -267,10 +269,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Return papermill's own error for a cell that raised one, or None if no cell did.
+        """Return papermill's error for the cell that failed, or None if no cell failed.
 
-        Add its banner to the notebook. papermill treats `sys.exit(0)` in a cell as success,
-        although the remaining cells did not run. Here it is a failure.
+        Add papermill's banner to the notebook. papermill treats `sys.exit(0)` in a cell as success,
+        although the remaining cells did not run. Here it counts as a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -327,7 +329,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         **traits: Any,
     ) -> None:
         # papermill fails a notebook whose output arrives more than 4 s after the end of a cell.
-        # `_rest_of` decides instead.
+        # Here `_rest_of` decides how long to wait.
         super().__init__(execution, **{"iopub_timeout": int(DAY_SECONDS), **traits})
         self._messages = 0
         self._execution, self._trap, self._streams = execution, trap, Streams()
@@ -363,7 +365,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self._streams.end_cell()
             self._execution.stop(*stop)
             # A signal cancels this task, and may have ended the kernel too. The caller must then
-            # see the signal, not the kernel's error.
+            # get the signal, not the kernel's error.
             if self._trap.received and isinstance(
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
@@ -414,7 +416,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         outputs: Any,
         alive: Any,
     ) -> Any:
-        # This task starts once the cell has ended, and waits for its remaining output.
+        # This task starts once the cell has ended, and waits for the cell's remaining output.
         late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
@@ -426,8 +428,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
         """Wait for the remaining output of a cell.
 
-        After thousands of lines on a busy login node, it can arrive minutes after the end of the
-        cell.
+        If a cell prints thousands of lines on a busy login node, the last lines can arrive minutes
+        after its end.
         """
         before = -1
         while not outputs.done():
@@ -458,8 +460,8 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
             if stopped and self.kc is not None and await self.km.is_alive():
-                # A kernel that is shut down in the middle of a cell closes its sockets first and
-                # then fails on them.
+                # A kernel that is shut down in the middle of a cell closes its sockets and then
+                # fails when it uses them.
                 await self.km.interrupt_kernel()
                 with contextlib.suppress(Empty):
                     await self.kc.shell_channel.get_msg(timeout=SECONDS_TO_LEAVE_A_CELL)
@@ -476,7 +478,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     async def _save_now_and_then(self) -> None:
-        """Save during silent cells too, because papermill saves only when a message arrives."""
+        """Save during silent cells as well, because papermill saves only when a message arrives."""
         while self._execution.autosave_cell_every:
             await asyncio.sleep(self._execution.autosave_cell_every)
             self._execution.autosave_cell()
@@ -512,7 +514,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     ) -> Any:
         """Append an output to the cell.
 
-        Text of a stream is joined to the text that is already there.
+        The text of a stream is appended to the output that the stream already has.
         """
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)
@@ -537,7 +539,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     ) -> Any:
         """Handle a message from the kernel.
 
-        A display updated in place is also logged from time to time.
+        Displays that are updated in place are also logged from time to time.
         """
         self._messages += 1
         if self.log_output and msg["msg_type"] == "update_display_data":

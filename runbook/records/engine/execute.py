@@ -42,9 +42,9 @@ class Announcement(NamedTuple):
 
 
 def announced_by(notebook: Any) -> Announcement | None:
-    """Return the run, phase and execution in a notebook's outputs, or None.
+    """Return the run, phase and execution that a notebook's outputs name, or None.
 
-    If several outputs name them, the last one is used.
+    If more than one output names an execution, the last output is used.
     """
     outputs = []
     for cell in notebook.cells:
@@ -63,13 +63,13 @@ def file_execution(
     ended_as: tuple[ExecutionState | None, str] = (None, ""),
     announced: Announcement | None = None,
 ) -> PhaseRecord | None:
-    """Write records/<phase>.{ipynb,html,json}, the pages over them and the manifest.
+    """Write records/<phase>.{ipynb,html,json}, the run's overview pages and the manifest.
 
-    Return None if no run is known.
+    Return the record, or None if the notebook's run is unknown.
 
     `record` is the run folder and phase of a notebook that may have failed before it could print
-    them. `ended_as` is the end that the engine observed. It overrides the end that the kernel
-    wrote. `announced` replaces the notebook's own output about its run.
+    them. `ended_as` is the state and reason that the engine observed, which override those that the
+    kernel wrote. `announced` replaces the output in which the notebook names its run.
     """
     announced = announced or announced_by(notebook)
     record = record or (announced and announced[:2])
@@ -99,7 +99,8 @@ def file_execution(
         write_record(notebook, ended_record, run_folder, ended_phase=phase if by_us else "")
     except RunbookError as error:
         path = phase_record_path(run_folder, phase)
-        # If the disk has no space for the notebook, it may still have enough for the record.
+        # If the disk has too little space for the notebook, it may still have enough for the
+        # record.
         with suppress(RunbookError):
             if by_us:
                 write_phase_record(
@@ -118,10 +119,10 @@ def write_record(
     run_folder: Path,
     ended_phase: str = "",
 ) -> None:
-    """Write the three forms of a record, then the overview pages and the manifest.
+    """Write a record as notebook, report and JSON, then the overview pages and the manifest.
 
-    `ended_phase` is the phase whose execution ends with this record; its files are recorded in
-    their current state.
+    `ended_phase` is the phase whose execution has ended. The manifest records its files in their
+    current state.
     """
     path = run_folder / "records" / f"{record.phase}.ipynb"
     write_text(path, notebook_file.notebook_text(notebook))
@@ -155,8 +156,8 @@ def _as_it_ended(
         reason = record.reason
     else:
         if state is ExecutionState.FAILED and record.state is ExecutionState.FAILED:
-            # The reason has several lines. The kernel's own reason for an interruption is not used,
-            # because the kernel does not know the cause.
+            # The reason may have more than one line. The kernel's reason for an interruption is not
+            # used, because the kernel does not know the cause.
             reason = record.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
@@ -214,8 +215,8 @@ EXIT_CODES = {
 }
 """Exit codes by state.
 
-These are papermill's own codes; a state that is not listed exits with 1, and a signal with 128 plus
-its number.
+These are papermill's own codes. Any other state exits with 1, and a signal with 128 plus its
+number.
 """
 
 
@@ -239,8 +240,8 @@ def execute_phase(
 
     The earlier record moves to records/history.
 
-    Log the cells' output to papermill's logger as it appears. A failure of the notebook is part of
-    the outcome and of the record. Only an error that prevents a record is raised.
+    Log the cells' output to papermill's logger as it appears. A failure of the notebook becomes
+    part of the outcome and of the record. An error is raised only if no record can be written.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -304,8 +305,8 @@ def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
 def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Outcome:
     """File a notebook that another tool (stock papermill, nbconvert, JupyterLab) executed.
 
-    The notebook itself stays where it is; a copy goes to records/<phase>.ipynb with report and JSON
-    next to it. If `run_folder` is given, a notebook of a different run is refused.
+    The notebook itself stays where it is. A copy is saved as records/<phase>.ipynb, with its report
+    and JSON next to it. If `run_folder` is given, a notebook of a different run is refused.
     """
     content = notebook_file.read_notebook(notebook)
     announced = announced_by(content) or _by_its_name(notebook, content, run_folder)
@@ -333,10 +334,11 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
-    """Identify the execution of a notebook that has lost the output with its run's name.
+    """Identify, by its file name, the execution of a notebook that no longer names its run.
 
-    The output is lost if the notebook's page was closed while it ran. The result is the newest
-    execution of the phase that matches the file's name, in the run that the user named.
+    The output that names the run is lost if the notebook's page was closed during the execution.
+    Return the newest execution of the phase after which the file is named, in the run that the user
+    named.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):
         return None

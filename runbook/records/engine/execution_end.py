@@ -53,9 +53,9 @@ class NotebookInterrupted(KeyboardInterrupt):
 def _handled_by(
     handler: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals]
 ) -> Iterator[None]:
-    """Let `handler` handle these signals inside the block.
+    """Handle these signals with `handler` inside the block.
 
-    In threads, where Python cannot set signal handlers, nothing changes.
+    In a thread other than the main thread, Python cannot set signal handlers, so nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         numbers = ()
@@ -68,9 +68,9 @@ def _handled_by(
 
 
 class SignalTrap(contextlib.ExitStack):
-    """Remembers the first signal, instead of letting it kill the process.
+    """Stores the first signal instead of letting the signal kill the process.
 
-    A signal that was ignored before stays ignored.
+    A signal that the process already ignores stays ignored.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class SignalTrap(contextlib.ExitStack):
         return self
 
     def reason(self) -> str:
-        """What the signal means, as text."""
+        """The meaning of the signal, as text."""
         return MEANING[signal.Signals(self.received)]
 
     def error(self) -> BaseException:
@@ -103,8 +103,8 @@ class SignalTrap(contextlib.ExitStack):
 def ending_in_order() -> Iterator[None]:
     """Let SIGTERM and SIGHUP raise `NotebookStopped` instead of ending the process at once.
 
-    Locks are then released, and the exit code is the signal's (143 for SIGTERM), as for a stopped
-    notebook.
+    Locks are then released, and the exit code belongs to the signal (143 for SIGTERM), as for a
+    stopped notebook.
     """
 
     def stop(number: int, frame: FrameType | None) -> None:

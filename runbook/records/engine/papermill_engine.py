@@ -4,9 +4,9 @@
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
 
 When the kernel dies, a cell times out or Ctrl-C is pressed, papermill's own engine marks every cell
-`completed`; after SIGTERM it leaves a notebook `running` forever. With this engine, the cell that
-was running is `failed` with the reason and later cells are `pending`. The notebook gets a banner
-and an end time, the kernel is shut down, and the exit code is papermill's own.
+`completed`; after SIGTERM it leaves a notebook `running` forever. This engine marks the cell that
+was running `failed`, records the reason, and leaves later cells `pending`. The notebook gets a
+banner and an end time, the kernel is shut down, and the exit code is papermill's own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-# papermill imports its engines during its own import, so it may find this module only half loaded.
+# papermill imports its engines while it is itself being imported, so this module may be only half
+# loaded.
 RunbookEngine: Any = None
 
 from papermill.engines import Engine, papermill_engines  # noqa: E402
@@ -74,7 +75,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             "autosave_cell_every": autosave_cell_every,
         }
         execution = Execution(nb, log_output=log_output, **saving)
-        # nbclient uses these names for papermill's options.
+        # nbclient has different names for these options of papermill.
         traits = {
             "timeout": execution_timeout,
             **options,
@@ -111,9 +112,9 @@ papermill_engines.register("runbook", RunbookEngine)
 
 
 def _file(execution: Execution, record: tuple[Path, str] | None) -> RunbookError | None:
-    """File the notebook under the run that it names.
+    """File the notebook with the run that it names.
 
-    Log and return an error that prevents this.
+    If an error prevents this, log and return the error.
     """
     from runbook.records.engine.execute import file_execution
 

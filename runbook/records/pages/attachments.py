@@ -1,4 +1,4 @@
-"""Files embedded in the report to mail, so that its reader needs nothing else."""
+"""Embeds files in the report for mail, so that its reader needs no other file."""
 
 import base64
 from pathlib import Path
@@ -11,12 +11,15 @@ from runbook.params.secrets import mask
 from runbook.plan_file.phase_names import PHASES
 
 LARGEST_ATTACHED = 300_000
-"""In bytes. A larger file is only listed, because a mail server would reject the report."""
+"""Size limit in bytes.
+
+A larger file is only listed, because mail servers would reject the report.
+"""
 TYPES = {".json": "application/json", ".yaml": "text/plain", ".md": "text/plain"}
 
 
 class Attachment(NamedTuple):
-    """One file: its display name, its size, and a link that contains the whole file."""
+    """An embedded file: its display name, its size, and a link that contains the whole file."""
 
     name: str
     shown_size: str

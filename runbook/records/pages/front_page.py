@@ -1,7 +1,7 @@
-"""The front page of a run, and the report to mail.
+"""Makes the front page of a run, and the report for mail.
 
-Without a `FrontPage`, the page compares the plan with the actual values only if a record has both
-under the same key.
+Without a `FrontPage`, the page compares planned and actual values only if a record has both under
+the same key.
 """
 
 import contextlib
@@ -42,13 +42,13 @@ SPARK_WIDTH = 20
 
 
 class FrontPage(NamedTuple):
-    """Content that the front page shows in addition to the records.
+    """The content that the front page shows in addition to the records.
 
-    `phases/run_report.py` makes it, because that module can read the plan, the prices and the
+    `phases/run_report.py` makes this content, because it can read the plan, the prices and the
     site's files.
     """
 
-    # Text before and after training
+    # Text that the model wrote before and after the training
     sample: tuple[str, str] | None = None
     # Phase, name of the value, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
@@ -58,7 +58,7 @@ class FrontPage(NamedTuple):
     scores: Sequence[Row] = ()
     # Sources of the page that have changed since they were recorded
     changed: Sequence[str] = ()
-    # Further names and values, such as nodes that are known to be bad
+    # Further names and values, such as nodes known to be bad
     facts: Sequence[tuple[str, str]] = ()
 
 
@@ -86,15 +86,15 @@ class PageContent(NamedTuple):
 
 
 class Surroundings(StrEnum):
-    """The files that exist next to a run's folder.
+    """The files that are next to a run's folder.
 
     The page links only to these, so that no link is broken.
     """
 
     RUNS = "runs"
-    """Other runs, and this run's manifest."""
+    """Other runs are next to the folder, and the run has a manifest."""
     SITE = "site"
-    """Copies of other runs, without manifests."""
+    """Copies of other runs are next to the folder, without manifests."""
     NONE = "none"
 
 
@@ -173,7 +173,7 @@ def _written_at() -> str:
 
 
 def _answer(run: RunState) -> str:
-    """Return a sentence that says whether the run succeeded, or what failed."""
+    """Return a sentence that says that the run succeeded, or what failed."""
     num_done = sum(phase.state == "done" for phase in run.phases)
     progress = RecordMessage.PHASES_DONE.fill(done=num_done, phases=len(run.phases))
     num_checks = 0
@@ -201,7 +201,7 @@ INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pair
 def _loss_tiles(
     outcome: FrontPage, points: Sequence[tuple[float, float]]
 ) -> Sequence[tuple[str, str, str]]:
-    """Return the tiles with plan and prices if there are any, or else only the loss if it is known."""
+    """Return the tiles with plan and prices, or else a tile with the loss."""
     if not points:
         return ()
     return outcome.tiles or [("Loss", f"{points[-1][1]:.4g}", f"from {points[0][1]:.4g}")]
@@ -230,8 +230,8 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     records = [phase.record for phase in run.phases if phase.record is not None]
     if not records:
         return []
-    # These are the newest phase's facts, with the start of the first phase. The total time is added
-    # below.
+    # The facts are those of the newest phase, but with the start of the first phase. The total time
+    # is added below.
     since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []
     for name, value in card_facts(since_first):

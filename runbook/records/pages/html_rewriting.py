@@ -1,7 +1,7 @@
-"""Rewrites HTML and SVG: parses them and writes them again, with parts changed or removed.
+"""Rewrites HTML and SVG: parses the text and writes it again, with parts changed or removed.
 
-The output contains `<` only at the beginning of a tag that the parser saw, and every value is
-quoted. A browser therefore finds no other tags, even if it parses broken HTML differently. The
+In the output, `<` occurs only at the beginning of a tag that the parser saw, and every value is
+quoted. A browser therefore sees no other tags, even if it parses broken HTML differently. The
 standard library's parser is used, because others (lxml, Beautiful Soup) convert SVG's attribute
 names to lower case, so that the picture would not be drawn.
 """
@@ -50,7 +50,7 @@ class Rewriter(HTMLParser):
     def renamed(self, tag: str) -> str | None:
         """Return the new name of a tag.
 
-        With None the tag is left out, but its content is still read.
+        If the result is None, the tag is left out, but its content is still read.
         """
         return tag
 
@@ -72,9 +72,9 @@ class Rewriter(HTMLParser):
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Write a tag with its attributes, or start to skip its element."""
+        """Write a tag with its attributes, or start skipping its element."""
         if self._skipped:
-            # Count only tags with the skipped element's name, because each of these has its own end
+            # Count only tags with the skipped element's name, because each such tag has its own end
             # tag.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
@@ -89,7 +89,7 @@ class Rewriter(HTMLParser):
             self._write_tag(tag, attrs, "/>")
 
     def handle_endtag(self, tag: str) -> None:
-        """Write the end of an element."""
+        """Write an element's end tag."""
         if self._skipped:
             if tag == self._skipped[0]:
                 self._skipped.pop()
@@ -111,7 +111,7 @@ class Rewriter(HTMLParser):
     def parse_marked_section(self, i: int, report: bool = True) -> int:
         """Read a marked section.
 
-        An unknown name is read as browsers do: as a comment up to the next `>`.
+        A section with an unknown name is treated as in browsers: as a comment up to the next `>`.
 
         Python 3.11's parser raises AssertionError for `<![CDATAx[` and `<![]>`.
         """
@@ -145,7 +145,7 @@ class Rewriter(HTMLParser):
     def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
         """Return the names of a tag's attributes as written in the source.
 
-        Also store the tag's name.
+        Also store the tag's name as written.
 
         SVG is case-sensitive, but the parser is not. If our reading of the source differs from the
         parser's, the parser's names are used.
@@ -192,7 +192,7 @@ _ACTIVE = frozenset(
         "script",
     }
 )
-"""Tags that load, navigate, submit or run something, or that a page may have only once.
+"""Tags that load, submit or run something, lead to another page, or may occur only once in a page.
 
 The tags are left out, but their content is kept.
 """
@@ -217,11 +217,11 @@ _FETCHING = frozenset(
     }
 )
 _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
-"""The address of a link that opens a page. It has one of these schemes, or no scheme."""
+"""The allowed address of a link: it has one of these schemes, or no scheme."""
 
 
 class WithoutEffects(Rewriter):
-    """HTML that loads, submits and runs nothing, and leads nowhere unless a link is clicked.
+    """Rewrites HTML so that it loads, submits and runs nothing, and only clicked links open a page.
 
     >>> rewrite = lambda html: WithoutEffects().rewrite(html)
     >>> rewrite('<meta http-equiv=refresh content="0;url=//x"><base href=//x><form action=//x>a<br></form>')
@@ -259,5 +259,5 @@ class WithoutEffects(Rewriter):
         return _REMOTE_STYLE.sub("none", value)
 
     def raw(self, element: str, text: str) -> str:
-        """Return a style without external addresses."""
+        """Return a style sheet without external addresses."""
         return _REMOTE_STYLE.sub("none", text)

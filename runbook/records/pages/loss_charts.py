@@ -1,4 +1,4 @@
-"""Charts of a run's losses, together with those of other runs."""
+"""Makes charts of a run's losses, together with the losses of other runs."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from runbook.records.run_state import METRICS
 MOST_OTHER_RUNS = 5
 
 LARGEST_METRICS = 64 * 2**20
-"""In bytes. A longer file is not read just to draw its curve next to the run's own."""
+"""Size limit in bytes. A larger file of another run is not read merely to draw its curve."""
 
 
 class Chart(NamedTuple):
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A training run: its restarts, and its losses and evaluations as (iteration, tokens, loss)."""
+    """A training run's restarts, and its losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
     # Only curves with the same model and batch share an axis of iterations.
@@ -39,14 +39,15 @@ class Curve(NamedTuple):
     points: Sequence[tuple[float, int, float]]
     validation: Sequence[tuple[int, int, float]]
     restarts: Sequence[tuple[int, int, float]]
-    # Loss of an untrained model, which is the ln of its vocabulary size; 0 if there is no plan
+    # Loss of an untrained model, which is ln(vocabulary size); 0 if there is no plan
     untrained: float
 
 
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """Return a chart for each training. The full training comes first, together with other runs.
+    """Return a chart for each training phase of the run. The full training comes first.
 
-    The page's script gives different models separate axes.
+    This chart also contains the curves of other runs. The page's script gives each model its own
+    axes.
     """
     charts: list[Chart] = []
     for phase in reversed(METRICS):
@@ -66,7 +67,7 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
 
 
 def _other_curves(run_folder: Path, phase: str) -> list[Curve]:
-    """Return the curves of the neighbouring runs that changed last."""
+    """Return the curves of the neighbouring runs that have changed most recently."""
     paths = run_folder.parent.glob(f"*/{METRICS[phase]}")
     folders = [path.parent for path in paths if path.parent != run_folder]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
@@ -93,7 +94,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
     """Return the losses of a run's full training.
 
-    Return None if there are fewer than two losses, or if the file is too long to be read for a
+    Return None if there are fewer than two losses, or if the file is too large to be read for a
     chart.
     """
     from runbook.results.history import read_metrics, read_validation
@@ -130,7 +131,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
     """Return the description of a phase's model, and its loss before training.
 
-    The result is an empty string and 0 if the plan cannot be read.
+    Return an empty string and 0 if the plan cannot be read.
     """
     plan_file = run_folder / "plan.json"
     try:

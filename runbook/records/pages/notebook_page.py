@@ -24,10 +24,10 @@ from runbook.records.phase_record import PhaseRecord, phase_record_path, read_ph
 from runbook.records.run_state import KEY_NUMBERS, evidence_links
 from runbook.records.session import MIME
 
-# In bytes. Mail servers accept this size.
+# Size limit in bytes, which mail servers accept.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Characters of an output that are kept.
+"""Number of characters of each output that are kept.
 
 The second limit is used if the page would otherwise be too large.
 """
@@ -60,7 +60,7 @@ def report(
 ) -> str:
     """Return the whole page.
 
-    Shorten long text and large figures, with a note, to stay below 3 MB.
+    Long text and large figures are shortened, with a note, so that the page stays below 3 MB.
 
     `further_links` are additional links for the card, as pairs of name and target.
     """
@@ -133,7 +133,7 @@ def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str,
 
 
 def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
-    """Return where and when a notebook was executed, and with which code."""
+    """Return the place, time and code version of a notebook's execution as names and values."""
     site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),
@@ -145,7 +145,7 @@ def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
 
 
 def seconds_taken(record: PhaseRecord) -> float:
-    """Return the seconds from start to end; 0 until the execution has ended."""
+    """Return the seconds from start to end of an execution, or 0 if it has not ended."""
     if record.is_open:
         return 0.0
     start = datetime.fromisoformat(record.started)
@@ -160,7 +160,7 @@ def _value_and_origin(entry: Any) -> tuple[str, str]:
 
 
 def _prepared(notebook: Any, limit: int) -> Any:
-    """Return a copy of the notebook for the report, with each output cut to `limit` characters."""
+    """Return a copy of the notebook for the report, with outputs of at most `limit` characters."""
     notebook = copy.deepcopy(notebook)
     notebook.cells = [cell for cell in notebook.cells if _is_in_report(cell)]
     for cell in notebook.cells:
@@ -176,9 +176,9 @@ def _prepared(notebook: Any, limit: int) -> Any:
 
 
 def _is_in_report(cell: Any) -> bool:
-    """Return whether a cell belongs in the report: it must have content.
+    """Return whether a cell belongs in the report. Empty cells do not.
 
-    Of the cells that papermill adds for an error, only the one with the anchor is kept.
+    Among the cells that papermill adds for an error, only the cell with the anchor is kept.
     """
     if ERROR_TAG in cell.metadata.get("tags", []) and ERROR_ANCHOR not in cell.source:
         return False
@@ -186,7 +186,7 @@ def _is_in_report(cell: Any) -> bool:
 
 
 def _markdown_for_report(source: str) -> str:
-    """Return Markdown for the page, with links to neighbouring pages and without remote images."""
+    """Return Markdown for the report, with links to other pages and without remote images."""
     # The help page is two folders above this page.
     source = source.replace("../docs/when-it-fails.md", f"../../{HELP}")
     source = _NEXT.sub(r"](\1.html)", source)
@@ -211,7 +211,7 @@ def _shorten(output: Any, limit: int) -> None:
     data = output.get("data", {})
     has_image = any(kind.startswith("image/") for kind in data)
     description = data.get("text/plain", "<")
-    # Not <Figure size 640x480 ...>
+    # Leave out text such as <Figure size 640x480 ...>
     if has_image and not description.startswith("<"):
         output.metadata["alt"] = description
     for kind in ("text/plain", "text/markdown", "text/latex"):
@@ -296,7 +296,7 @@ class _CellHtml(WithoutEffects):
 
 
 def code_colours() -> str:
-    """Return the style for highlighted code, light and dark."""
+    """Return the style sheet for highlighted code in light and dark mode."""
     from pygments.formatters import HtmlFormatter  # type: ignore[import-untyped]
 
     light = HtmlFormatter(style="default", nobackground=True).get_style_defs(".highlight")

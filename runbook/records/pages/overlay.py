@@ -1,4 +1,4 @@
-"""The losses of several runs in one chart, including runs that are still training."""
+"""Draws the losses of multiple runs in one chart, including runs that are still training."""
 
 import json
 import math
@@ -19,16 +19,19 @@ from runbook.records.run_state import METRICS, RunState
 from runbook.results.history import read_validation
 
 MOST_RUNS = 12
-"""Maximum number of curves in a chart. If there are more, the runs that changed last are shown."""
+"""Maximum number of curves in a chart.
+
+If there are more runs, the most recently changed are shown.
+"""
 MOST_POINTS = 600
 """Maximum number of points of a curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
 """Approximate number of bytes of metrics that are parsed.
 
-In a longer file, only every second line is parsed, or every third, and so on.
+In a larger file, only every second line is parsed, or every third line, and so on.
 """
 LIVE_FOLDER = ".live"
-"""Folder next to the runs, with one small script for each running training that is watched."""
+"""Folder next to the runs, with a small script for each training that is being watched."""
 SECONDS_BETWEEN_LIVE_WRITES = 5.0
 
 Point = tuple[int, int, float, float]
@@ -41,18 +44,18 @@ class OverlayCurve:
 
     name: str
     model: str
-    """Description of model and batch.
+    """Description of the model and the batch.
 
-    Only curves with the same text share an axis of iterations.
+    Only curves with the same description share an axis of iterations.
     """
     points: Sequence[Point]
     validation: Sequence[Point]
     restarts: Sequence[Point]
     untrained: float
-    """Loss of an untrained model, which is the ln of its vocabulary size; 0 if there is no plan."""
+    """Loss of an untrained model, which is ln(vocabulary size); 0 if there is no plan."""
     running: bool
     iterations: int
-    """Planned steps; 0 if there is no plan."""
+    """Number of planned steps; 0 if there is no plan."""
 
     def as_json(self) -> Markup:
         """Return the curve as JSON that is safe inside a script."""
@@ -61,7 +64,7 @@ class OverlayCurve:
 
 
 def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
-    """Return the curves of all runs that have a curve, newest runs first."""
+    """Return the curves of all runs that have one, newest run first."""
     curves: list[OverlayCurve] = []
     for run in runs:
         if len(curves) == MOST_RUNS:
@@ -74,7 +77,7 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the curve of a run's full training. It is empty if the training has not begun."""
+    """Return the curve of a run's full training, which is empty if the training has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
@@ -108,7 +111,7 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
 def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
     """Write the script that a page of all runs reloads regularly while this run trains.
 
-    A page that was opened as a file may load scripts, but may not read any other file.
+    A page that is opened as a file may load scripts, but may not read any other files.
     """
     path = run_folder.parent / LIVE_FOLDER / f"{run_folder.name}.js"
     path.parent.mkdir(exist_ok=True)
@@ -121,7 +124,7 @@ def _model_text(spec: PhasePlan) -> str:
 
 
 def _sampled_rows(path: Path) -> Iterator[Row]:
-    """Yield complete rows of a metrics file, thinned to as many as a chart needs."""
+    """Yield complete rows of a metrics file, but only as many as a chart needs."""
     if not path.exists():
         return
     every = 1 + path.stat().st_size // READ_BYTES
@@ -140,7 +143,7 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
 
 
 def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
-    """Return the points in order, and the points at which the second and later segments start."""
+    """Return the points in order, and the points at which all segments but the first start."""
     points: list[Point] = []
     restarts: list[Point] = []
     first_time = 0.0
@@ -168,7 +171,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
 
 
 def _number(row: Row, key: str) -> float:
-    """Return a number from a row, or 0 if the row does not have it."""
+    """Return the number under a key of a row, or 0 if the row has no such number."""
     return float(row.get(key) or 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Parts of every HTML page: templates, displayed values, and the page of known failures."""
+"""Makes the parts that HTML pages share: templates, displayed values, and the page of failures."""
 
 import json
 import re
@@ -27,11 +27,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A result of a record, with the planned value of the same key next to it."""
+    """A result of a record, and the planned value of the same key."""
 
     key: str
     name: str  # The key as readable text
-    # The value as in the record's JSON
+    # The value as the record's JSON shows it
     exact: str
     value: Markup
     planned: Markup
@@ -58,7 +58,7 @@ def environment() -> Environment:
 
 
 def with_commands(text: str) -> Markup:
-    """Return a sentence as HTML, with commands in backquotes marked as code.
+    """Return a sentence as HTML in which commands in backquotes are marked as code.
 
     >>> with_commands("Then `runbook run a<b`.")
     Markup('Then <code>runbook run a&lt;b</code>.')
@@ -76,22 +76,21 @@ class Scripts(StrEnum):
 
     NONE = ""
     INSIDE = "'unsafe-inline'"
-    """Scripts inside the page."""
+    """Only scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also scripts in neighbouring files, which the page of all runs needs to follow a training
-    run.
+    """Also scripts in neighbouring files, with which the page of all runs follows a training run.
     """
 
 
 def scripts_inside(is_needed: bool) -> Scripts:
-    """Return which scripts a page may run, depending on whether it has any."""
+    """Return which scripts a page may run: those inside it if it has any, or else none."""
     return Scripts.INSIDE if is_needed else Scripts.NONE
 
 
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
     """Return the content of a page's <head>.
 
-    The page contains everything, and forbids the browser to load anything else.
+    The page contains everything it needs, and forbids the browser from loading anything else.
     """
     module: Any = environment().get_template("parts.j2").module
     style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
@@ -131,9 +130,9 @@ def as_json(value: Any) -> str:
 def show_value(name: str, value: Any, unit: str = "") -> Markup:
     """Return a value formatted for display.
 
-    Numbers are formatted by `show_quantity`, and a tooltip shows all their digits.
+    A number is formatted by `show_quantity`, and its tooltip shows all digits.
 
-    Digits are grouped only visually, so that a number can be copied.
+    Digits are grouped only visually, so that a number is copied without separators.
 
     >>> show_value("first_loss", 10.825839875788878)
     Markup('<span title="10.825839875788878">10.83</span>')
@@ -183,7 +182,7 @@ def write_help(runs_folder: Path) -> Path:
 def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
     """Return the failures named in a reason, each with a link to its explanation.
 
-    If the reason names none, return a link to the whole page.
+    If the reason names no failure, return a link to the whole page.
 
     >>> links_for("CUDA out of memory", "../../")
     [('device out of memory', '../../when-it-fails.html#device-out-of-memory')]
@@ -197,7 +196,7 @@ def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
 
 
 def write_and_note(run_folder: Path, name: str, text: str) -> Path:
-    """Write a page of a run and record it in the manifest."""
+    """Write a page of a run, and record the file in the manifest."""
     write_text(run_folder / name, text)
     note_files(run_folder, [run_folder / name])
     return run_folder / name

@@ -1,6 +1,7 @@
-"""Rows of the table of phases on a run's front page.
+"""Makes the rows of the table of phases on a run's front page.
 
-Each value of a row is a column in `templates/front_page.html.j2` and `templates/mail.html.j2`.
+Each value of a row is shown in a column in `templates/front_page.html.j2` and
+`templates/mail.html.j2`.
 """
 
 from collections.abc import Sequence
@@ -16,11 +17,11 @@ from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 
 SHOWN_RESULTS = 6
-"""Maximum number of results of a phase in the table. The phase's own report has all of them."""
+"""Maximum number of results per phase in the table. The phase's own report has all its results."""
 
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
-    """Return a phase's values for the columns, and for the text about a failure."""
+    """Return a phase's values for the table's columns and for the text about a failure."""
     record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")

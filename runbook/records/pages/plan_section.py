@@ -1,4 +1,4 @@
-"""The rows of a section of the front page, which compares the plan with the actual values."""
+"""Makes the rows of the front page's section that compares planned and actual values."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from runbook.records.run_state import RunState
 
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows with repeated remarks of a phase removed."""
+    """Return the rows without those remarks that repeat an earlier remark of the same phase."""
     earlier_remarks: set[tuple[str, str]] = set()
     shown_rows = []
     for row in rows:
@@ -22,10 +22,10 @@ def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
 
 
 def planned_row(row: Row) -> Row:
-    """Return a planned value next to the actual one. The bar's width is 0 if they agree."""
+    """Return a row with the planned and the actual value. Its bar has width 0 if they agree."""
     quantity = str(row["what"])
     ratio = row.get("ratio") or 0.0
-    # The bar has a logarithmic scale, which ends at 8 times the plan and at an eighth of it.
+    # The bar has a logarithmic scale from one eighth of the plan to 8 times the plan.
     octaves = max(-3.0, min(3.0, math.log2(ratio))) if ratio > 0 else 0.0
     percent_of_half = 50 * abs(octaves) / 3
     unit = unit_of(quantity)
@@ -42,7 +42,7 @@ def planned_row(row: Row) -> Row:
 
 
 def numbers_in_plan_and_results(run: RunState) -> list[Row]:
-    """Return the values that a record has both in its plan and in its results."""
+    """Return a row for each number that a record has both in its plan and in its results."""
     rows: list[Row] = []
     for phase in run.phases:
         if phase.record is None:

@@ -1,4 +1,4 @@
-"""The page of all runs: a table, a chart with all losses, and the values that differ."""
+"""Makes the page of all runs: a table, a chart with all losses, and the values that differ."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
 NAMES_OF_A_RUN = frozenset({"run"})
-"""Keys that always differ and therefore tell the reader nothing."""
+"""Keys whose values always differ and therefore tell the reader nothing."""
 
 
 class SideBySide(NamedTuple):
@@ -94,7 +94,7 @@ def _shown_parameter(value: object) -> str:
 
 
 def _scores(runs: Sequence[RunState]) -> SideBySide:
-    """Return the scores after training, with a row for each measure that any of the runs has."""
+    """Return the scores after training, with a row for each measure that at least one run has."""
     by_run = []
     for run in runs:
         by_run.append({_score_name(score): score for score in main_scores(run.folder)})
@@ -116,7 +116,7 @@ def _score_name(score: Score) -> str:
 def main_scores(run_folder: Path) -> Sequence[Score]:
     """Return the scores of a run.
 
-    Return no scores if anything but the runbook wrote or changed the file.
+    The result is empty if anything other than the runbook wrote or changed the file.
     """
     try:
         return read_main_scores(run_folder)

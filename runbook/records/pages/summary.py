@@ -1,4 +1,4 @@
-"""The sentences at the top of a report: the aim, the verdict and the next step."""
+"""Makes the sentences at the top of a report: the aim, the verdict and the next step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ MOST_NAMED_SCORES = 3
 
 
 class PhaseCheck(NamedTuple):
-    """A check and the phase that made it."""
+    """A check, and the phase that made the check."""
 
     phase: str
     check: Check

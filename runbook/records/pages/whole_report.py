@@ -1,4 +1,4 @@
-"""A single file with the front page and the pages of all phases. Each cell occurs in it once."""
+"""Makes a single file of the front page and the pages of all phases. Each cell occurs only once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +16,7 @@ WHOLE_NAME = "report-with-records.html"
 def write_whole_report(run_folder: Path) -> Path:
     """Write report-with-records.html.
 
-    The file is small enough for an e-mail. If a notebook would make it too large, only the
+    The file is small enough for an e-mail. If a notebook would make the file too large, only the
     notebook's card is kept.
     """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
@@ -58,7 +58,8 @@ def write_whole_report(run_folder: Path) -> Path:
 class _Body(Rewriter):
     """The body of one of our pages, without the elements in `left_out`.
 
-    An element is given as a tag and a class. `link` returns the new target of a link.
+    Each element in `left_out` is given as a tag and a class. `link` returns the new target of a
+    link.
     """
 
     def __init__(
@@ -102,14 +103,14 @@ _DEEPER = {
 """Replacements for the tags of an embedded page, because a page may have only one main and one
 header.
 
-Both become plain blocks, and headings move one level down.
+These become plain blocks, and headings move one level down.
 """
 
 
 def _link_of_part(phase: str, value: str) -> str:
     """Return the new target of a link in a notebook's report.
 
-    It is an anchor in the single file, or a file in the run's folder.
+    The target is an anchor in the single file, or a file in the run's folder.
     """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"

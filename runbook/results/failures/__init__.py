@@ -1,1 +1,1 @@
-"""Known failures of a training run: the lines that show them, what they mean, and what to do."""
+"""Known failures of a training run: the log lines that show them, their meaning, and remedies."""

@@ -1,8 +1,7 @@
 """Decides whether a line reports an error, or says that the program continues without an error.
 
-Programs also use words like "failed" when they announce something: an optional package that is not
-installed, a setting, or how they continue without a file. Such words count only in a line that
-reports an error.
+Programs also use words like "failed" when they announce that an optional package is not installed,
+print a setting, or continue without a file. Such words count only in a line that reports an error.
 """
 
 import re
@@ -13,14 +12,14 @@ EXCEPTION = re.compile(
     r"|^[a-z_]\w*\.(?:\w+\.)*[A-Z]\w*[a-z]\w*: "
     r"|^C\+\+ exception with description "
 )
-"""An exception at the start of a line, with a message or without one."""
+"""An exception at the start of a line, with or without a message."""
 MARKED = re.compile(
     r"\bNCCL WARN\b"
-    # The level of a logger, or the word with which compilers and launchers start their messages
+    # A logger's level, or the word with which compilers and launchers start their error messages
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|[Ff]atal|error|Error)\s?[:\])|]"
     r"|(?:^|[\s\[(|:])(?:ERROR|FATAL|CRITICAL)(?=\s)"
     r"|\b[Ff]atal error\b"
-    # The level of TensorFlow's, Abseil's and PyTorch's loggers
+    # The letter with which the loggers of TensorFlow, Abseil and PyTorch mark errors
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
 """A line that its program marks as an error."""
@@ -34,17 +33,21 @@ _CONTINUES = re.compile(
     # How a program continues without something that it lacks
     r"(?i:\bfall(?:s|ing)? back\b|\bproceed(?:s|ing)? without\b|\bcontinu(?:es|ing) without\b"
     r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b"
-    # A step that is skipped because of an overflow reports the loss scale, which may be at its floor.
+    # The message about a step skipped after an overflow contains the loss scale, which may be at
+    # its minimum.
     r"|\bskipping\b(?! step[,.] (?:loss scaler|attempted loss scale))"
     r"|\b(?:will|going to) (?:retry|try again|be retried)\b|\bretrying\b"
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
 )
-"""A line that says how its program continues without something that it lacks."""
+"""A line in which a program says how it continues without something that it lacks."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
-"""A full disk: the next write will fail too, even if the program continues without this one."""
+"""A full disk. Even if the program continues without this write, the next write will fail too."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
-"""NCCL's mark of a line. It is the same for errors, and for warnings after which NCCL continues."""
+"""NCCL's mark for warnings.
+
+NCCL uses the same mark for errors, and for problems after which it continues.
+"""
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
     r"|\b(?:is|are) not an? (?:failure|error|problem)\b"
@@ -53,7 +56,7 @@ _DENIES = re.compile(
 """A line that reports that nothing has failed."""
 
 _CONDITION = re.compile(r"^\W*(?:If|When|In case) (?:you|your|the|this|an?|any|it)\b")
-"""The start of a sentence that says when an error would appear."""
+"""The start of a sentence that says under which condition an error appears."""
 _POSSIBILITY = re.compile(
     r"\b(?:can|may|might|could|would) (?:yield|cause|lead to|result in|raise|produce|trigger)\b"
 )
@@ -61,9 +64,13 @@ _POSSIBILITY = re.compile(
 _NAMED_EXCEPTION = re.compile(r"\b[A-Z]\w*(?:Error|Exception)\b")
 _OPTION = re.compile(r"\s--[A-Za-z][\w.-]*")
 MIN_OPTIONS = 4
-"""A line with at least this many options is a command, because error messages quote one or two."""
+"""A line with at least this many options counts as a command, because error messages quote only one
+or two.
+"""
 _END_OF_COMMAND = re.compile(r"\bline \d+: +\d+ [A-Z]|\bexit|\breturn")
-"""How a shell or a launcher reports the end of a command, whose options it repeats."""
+"""A report of a shell or launcher about the end of a command, which also repeats the command's
+options.
+"""
 
 
 def reports_error(text: str) -> bool:
@@ -78,7 +85,7 @@ def reports_error(text: str) -> bool:
 
 
 def continues(text: str) -> bool:
-    """Return whether a line says that its program continues. A line that reports an error does not.
+    """Return whether a line says that its program continues, and does not report an error.
 
     >>> continues("Apex is not installed. Falling back to Torch Norm")
     True
@@ -91,7 +98,7 @@ def continues(text: str) -> bool:
 
 
 def supposes(text: str) -> bool:
-    """Return whether a line says what may go wrong, or what to do if it does.
+    """Return whether a line says what may go wrong, or what to do in that case.
 
     >>> supposes("If you get `CUDA error: invalid device function`, rebuild the extension")
     True
@@ -104,7 +111,7 @@ def supposes(text: str) -> bool:
 
 
 def echoes_command(text: str) -> bool:
-    """Return whether a line repeats a command with its options, which say nothing of its end.
+    """Return whether a line repeats a command and its options without saying how the command ended.
 
     >>> echoes_command("deepspeed train.py --zero 2 --no-pipeline-parallel --checkpoint 1 --fp16")
     True

@@ -1,4 +1,4 @@
-"""Finds the known failures in the lines of a log, and the one that is the cause."""
+"""Finds the known failures in the lines of a log, and decides which of them is the cause."""
 
 import re
 from collections import deque
@@ -43,11 +43,12 @@ from runbook.results.failures.tracebacks import FRAME, without_margin
 CONTEXT_LINES = 10
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
-"""Longer lines are cut, because no program prints an error after this many characters."""
+"""Number of characters of a line that are examined, because no program prints an error after them.
+"""
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
-"""Times and counters.
+"""Numbers that change from line to line, such as times and counters.
 
-Shorter numbers do not match, because rules depend on exit codes and signals.
+Shorter numbers do not match, because they may be exit codes or signals, on which rules depend.
 """
 _NUMBERS = re.compile(r"\d+")
 MAX_SHAPES = 10_000
@@ -57,7 +58,8 @@ MAX_LAST_LINES = 3
 _FRAME = re.compile(r'^\s*File "[^"]*", line \d+')
 _CODE = re.compile(
     r"\s{4,}(?:"
-    # The header of a block, with its body or a comment, or cut off after a bracket or an operator.
+    # The header of a block, either with its body or a comment, or cut off after a bracket or an
+    # operator.
     r"(?:if|elif|while|for|with|def|class) .*"
     r"(?::\s*(?:#.*|(?:return|raise|continue|break|pass)\b.*)?|[(\[{\\]\s*|\b(?:and|or)\s*)$"
     r"|return (?:[A-Za-z_][\w.]*(?:[(\[]|\s*$)|[A-Za-z_]\w*\.\w|not |f?['\"])"
@@ -70,7 +72,7 @@ An indented sentence may begin with the same words, so the pattern requires the 
 _RAISES = re.compile(r"\s*raise\b")
 
 WAITING = frozenset((TIMEOUT.name, RANK_HUNG.name))
-"""Failures that a rank reports because it waited for another rank."""
+"""Failures that a rank reports because it has waited for another rank."""
 LOST_PEERS = WAITING | {PEER_DIED.name}
 """Failures whose remedy is to look for the rank that failed first."""
 EFFECTS = LOST_PEERS | {KILLED.name, PROGRAM_ENDED.name, CANCELLED.name}
@@ -79,22 +81,27 @@ MAY_BE_EFFECTS = WAITING | {RENDEZVOUS.name, INTERFACE.name, LAUNCHER.name, CANC
 """Failures whose symptoms may follow from another rank's failure.
 
 A rank that waits for a failed rank, or loses the rank with the store, blames the network or the
-launcher. Slurm cancels the other ranks of a step when one of them fails.
+launcher. Slurm cancels the other ranks of a job step when one of them fails.
 """
 _NCCL_GOES_ON = re.compile(r"(?P<thread>\S+:\d+:\d+ \[\d+\]) NCCL INFO (?!\S+:\d+ -> \d)")
-"""A line that shows that an NCCL thread continues. Lines such as `init.cc:1491 -> 1`, which a
+"""A line that shows that an NCCL thread has continued. Lines such as `init.cc:1491 -> 1`, which a
 thread prints while it returns from an error, do not match.
 """
 _NCCL_STARTED = re.compile(
     r"(?P<process>\S+:\d+:)\d+ \[\d+\] NCCL INFO "
     r".*(?:Init COMPLETE|Connected all (?:rings|trees)|Bootstrap timings total)"
 )
-"""A line that shows that a process's NCCL has started in spite of all its warnings so far."""
+"""A line that shows that NCCL has started in a process in spite of all earlier warnings."""
 _ENDS_BY_ITSELF = "destroy_process_group() was not called before program exit"
-"""PyTorch's warning of a rank whose program ends. A rank that is killed prints nothing."""
+"""PyTorch's warning from a rank whose program ends by itself.
+
+A rank that is killed does not print it.
+"""
 _DEEPSPEED_ENDED_WELL = re.compile(r"launch\.py:\d+:main\] Process \d+ exits successfully")
 _LOST_STORE = re.compile(r"\[W\d* .{0,40}(?:TCPStore|ProcessGroupNCCL)\.cpp:\d+\]")
-"""A thread of PyTorch's that still asked for the store when the rank with the store had ended."""
+"""A message from a PyTorch thread that still queried the store after the rank with the store had
+ended.
+"""
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
@@ -106,7 +113,7 @@ class Failure:
 
     name: str
     line: int
-    """The first line that shows it, counted from 1."""
+    """Number of the first line that shows the failure, counted from 1."""
     evidence: str
     count: int
     remedy: str
@@ -118,11 +125,11 @@ class Failure:
     also: str = ""
     """Another kind of failure that can print the same line."""
     check: str = ""
-    """How to distinguish the two kinds."""
+    """How to distinguish the two kinds of failure."""
     overcome: bool = False
     """Whether the training completed steps after the failure."""
     is_warning: bool = False
-    """Whether the program marks all lines that show it as information or as warnings."""
+    """Whether the program marks all lines that show the failure as information or as warnings."""
 
     @property
     def is_specific(self) -> bool:
@@ -131,7 +138,7 @@ class Failure:
 
 
 class FailureFinder:
-    """Examines lines as they arrive.
+    """Examines log lines as they arrive.
 
     `found` and `cause` may be called at any time.
     """
@@ -139,8 +146,8 @@ class FailureFinder:
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
         self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
-        # Examine a warning that is printed at each step only once, because applying all rules takes
-        # 0.1 to 0.4 ms.
+        # A warning that is printed at each step is examined only once, because applying all rules
+        # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
         self._in_frame = False
         self._build: Failure | None = None
@@ -152,10 +159,10 @@ class FailureFinder:
         self._in_root_cause = False
         self._root_rank: int | None = None
         self._ended_ranks: set[int] = set()
-        """Ranks whose program has ended by itself."""
+        """Ranks whose program has ended without being killed."""
 
     def look(self, line: str, number: int) -> None:
-        """Examine one line."""
+        """Examine a line of the log."""
         self._lines_since_build += 1
         self._look_for_build(line, number)
         self._look_for_root_cause(line)
@@ -182,16 +189,17 @@ class FailureFinder:
         self._context.append(line[:MAX_TEXT])
 
     def next_file(self) -> None:
-        """Record that the following lines are from a different file."""
+        """Note that the following lines are from a different file."""
         self._own_errors.next_file()
 
     def note_progress(self, num_records: int) -> None:
         """Set the number of steps that the log has shown so far.
 
-        A failure that the training survived is not the reason for its end.
+        A failure that the training survived does not explain why the training ended.
         """
         has_progress = num_records > self._num_records
-        # A reader may also drop a step that it has begun, because another rank printed it as well.
+        # The number may also fall, because a reader drops a step that another rank has already
+        # printed.
         self._num_records = num_records
         if not has_progress:
             return
@@ -206,7 +214,7 @@ class FailureFinder:
     def found(self) -> list[Failure]:
         """Return all failures, ordered by their first line.
 
-        A build counts as hung only if the log ends with it.
+        A build counts as hung only if its output is the end of the log.
         """
         failures = [*self._found.values()]
         own_error = self._own_error()
@@ -241,16 +249,16 @@ class FailureFinder:
         return None
 
     def cause(self) -> Failure | None:
-        """Return the earliest failure of the strongest level.
+        """Return the failure that is the cause: the earliest failure of the strongest level.
 
-        If several tie, return the one from the rank that torchrun names as the root cause.
+        If torchrun names a rank as the root cause, prefer a failure of that rank.
         """
         return find_cause(self.found(), self._root_rank)
 
     def _own_error(self) -> Failure | None:
         """Return the program's own error, which no rule recognizes.
 
-        Return None if a rule recognizes the cause.
+        Return None if there is no such error, or if a rule recognizes the cause.
         """
         error = self._own_errors.first(self._root_rank)
         if error is None:
@@ -279,7 +287,7 @@ class FailureFinder:
         )
 
     def _rule_of(self, text: str) -> Rule | None:
-        """Return the first rule that matches."""
+        """Return the first rule that matches a line's text, or None."""
         shape = _CHANGING_NUMBERS.sub("0", text)
         if shape in self._harmless_shapes or is_harmless(text):
             return None
@@ -359,7 +367,7 @@ class FailureFinder:
     def _is_after_effect(self, rule: Rule, log_line: LogLine) -> bool:
         """Return whether a lost connection follows from an end that other lines explain.
 
-        That is an error that no rule recognizes, or a program that ended by itself.
+        Such an end is an error that no rule recognizes, or a program that ended by itself.
         """
         if rule.kind is not PEER_DIED:
             return False
@@ -374,16 +382,16 @@ class FailureFinder:
         return any(_DEEPSPEED_ENDED_WELL.search(line) for line in self._context)
 
     def _note_end(self, line: str) -> None:
-        """Remember the rank whose program has ended by itself."""
+        """Store the rank whose program has ended by itself."""
         rank = split_prefix(line[:MAX_TEXT]).rank
         if rank is not None:
             self._ended_ranks.add(rank)
 
     def _is_source(self, line: str) -> bool:
-        """Return whether a line of a traceback shows source text.
+        """Return whether a line shows source text, for example in a traceback.
 
         Source text contains names of arguments and functions (`store = TCPStore(host, timeout)`),
-        but does not say what happened. A `raise` statement does, and some logs end with it.
+        but does not say what happened. A `raise` statement does say so, and some logs end with one.
         """
         if not self._in_frame and FRAME not in line:
             return bool(_CODE.match(line))
@@ -399,7 +407,8 @@ class FailureFinder:
     def _drop_survived_warnings(self, line: str) -> None:
         """Forget the warnings of a process whose NCCL started in spite of them.
 
-        NCCL tries networks and features one after the other, and warns of each that it cannot use.
+        NCCL tries networks and features one after the other, and prints a warning about each that
+        it cannot use.
         """
         if "NCCL INFO" not in line:
             return
@@ -427,7 +436,8 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
     """Return whether a failure may be an effect of an error that no rule recognizes."""
     if _follows(failure, error):
         return not _is_survived(error, failure)
-    # The output of the failed rank may come after that of the ranks that lost it.
+    # The failed rank's output may come after the output of the ranks that lost the connection to
+    # it.
     are_ranks_known = error.rank is not None and failure.rank is not None
     is_of_other_rank = are_ranks_known and error.rank != failure.rank
     is_effect = failure.name in EFFECTS or failure.level is not Level.CAUSE
@@ -435,10 +445,10 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
-    """Return whether only lost or waiting ranks failed, the first of them soon after the error.
+    """Return whether all failures are of lost or waiting ranks, and one comes soon after the error.
 
-    A rank waits for minutes before it reports a timeout. A few lines before that report, a line
-    that only contains words like "failed" is rarely the reason.
+    A rank waits for minutes before it reports a timeout. If a line just before this report merely
+    contains words like "failed", that line is rarely the reason.
     """
     if not all(failure.name in LOST_PEERS for failure in failures):
         return False
@@ -449,21 +459,21 @@ def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
 
 
 def _follows(failure: Failure, error: FirstError) -> bool:
-    """Return whether a failure comes after an error, and is a usual effect of errors."""
+    """Return whether a failure comes after an error, and is of a kind that errors usually cause."""
     return failure.name in EFFECTS and error.line < failure.line
 
 
 def _is_survived(error: FirstError, effect: Failure) -> bool:
     """Return whether the rank with the error continued.
 
-    It did if it waited for other ranks later.
+    The rank continued if it later waited for, or lost, other ranks.
     """
     is_same_rank = error.rank is not None and error.rank == effect.rank
     return is_same_rank and (effect.name in WAITING or effect.name == PEER_DIED.name)
 
 
 def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Failure]) -> set[str]:
-    """Return the messages after which a rank continued. Such messages end no other rank either."""
+    """Return the messages after which a rank continued, and which are thus not fatal."""
     messages = set[str]()
     for error in candidates:
         if any(_is_survived(error, failure) for failure in failures):
@@ -472,15 +482,15 @@ def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Fail
 
 
 def _message(error: FirstError) -> str:
-    """Return an error's text without numbers, which may differ between the lines of two ranks."""
+    """Return an error's text with all numbers replaced, because these may differ between ranks."""
     return _NUMBERS.sub("0", error.evidence)
 
 
 def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Failure | None:
-    """Return the earliest failure of the strongest level, preferring `root_rank`.
+    """Return the earliest failure of the strongest level, preferably of the rank `root_rank`.
 
-    A rank's own symptom takes precedence over the symptoms of ranks that waited for it, because
-    these may be printed first. A line that reports an error takes precedence over a warning,
+    A rank's own symptom takes precedence over symptoms of ranks that waited for this rank, because
+    the latter may be printed first. A line that reports an error takes precedence over a warning,
     because programs also continue after warnings. Return None if there is no failure.
     """
     last = [failure for failure in failures if not failure.overcome]
@@ -495,7 +505,7 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
 
 
 def may_be_effect(failure: Failure) -> bool:
-    """Return whether a failure may follow from another one that the log shows."""
+    """Return whether a failure may be an effect of another failure in the log."""
     is_symptom = failure.level is Level.SYMPTOM
     return failure.level is Level.CONSEQUENCE or (is_symptom and failure.name in MAY_BE_EFFECTS)
 
@@ -507,7 +517,7 @@ def _earliest(failures: Sequence[Failure], root_rank: int | None) -> Failure:
 
 
 def find_failures(lines: Iterable[str]) -> list[Failure]:
-    """Return the failures in these lines.
+    """Return the known failures in these lines.
 
     >>> lines = ["step 1", "error: *** JOB 7 CANCELLED DUE TO TIME LIMIT ***"]
     >>> [(failure.name, failure.line) for failure in find_failures(lines)]

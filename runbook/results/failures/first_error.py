@@ -1,13 +1,14 @@
-"""The first line that looks like an error and that no rule recognizes.
+"""Finds the first line that looks like an error and that no rule recognizes.
 
 Lines about a lost connection or a timeout follow from another rank's error. If no rule recognizes
-that error, its line is shown next to the remedy for a timeout. An exception replaces such a remedy.
-A line that merely contains words like "failed" is also printed when nothing is wrong. So it
-replaces only the remedies for lost and waiting ranks that follow shortly after it. Those remedies
-only advise looking for the rank that failed first.
+that error, its line is shown next to the remedy for a timeout. If the line is an exception, it
+replaces such a remedy. Lines that merely contain words like "failed" are also printed when nothing
+is wrong. Such a line therefore replaces only the remedies for ranks that are lost or waiting
+shortly afterwards, because these remedies only advise looking for the rank that failed first.
 
-A log may contain the output of one rank after that of another, so a lost connection may come before
-the exception of the rank that was lost. Such an exception is also shown, but replaces no remedy.
+In a log, the output of one rank may come after the output of another, so a lost connection may
+precede the exception of the rank that was lost. Such an exception is also shown, but replaces no
+remedy.
 """
 
 import re
@@ -37,15 +38,14 @@ SIGNS = (
     "refused",
     "unable",
 )
-"""Every line that may be an error contains one of these, in lower case."""
+"""Every line that may be an error contains at least one of these strings, in lower case."""
 _HINT = re.compile(
     r"\b(?:[Cc]annot|[Cc]an't|[Cc]ould ?n[o']t|[Dd]enied|Errno|[Ee]xceeded|[Ff]ail(?:ed|ure)"
     r"|[Ii]nvalid|[Mm]ismatch|[Nn]o such|[Nn]ot found|[Rr]efused|[Uu]nable)\b"
 )
 """Words that occur in errors, but also in lines that programs print when nothing is wrong."""
 _OF_COMMUNICATION = re.compile(
-    # A library that reports an internal fault says more about the cause than a lost connection
-    # does.
+    # A library's internal error says more about the cause than a lost connection does.
     r"^(?!.*INTERNAL ASSERT).*(?:NCCL error|nccl\w*Error|WorkNCCL|ProcessGroup|TCPStore|c10d|\bc10::|[Ww]atchdog|DistBackend"
     r"|DistNetwork|[Gg]loo|socket)"
 )
@@ -61,46 +61,49 @@ class FirstError:
     """An error that no rule recognizes. All known failures in its log may be effects of it."""
 
     line: int
-    """Counted from 1."""
+    """Line number, counted from 1."""
     evidence: str
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is an exception, not just a line with words that occur in errors."""
+    """Whether the line is an exception, and does not merely contain words that occur in errors."""
     is_marked: bool = False
-    """Whether its program marks the line as an error."""
+    """Whether the program marks the line as an error."""
     followed_by: tuple[str, ...] = ()
-    """Names of the failures that are usually effects of an error."""
+    """Names of the log's known failures, which may be effects of this error."""
     precedes_all: bool = True
     """Whether the error's line precedes all of these failures."""
     is_near_lost_peers: bool = False
-    """Whether only failures of lost or waiting ranks follow, the first within `LINES_TO_EFFECT`
+    """Whether all failures are of lost or waiting ranks, and one follows within `LINES_TO_EFFECT`
     lines.
     """
 
     @property
     def explains_effects(self) -> bool:
-        """Return whether the remedies for the failures that followed would not help."""
+        """Return whether this error explains the failures, whose remedies would then not help."""
         is_reason = self.is_exception or self.is_near_lost_peers
         return is_reason and self.precedes_all and bool(self.followed_by)
 
 
 LINES_TO_EFFECT = 50
-"""A program that prints more lines than this after an error has survived it, unless the error is an
+"""A program that prints more lines than this after an error has survived the error, unless it is an
 exception.
 """
 MAX_PROCESSES = 10_000
-"""Maximum number of processes with an exception. Further lines are ignored until the next step."""
+"""Maximum number of processes with an exception.
+
+After that, lines are ignored until the next step.
+"""
 
 
 _Process = tuple[int | None, str]
-"""A process's rank and host, if its lines contain them."""
+"""A process's rank and host, as far as its lines contain them."""
 
 
 class FirstErrorFinder:
-    """Examines lines as they arrive, and remembers each process's first errors since the last step.
+    """Examines lines as they arrive, and stores each process's first errors since the last step.
 
-    Lines that name a host but no rank count as lines of one process.
+    All lines that name the same host but no rank count as lines of a single process.
     """
 
     def __init__(self) -> None:
@@ -126,7 +129,7 @@ class FirstErrorFinder:
             self._hints[process] = seen
 
     def note_progress(self) -> None:
-        """Forget the errors so far, because the training survived them."""
+        """Forget the errors up to now, because the training survived them."""
         self._exceptions.clear()
         self._errors.clear()
         self._hints.clear()
@@ -139,9 +142,9 @@ class FirstErrorFinder:
                     del errors[process]
 
     def candidates(self, *, has_failure: bool) -> Iterator[FirstError]:
-        """Yield exceptions, then other errors, each sorted by line.
+        """Yield the exceptions, then the other errors, each group in the order of the log.
 
-        Lines that only look like an error are considered only if the log contains a known failure.
+        Lines that merely look like errors are included only if the log contains a known failure.
         """
         yield from self._exceptions.values()
         yield from self._errors.values()

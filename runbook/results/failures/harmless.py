@@ -1,4 +1,4 @@
-"""Lines that look like failures but are harmless."""
+"""Recognizes lines that look like failures but are harmless."""
 
 import re
 
@@ -52,33 +52,34 @@ _HARMLESS = re.compile(
             # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
             # a log may put another rank's warning into the same line.
             r"^(?!.*NCCL WARN).*NCCL INFO",
-            # NCCL's server for its own monitoring, and a query that a device need not answer
+            # NCCL's own monitoring server, and a query that a device need not answer
             r"\bras/\w+\.cc:\d+ NCCL WARN",
             r"NCCL WARN NET/Plugin\b.{0,200}No plugin found",
             r"ibv_query_\w+ failed .{0,40}[Nn]ot supported",
             # MPICH waits for the other ranks by querying a key that does not exist yet.
             r"NONEXIST-KEY|PMI2_KVS_Get:_pmi2_kvs_get failed",
-            # A system script, such as a scheduler's prolog. The job starts anyway. However, a full
-            # disk or a lack of memory would also stop the training.
+            # A system script, such as a scheduler's prolog, fails, but the job starts anyway.
+            # However, a full disk or a lack of memory would also stop the training.
             (
                 r"^/etc/\S+: line \d+: "
                 r"(?!.*(?:[Nn]o space|[Qq]uota|Read-only|Cannot allocate))"
             ),
-            # A container tries to clean up its read-only image when it starts.
+            # A container tries to clean up its read-only image at start-up.
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
-            # A statement of the program, as shown in tracebacks and by trainers that print their
-            # source.
+            # A statement of the program, which tracebacks and trainers that print their source
+            # contain.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",
             r"(?:not installed|not available|No module named \S+?)[.,;:] (?:[Ff]alling|[Ff]alls) back",
-            # A folder or a link exists already, from an earlier job.
+            # A folder or a link from an earlier job already exists.
             r"^(?:mkdir|ln): .*: File exists",
             # The dynamic loader leaves out a library that the site preloads into every program.
             r"from LD_PRELOAD cannot be preloaded .*: ignored",
-            # A shell or a command that may not change a limit or a priority keeps the current one.
+            # A shell or a command that may not change a limit or a priority keeps the current
+            # value.
             r"\bulimit: .*cannot modify limit|^(?:re)?nice: ",
             # A command that bash echoes (set -x), or the machine report of MLPerf's harness
             r"^\++ \S|:::SYSJSON",
@@ -93,11 +94,12 @@ _HARMLESS = re.compile(
             r"vfs_fuse\.c",
             r"^modprobe: ",
             # Without its devices, UCX's connection manager does not start, and Open MPI uses
-            # another transport. If a worker fails for another reason, the line before names it.
+            # another transport. If a worker fails for another reason, the line before names the
+            # reason.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
             r"Failed to create UCP worker\s*$",
-            # A tracker that retries does not delay the training, and it reports when it stops
-            # trying.
+            # An experiment tracker that retries does not delay the training, and reports when it
+            # gives up.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
             # A script asks the kernel and the system about the node's hardware, and continues.
             (
@@ -105,16 +107,16 @@ _HARMLESS = re.compile(
                 r"No such file"
             ),
             r"line \d+: : No such file",
-            # A question about a file system, which ends nothing
+            # A query about a file system, whose failure does not end the program
             r"^(?:df|du|stat): .*No such file",
-            # onnxruntime loads a provider if it can, and uses the processor otherwise.
+            # onnxruntime loads a provider if possible, and otherwise uses the CPU.
             r"onnxruntime.{0,200}(?:libonnxruntime_providers_|CUDAExecutionProvider)",
             # Jupyter leaves out output that is printed too fast. The cell continues.
             r"IOPub (?:data|message) rate exceeded",
             # torch looks for the monitoring libraries of other vendors' GPUs.
             r"libamd_smi\.so: cannot open",
             r"Terminating (?:StepId|job step)|Job step aborted: Waiting",
-            # A package manager that a notebook or a script calls without the rights of root
+            # A package manager that a notebook or a script calls without root privileges
             r"^[EW]: .*/(?:lib|cache)/(?:dpkg|apt)/",
             # A program that finds no tuned settings continues with its default settings.
             r"[Uu]sing (?:the )?defaults?\b.{0,120}\bnot found\b",
@@ -126,9 +128,9 @@ _INFORMATION = re.compile(
     "|".join(
         (
             # An INFO line of NCCL is examined here only if another rank's warning is mixed into it.
-            # A hint to set NCCL_DEBUG=INFO is not the level of its line.
+            # In a hint to set NCCL_DEBUG=INFO, the word INFO is not the level of the line.
             r"(?<![\w=-])(?<!NCCL )INFO\b",
-            # Slurm's commands write their levels in small letters: "srun: debug2: "
+            # Slurm's commands write their log levels in lower case: "srun: debug2: "
             r"\b(?:DEBUG|VERBOSE)\b|\bdebug\d?: ",
             r"(?<!NCCL )\bWARNING\b",
             r"\w+Warning:",
@@ -142,17 +144,17 @@ _INFORMATION = re.compile(
 
 
 _FATAL_FIRST = re.compile(r"(?:FATAL|CRITICAL)\b")
-"""A line's own level is at its start.
+"""The log level of a line is at its start.
 
-The rest of the line may quote a different program's warning.
+The rest of the line may quote a warning from a different program.
 """
 _NO_FIRST_ERROR = re.compile(
     "|".join(
         (
             # Programs ask git for their version, even outside a checkout.
             r"not a git repository|detected dubious ownership|unsafe repository",
-            # Megatron tries the kernels of Apex and Transformer Engine first, and then those of
-            # torch.
+            # Megatron first tries the kernels of Apex and Transformer Engine, and then torch's
+            # kernels.
             r"using (?:the )?(?:torch|default|native|python|slow|fallback)\b",
             # How a program continues without something that it lacks
             r"(?i:\bus(?:e|es|ing) (?:the )?defaults?\b|\bfall(?:s|ing)? back\b"
@@ -171,7 +173,7 @@ _NO_FIRST_ERROR = re.compile(
             r"pip's dependency resolver does not|^CondaError: Run 'conda init'",
             # A job script loads modules that this system does not have.
             r"modulefile error|modulecmd|Lmod|has detected the following error",
-            # A script looks for the devices of other vendors.
+            # A script looks for devices of other vendors.
             (
                 r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl|module|ml|git|conda"
                 r"|lspci|lscpu): (?:command )?not found"
@@ -181,19 +183,19 @@ _NO_FIRST_ERROR = re.compile(
             r"\berrors?\s?[:=]\s?\d+(?:\.\d|e-\d)",
             # Without InfiniBand, Open MPI uses a different transport.
             r"was unable to find any relevant network interfaces",
-            # What NCCL reads about the machine when it starts
+            # Facts about the machine that NCCL reads at start-up
             r"(?:\bgraph/xml|\bnvmlwrap)\.\w+:\d+ NCCL WARN",
             r"NCCL WARN (?:Could not find real path|NUMA auto balancing)",
             # NCCL without InfiniBand, and messages from the subnet manager
             r"Failed to open libibverbs\.so|async event ?: client reregistration",
-            # A tracker that fails does not end the training.
+            # An experiment tracker that fails does not end the training.
             r"^wandb: ",
         )
     )
 )
-"""Lines that a program or a job script prints at its start, and after which it continues.
+"""Lines that a program or a job script prints at start-up, and after which it continues.
 
-Some of them are known failures, so the rules see them too.
+Some of these lines are known failures, so the rules are applied to them too.
 """
 
 

@@ -1,4 +1,4 @@
-"""Exceptions that Python prints and ignores: in destructors, and in callbacks at the end."""
+"""Recognizes exceptions that Python prints and ignores, in destructors and exit callbacks."""
 
 import re
 from dataclasses import dataclass
@@ -11,27 +11,31 @@ HEADING = "Exception ignored "
 _STILL_TRUE = re.compile(
     r"No space left on device|[Qq]uota exceeded|killed by signal: (?:Killed|Bus error)"
 )
-"""What an ignored exception says about the machine remains true."""
+"""Errors that are a fact about the machine even if Python ignores the exception."""
 _CHAINED = re.compile(r"^(?:During handling of|The above exception was)")
 _HAS_INDENT = re.compile(r"\s|Traceback \(")
 MAX_STRANGERS = 10
-"""Most lines from other processes, without a prefix, that may occur inside such a traceback."""
+"""Maximum number of unprefixed lines from other processes that may occur inside a traceback."""
 LINES_BETWEEN = 2
-"""Most lines between two tracebacks of a chain, of which one is empty."""
+"""Maximum number of lines between two tracebacks of a chain, including an empty line."""
 
 
 @dataclass
 class _Ignored:
-    """A process that prints an ignored exception."""
+    """The state of a process that prints an ignored exception."""
 
     is_complete: bool = False
-    """Whether the exception has been printed. Another one of its chain may follow."""
+    """Whether the exception has been printed completely.
+
+    Another exception of the same chain may follow.
+    """
     num_others: int = 0
-    """Lines since then, or lines of other processes within the traceback."""
+    """Number of lines since the exception, or of lines from other processes within the traceback.
+    """
 
 
 class IgnoredErrors:
-    """Follows the lines of ignored exceptions, for each rank and host."""
+    """Tracks the lines of ignored exceptions for each rank and host."""
 
     def __init__(self) -> None:
         self._open: dict[tuple[int | None, str], _Ignored] = {}

@@ -1,4 +1,4 @@
-"""Every known kind of failure with its remedy, in the order of docs/when-it-fails.md."""
+"""All known kinds of failure with their remedies, in the order of docs/when-it-fails.md."""
 
 from dataclasses import dataclass
 
@@ -390,7 +390,7 @@ OWN_ERROR_EXAMPLES = (
 )
 """Examples of program errors.
 
-No rule detects them; they are detected because no other line follows.
+No rule matches these lines. They are recognized because the process prints nothing after them.
 """
 
 TITLE = "When it fails"
@@ -454,7 +454,7 @@ class SilentEnd:
     kind: FailureKind
     words: tuple[str, ...]
     ends: tuple[str, ...]
-    """Lines that the program prints after success."""
+    """Lines that the program prints if it succeeds."""
     source: str
 
 

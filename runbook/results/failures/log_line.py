@@ -1,12 +1,13 @@
-"""Splits a log line into its text and the launchers' prefixes, which name the rank and host."""
+"""Splits a log line into its text and the prefixes of launchers, which name the rank and host."""
 
 import re
 from dataclasses import dataclass
 
 _PREFIXES = (
-    # A log collector's time stamp before the launcher's prefix: "2025-06-24 17:29:06  [rank0]:..."
+    # The time stamp that a log collector puts before the launcher's prefix: "2025-06-24 17:29:06
+    # [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
-    # Python's logging, for lines that ranks printed: "- trainer - INFO - [rank7]: ..."
+    # Lines of ranks that pass through Python's logging: "- trainer - INFO - [rank7]: ..."
     re.compile(r"^- \S+ - [A-Z]+ - (?=\[rank\d+\]:)"),
     # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."
     re.compile(r"^[a-zA-Z][\w.-]*/\d+ (?=\S|  )"),
@@ -35,7 +36,7 @@ MAX_PREFIXES = 4
 
 @dataclass(frozen=True)
 class LogLine:
-    """The text of a line, and the rank and host that wrote it.
+    """The text of a line, and the rank and host that wrote the line.
 
     `rank` is None and `host` is empty if the line does not name them.
     """

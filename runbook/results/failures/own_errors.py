@@ -1,6 +1,6 @@
-"""Fatal errors that no rule recognizes: exception, message, file, line and rank.
+"""Finds fatal errors that no rule recognizes, each with its exception, message, place and rank.
 
-A rule knows what a line means. Of these errors it is only known that the process wrote nothing
+A rule knows what a line means. About these errors, it is known only that the process wrote nothing
 after them, so they are used only if no rule matches.
 """
 
@@ -37,7 +37,7 @@ DETERMINISTIC = frozenset(
         ARGUMENT_ERROR,
     )
 )
-"""Errors that occur again as long as the program, the arguments and the data stay the same."""
+"""Errors that recur as long as the program, the arguments and the data stay the same."""
 _REPORTS_OF_OTHERS = frozenset(
     (
         "KeyboardInterrupt",
@@ -52,14 +52,15 @@ _REPORTS_OF_OTHERS = frozenset(
         "ProcessExitedException",
     )
 )
-"""Exceptions that a process raises when another process or a user ends it."""
+"""Exceptions that a process raises when another process fails, or when a user ends the process."""
 _OF_COMMUNICATION = re.compile(
     r"Dist\w*Error|Connection|BrokenPipe|EOFError|Timeout|ChildFailed|NCCL|nccl|[Gg]loo|[Ss]ocket"
     r"|TCPStore|[Ww]atchdog"
 )
 """Errors that a rank raises because it can no longer reach another rank."""
 LINES_OF_MESSAGE = 10
-"""If a rule matches one of this many lines after an exception, the error is a known failure."""
+"""If a rule matches one of this many lines after an exception, the error counts as a known failure.
+"""
 MAX_LINES_AFTER = 300
 """A process that prints more lines than this after a traceback is still running."""
 LINES_BETWEEN = 50
@@ -70,11 +71,11 @@ MAX_PROCESSES = 10_000
 
 @dataclass(frozen=True)
 class OwnError:
-    """An error of the program that no rule recognizes."""
+    """An error in the program that no rule recognizes."""
 
     raised: RaisedError
     line: int
-    """Number of the log's line with the exception, counted from 1."""
+    """Number of the line with the exception in the log, counted from 1."""
     rank: int | None
     host: str
     had_steps: bool
@@ -93,7 +94,7 @@ class OwnError:
 
     @property
     def decision(self) -> NextStep:
-        """Return what to do with the job, which is known only for errors that will recur."""
+        """Return what to do with the job. This is known only for errors that will recur."""
         name = self.raised.exception.rpartition(".")[2]
         if name in DETERMINISTIC and not self.had_steps:
             return NextStep.FIX_FIRST
@@ -101,7 +102,10 @@ class OwnError:
 
 
 class _Process:
-    """The output of a process. All lines without a rank count as lines of one process."""
+    """The output of a process.
+
+    All lines of a host that name no rank count as lines of one process.
+    """
 
     def __init__(self) -> None:
         self.reader = TracebackReader()
@@ -113,13 +117,13 @@ class _Process:
         self.needs_message = False
 
     def drop_error(self) -> None:
-        """Forget the error, because a rule recognizes it or a later error replaces it."""
+        """Forget the error, because it turned out to be known or to concern another process."""
         self.error = None
         self.needs_message = False
 
 
 class OwnErrorFinder:
-    """Examines lines as they arrive, and remembers how each process ended."""
+    """Examines lines as they arrive, and stores the error with which each process ended."""
 
     def __init__(self) -> None:
         self.has_error = False
@@ -127,16 +131,16 @@ class OwnErrorFinder:
         self._processes: dict[tuple[int | None, str], _Process] = {}
         self._num_records = 0
         self._ended_badly = False
-        """Whether a launcher reported a failed process after the first error."""
+        """Whether a launcher has reported a failed process since the first error."""
         self._has_steps_here = False
-        """Whether this file contains training steps."""
+        """Whether the current file contains training steps."""
         self._beside: list[OwnError] = []
         """Errors that a launcher reported in a file without steps, such as a job's stderr."""
         self._is_beside_newest = False
         self._of_earlier_files: list[OwnError] = []
-        """Other errors in earlier files.
+        """Other errors from earlier files.
 
-        If a later file contains a step, the training survived them.
+        If a later file contains a step, the training survived these errors.
         """
 
     def look(
@@ -148,7 +152,7 @@ class OwnErrorFinder:
     ) -> None:
         """Examine one line.
 
-        `lines_before` are the lines before it, and `rule` is the rule that matches it.
+        `lines_before` are the lines before this line, and `rule` is the rule that matches it.
         """
         begins = any(beginning in line for beginning in BEGINNINGS)
         if not begins and not self._processes:
@@ -164,8 +168,8 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # A log with the stacks of many ranks has thousands of frames. Only the first frame of a
-        # stack starts a traceback.
+        # A log with the stacks of many ranks has thousands of frames, of which only the first frame
+        # of each stack starts a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
         raised = reader.read(log_line.text, before)
@@ -179,7 +183,7 @@ class OwnErrorFinder:
     def _process_of(self, log_line: LogLine, *, may_be_new: bool) -> _Process | None:
         """Return the process that wrote a line.
 
-        Return None if the process has raised nothing so far.
+        Return None if the process has not raised an exception up to now.
         """
         key = (log_line.rank, log_line.host)
         if may_be_new and len(self._processes) < MAX_PROCESSES:
@@ -189,8 +193,8 @@ class OwnErrorFinder:
     def next_file(self) -> None:
         """Record that the following lines are from a different file.
 
-        The relative order of lines in two files is unknown. Steps in the next file therefore do not
-        cancel an error in this file that a launcher reported, but steps in the file after that do.
+        The relative order of lines in two files is unknown. If a launcher reported an error in this
+        file, steps in the next file therefore do not cancel the error, but steps in later files do.
         """
         errors = self._errors_here()
         if self._has_steps_here:
@@ -218,7 +222,7 @@ class OwnErrorFinder:
             self._beside = []
 
     def first(self, root_rank: int | None = None) -> OwnError | None:
-        """Return the error that was raised first, preferring that of `root_rank`.
+        """Return the error that was raised first, preferably by the rank `root_rank`.
 
         Return None if no process ended with an error.
         """
@@ -229,7 +233,7 @@ class OwnErrorFinder:
         return min(errors, key=lambda error: error.line, default=None)
 
     def count(self) -> int:
-        """Return how many processes ended with an error that no rule recognizes."""
+        """Return the number of processes that ended with an error that no rule recognizes."""
         return len(self._errors())
 
     def _errors(self) -> list[OwnError]:
@@ -247,7 +251,7 @@ class OwnErrorFinder:
 
     @staticmethod
     def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
-        """Add the lines after an exception to its message, and count them."""
+        """Count a line after an exception, which may also be the exception's missing message."""
         error = process.error
         if error is None:
             return
@@ -264,7 +268,7 @@ class OwnErrorFinder:
                 process.drop_error()
 
     def _take(self, process: _Process, error: OwnError, text: str) -> None:
-        """Keep an error, unless it is about a different process or belongs to a known failure."""
+        """Store an error, unless it is about a different process or belongs to a known failure."""
         chain = process.reader.chain
         if _is_about_another_process(error.raised):
             process.known_chain = chain
@@ -293,8 +297,8 @@ class OwnErrorFinder:
 def _is_about_another_process(raised: RaisedError) -> bool:
     name = raised.exception.rpartition(".")[2]
     if name in DETERMINISTIC:
-        # KeyError: 'nccl_timeout' contains such a word, although a lost connection never raises a
-        # KeyError.
+        # For example, KeyError: 'nccl_timeout' contains a word about connections, but a lost
+        # connection never raises a KeyError.
         return False
     if name in _REPORTS_OF_OTHERS:
         return True
@@ -302,7 +306,7 @@ def _is_about_another_process(raised: RaisedError) -> bool:
 
 
 def _last_of_process(lines: Sequence[str], log_line: LogLine) -> str:
-    """Return the last of these lines that the process of `log_line` wrote, or ''."""
+    """Return the text of the last of these lines that the process of `log_line` wrote, or ''."""
     for line in reversed(lines):
         candidate = split_prefix(line)
         if (candidate.rank, candidate.host) == (log_line.rank, log_line.host):

@@ -1,4 +1,4 @@
-"""The types of the failure table: a kind of failure, and a rule that finds it in a line."""
+"""Types for the table of failures: a kind of failure, and a rule that finds it in a line."""
 
 import re
 from dataclasses import dataclass, field
@@ -11,19 +11,19 @@ from runbook.results.messages import ResultMessage
 class Level(StrEnum):
     """How directly a line shows the cause.
 
-    The strongest level in a log decides.
+    Failures with the strongest level in a log are the candidates for the cause.
     """
 
     CAUSE = "cause"
     """The line names the cause."""
     SYMPTOM = "symptom"
-    """The line shows an effect that may have several causes."""
+    """The line shows an effect that may have different causes."""
     CONSEQUENCE = "consequence"
-    """The line is an effect of the end of another rank or process."""
+    """The line results from the end of another rank or process."""
 
     @property
     def strength(self) -> int:
-        """Return a number that is larger for stronger levels."""
+        """Return a number that is larger the stronger the level is."""
         return _STRENGTHS[self]
 
 
@@ -56,7 +56,7 @@ _ADVICE = {
 
 @dataclass(frozen=True, kw_only=True)
 class FailureKind:
-    """A cause of failed jobs, with its remedy."""
+    """A kind of failure that ends jobs, with its remedy."""
 
     name: str
     remedy: str
@@ -75,17 +75,17 @@ class Rule:
     patterns: tuple[str, ...] = ()
     """Regular expressions.
 
-    One of them must match the line without its prefixes.
+    At least one of them must match the line's text without prefixes.
     """
     error_patterns: tuple[str, ...] = ()
     """Regular expressions that count only in a line that reports an error.
 
-    Programs print the same words when they announce what they will do.
+    Programs also print the words of these patterns when they announce what they will do.
     """
     example: str
-    """A line that the rule recognizes, as a program printed it."""
+    """A line that a program printed and that the rule recognizes."""
     source: str
-    """Where the line was seen: a public thread, or the program that prints it."""
+    """Where the example was found: a public thread, or the program that prints the line."""
     unless: str = ""
     """A pattern that must not match the line."""
     counterexample: str = ""
@@ -93,17 +93,17 @@ class Rule:
     after: str = ""
     """A pattern that must match one of the ten lines before the line."""
     example_before: str = ""
-    """A line to put before the example, which `after` matches."""
+    """A line that must precede the example, and which `after` matches."""
     level: Level | None = None
-    """Level of the line; None means the level of its kind."""
+    """Level of the line; None means the level of the kind of failure."""
     decision: NextStep | None = None
-    """Decision for this line; None means the decision of its kind."""
+    """Decision for this line; None means the decision of the kind of failure."""
     also: FailureKind | None = None
     """Another kind of failure that can print the same line."""
     check: str = ""
     """How to distinguish the two kinds."""
     in_warnings: bool = False
-    """Whether the rule also applies to lines marked as information or warnings."""
+    """Whether the rule also applies to lines that are marked as information or warnings."""
     expression: re.Pattern[str] | None = field(
         init=False,
         repr=False,
@@ -140,7 +140,7 @@ class Rule:
         object.__setattr__(self, "context", re.compile(self.after) if self.after else None)
 
     def matches(self, text: str) -> bool:
-        """Return whether a line shows this failure, without regard to its context."""
+        """Return whether a line shows this failure, regardless of the lines around it."""
         if self.exception is not None and self.exception.search(text):
             return False
         if self.expression is not None and _begins_word(self.expression, text):
@@ -170,8 +170,8 @@ def _begins_word(expression: re.Pattern[str], text: str) -> bool:
 def is_inside_word(text: str, position: int) -> bool:
     """Return whether a position is inside a word, where no pattern may begin.
 
-    Patterns match only at the beginning of a word: `link down` does not match `blink down`. In a
-    class name, a capital after a small letter starts a new word.
+    Patterns match only at the beginning of a word, so `link down` does not match `blink down`. In a
+    class name, a capital letter after a lower-case letter starts a new word.
 
     >>> is_inside_word("bootstrap", 3)
     True

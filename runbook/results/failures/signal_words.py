@@ -1,7 +1,7 @@
 """Words that make a log line worth a closer look.
 
-Every pattern of every rule contains one of these words, in lower case. Searching for these words
-first is several times as fast as applying the rules to every line.
+Every pattern of every rule contains one of these words in lower case. Searching for the words first
+is several times faster than applying the rules to every line.
 """
 
 SIGNAL_WORDS = (

@@ -1,4 +1,4 @@
-"""Parsers for the last output of a process: tracebacks, C++'s terminate, argparse's errors."""
+"""Parsers for the last output of a process: tracebacks, C++ terminate and argparse errors."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from enum import Enum, auto
 TRACEBACK = "Traceback (most recent call last)"
 FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
-"""Every error that this module recognizes begins with a line that contains one of these."""
+"""Every error that this module recognizes begins with a line that contains one of these strings."""
 ARGUMENT_ERROR = "argument error"
 """Used in place of an exception's name, because argparse does not raise an exception."""
 
@@ -24,7 +24,7 @@ _EXCEPTION = re.compile(
 )
 """The name and message of an exception.
 
-A class that is defined inside a function has `<locals>` in its name.
+The name of a class that is defined inside a function contains `<locals>`.
 """
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
@@ -36,17 +36,17 @@ _ARGUMENT_ERROR = re.compile(r"^[\w./-]+\.py: error: (?P<message>\S.*)$")
 _NOT_FATAL = re.compile(
     r"Exception ignored in|Logging error|Exception in thread|Error in (?:atexit|sys\.excepthook)"
 )
-"""The line above the traceback of an error that the program survives."""
+"""The line above a traceback that shows that the program survives the error."""
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
 """The line between two tracebacks of which the second is more informative.
 
-A data loader worker's traceback comes after its parent's.
+For example, the traceback of a data loader's worker comes after the traceback of its parent.
 """
 _FOLLOWS = "direct cause of the following exception"
 _GROUP_MARGIN = re.compile(r"^ {2,}\| ?")
 """The margin at the start of each line in an exception group's traceback."""
 _GROUP_PART = re.compile(r"^ {2,}\+-(?:\+-)?-{10,} (?P<number>\d+) -{10,}$")
-"""The line above each exception of a group."""
+"""The line above each exception of an exception group."""
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python\d|^<")
 MAX_STRANGERS = 20
 """Maximum number of lines from other processes, without a prefix, that may occur inside a
@@ -64,13 +64,13 @@ def without_margin(text: str) -> str:
 
 
 class Join(Enum):
-    """How an exception is related to the previous one of its process."""
+    """How an exception is related to the previous exception of its process."""
 
     NOTHING = auto()
     REPLACES = auto()
-    """The exception was raised while the previous one was being handled."""
+    """The exception was raised while the previous exception was being handled."""
     FOLLOWS = auto()
-    """The previous one is its cause."""
+    """The previous exception is the cause of this exception."""
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,18 @@ class RaisedError:
     exception: str
     message: str
     place: str
-    """File and line of the innermost frame outside of libraries; empty if unknown."""
+    """File and line of the innermost frame that is not in a library; empty if unknown."""
     is_fatal: bool = True
-    """False if Python reports that the program continues."""
+    """Whether the error ends the program; False if Python reports that the program continues."""
     join: Join = Join.NOTHING
 
 
 class TracebackReader:
-    """Reads the lines of a process, without their prefixes, as they arrive."""
+    """Reads the lines of a process as they arrive. The lines have no prefixes."""
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks so far. A chain of tracebacks counts as one."""
+        """Number of tracebacks up to now. A chain of tracebacks counts as one."""
         self.is_reading = False
         """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING
@@ -101,13 +101,14 @@ class TracebackReader:
         self._library_place = ""
         self._source = ""
         self._frame_indent = 0
-        """Indentation of the newest frame. The exception has less indentation, or no indentation.
+        """Indentation of the newest frame. The line of the exception is indented less, or not at
+        all.
         """
         self._num_strangers = 0
         self._terminated_by = ""
 
     def read(self, text: str, before: str) -> RaisedError | None:
-        """Read one line. Return the error that it completes, or None.
+        """Read a line, and return the error that the line completes, or None.
 
         `before` is the previous line of the same process, which matters at the beginning of a
         traceback.
@@ -181,8 +182,8 @@ class TracebackReader:
         self._source = ""
 
     def _read_inside(self, text: str) -> RaisedError | None:
-        """Read the lines between two frames, or the exception after the last one."""
-        # Skip parts of a box, and marks below a statement, because srun splits these into separate
+        """Read a line inside a traceback: between two frames, or after the last frame."""
+        # Skip parts of a box, and the marks below a statement, because srun puts these on separate
         # lines.
         if not text.strip(" \t│─╭╮╰╯^~"):
             return None
@@ -221,13 +222,14 @@ class TracebackReader:
         return error
 
     def _is_statement_without_indent(self) -> bool:
-        """Return whether the line is the statement of a frame, but has lost its indentation."""
+        """Return whether the line is a frame's statement that has lost its indentation."""
         return bool(self._library_place) and not self._frame_indent and not self._source
 
     def _ends_traceback(self, name: str) -> bool:
-        """Return whether a line that begins with a name is the traceback's exception.
+        """Return whether a line that begins with a name is the exception that ends the traceback.
 
-        A name that does not end like an exception's counts only directly after the last frame.
+        If the name does not end like an exception's name, it counts only directly after the last
+        frame.
         """
         if _ENDING_OF_NAME.search(name):
             return True

@@ -1,8 +1,8 @@
-"""The remedies that were tried on one machine.
+"""Lists the remedies that were tried on a single machine.
 
-A drill or a test causes the failure, and the run continues with the remedy. For faults of nodes, a
-defect is created, and a preflight finds it and passes the healthy nodes. The node was not checked
-again after each single defect had been removed.
+A drill or a test causes the failure, and the run continues after the remedy. For faulty nodes, a
+defect is created, and a preflight detects the defect and passes the healthy nodes. The nodes were
+not checked again after each single defect had been removed.
 """
 
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class Trial:
     kind: FailureKind
     how: str
     place: str
-    """A drill (`runbook drill NAME`), a test, or a defect in tests/slurm/defects.py, with which
-    anyone can repeat the trial.
+    """Where to find the trial in order to repeat it: a drill (`runbook drill NAME`), a test, or a
+    defect in tests/slurm/defects.py.
     """
 
 
@@ -223,5 +223,5 @@ TRIALS = (
 
 
 def trial_of(kind: FailureKind) -> Trial | None:
-    """Return the trial of a remedy, or None if the remedy was not tried."""
+    """Return the trial of a failure's remedy, or None if the remedy was not tried."""
     return next((trial for trial in TRIALS if trial.kind == kind), None)

@@ -10,7 +10,7 @@ from runbook.results.figures.drawing import BLUE, GREEN, VERMILION, drawing
 
 @dataclass(frozen=True)
 class LadderPoint:
-    """A training run in the figure."""
+    """A training run of the ladder, as a point in the figure."""
 
     flops: float
     loss: float
@@ -18,7 +18,7 @@ class LadderPoint:
 
 @dataclass(frozen=True)
 class ForecastPoint:
-    """The forecast for the run, and the loss that the run reached if it was trained."""
+    """The forecast for the run, and the loss that the run reached, if the run was trained."""
 
     flops: float
     loss: float

@@ -32,11 +32,14 @@ MEMORY_PARTS = (
     ("passing", "gradients in transit", GREY, "oo"),
     ("buffers", "buffers", PURPLE, "--"),
 )
-"""Key, label, colour and hatching. The hatching distinguishes the parts without colour."""
+"""Key, label, colour and hatching of each part.
+
+The hatching distinguishes the parts in print without colour.
+"""
 
 
 def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
-    """Draw the memory use of a rank in each phase's fullest stage, and a line at the capacity."""
+    """Draw the memory of a rank in the fullest stage of each phase, and a line at the capacity."""
     with drawing("Memory of one rank of the fullest stage", height=1.2 + 0.6 * len(phases)) as (
         figure,
         axes,
@@ -75,7 +78,7 @@ def memory_figure(plan: Plan, phases: Mapping[str, str]) -> Any:
 
 
 def step_figure(parts: Mapping[str, float], part_names: Mapping[str, str]) -> Any:
-    """Draw the parts of a step as bars with their shares, longest first."""
+    """Draw the parts of a step as bars labelled with their shares, longest first."""
     ordered = sorted(parts.items(), key=lambda part: -part[1])
     names = [part_names.get(name, name) for name, _ in ordered]
     seconds = [value for _, value in ordered]
@@ -98,7 +101,7 @@ SHOWN_SOURCES = 12
 
 
 def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
-    """Draw the number of documents by their length in tokens, in powers of two.
+    """Draw the number of documents by length in tokens, in powers of two.
 
     A line marks the model's sequence length.
     """
@@ -117,8 +120,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
         ticks = range(first, len(lengths) + 1, max(1, -(-len(places) // 10)))
         axes.set_xticks(list(ticks), [f"{2**power:,}" for power in ticks])
         if sequence_length > 0:
-            # Within a bar, the number of tokens is taken to grow linearly from one power of two to
-            # the next.
+            # Within a bar, the axis is treated as linear from one power of two to the next.
             power = sequence_length.bit_length() - 1
             position = power + (sequence_length / 2**power - 1)
             label = f"one sequence: {sequence_length:,} tokens"
@@ -140,7 +142,7 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
 def source_figure(tokens: Mapping[str, int]) -> Any:
     """Draw the tokens of each source, largest first.
 
-    A line marks the number that each source would have if all were equal.
+    A line marks the number of tokens that each source would have if all sources were equally large.
     """
     ordered = sorted(tokens.items(), key=lambda source: -source[1])
     drawn = ordered[:SHOWN_SOURCES]
@@ -177,23 +179,24 @@ _COLOURS = {
     COMMUNICATION: (ORANGE,) * 2,
     OPTIMIZER: (GREY,) * 2,
 }
-"""Colours by event.
+"""Colours by type of event.
 
 Forward and backward passes alternate between two colours each, so that neighbours can be
 distinguished.
 """
 WINDOW = 1.5
-"""How much of the beginning and of the end of a long step is drawn, in passes through all stages.
+"""Length of the beginning and of the end of a long step that are drawn, in passes through all
+stages.
 """
 FEWEST = 5
 MOST_SHAPES = 4000
-"""If there are more than this, dots are drawn, because shapes would make the SVG several megabytes
-large.
+"""If a figure has more shapes than this, dots are drawn instead, because shapes would make the SVG
+several megabytes large.
 """
 
 
 def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
-    """Draw the memory of stages (`Stage` as JSON) over one step: states, and activations on top."""
+    """Draw the memory of stages (`Stage` as JSON) over one step: states, then activations."""
     with drawing("Memory over one step", height=3.8, panels=2) as (figure, panels):
         for axes, stage in zip(panels, stages, strict=False):
             _draw_memory_course(axes, stage)
@@ -260,7 +263,7 @@ def _draw_memory_course(axes: Any, stage: Any) -> None:
 
 
 def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
-    """Mark the start of the optimizer on the axis, which is in % of the allocations."""
+    """Mark the start of the optimizer on the axis, whose unit is % of the allocations."""
     num_before = sum(moment != OPTIMIZER for moment, _ in timeline)
     position = num_before * 100 / max(1, len(timeline))
     axes.axvline(
@@ -279,9 +282,9 @@ def _mark_optimizer(axes: Any, timeline: Sequence[Any]) -> None:
 
 
 def schedule_figure(replay: Replay, source: str = "") -> Any:
-    """Draw the work of each stage over time. For a long step, draw only the beginning and the end.
+    """Draw the work of each stage over time, or only the beginning and the end of a long step.
 
-    `source` says where the times come from, if they are not from the replay.
+    `source` says where the times come from if they do not come from the replay.
     """
     stages = len(replay.stages)
     windows = _schedule_windows(replay)
@@ -315,7 +318,7 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
 
 
 def _schedule_windows(replay: Replay) -> list[tuple[float, float]]:
-    """Return the start and end, in seconds, of each part of the step that is drawn."""
+    """Return the start and end, in seconds, of each drawn part of the step."""
     first = replay.stages[0]
     step_seconds = max(event.end for event in replay.events)
     chunks = len(first.forward)
@@ -367,14 +370,14 @@ def _kind_handles() -> list[Any]:
 MOST_COLUMNS = 32
 MOST_STAGES = 24
 MOST_STEPS = 400
-"""Maximum number of devices of a layout, or points of a curve, that are drawn."""
+"""Maximum number of devices in a layout, or points on a curve, that are drawn."""
 
 
 def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
-    """Draw a cell for each device, with its rank.
+    """Draw a cell with the rank of each device.
 
-    Stages are drawn below each other; tensor ranks, context ranks and replicas are side by side.
-    Ranks are numbered as in Megatron: tensor first, then context, data, pipeline.
+    Stages are stacked vertically; tensor ranks, context ranks and replicas are side by side. Ranks
+    are numbered as in Megatron: first along the tensor dimension, then context, data and pipeline.
     """
     cut = phase.parallel
     colours = (BLUE, GREEN, ORANGE, SKY, VERMILION, GREY)
@@ -453,8 +456,8 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
 def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: float) -> Any:
     """Draw the planned step on the schedule of all stages, as if all stages had equal work.
 
-    A dry run counts each stage separately. `parts` are the planned seconds of each part of the
-    step.
+    `parts` are the planned seconds of each part of the step. A dry run, by contrast, counts each
+    stage separately.
     """
     num_microbatches = phase.batch.num_microbatches
     chunks = phase.parallel.virtual_pipeline
@@ -487,7 +490,7 @@ def planned_pipeline_figure(phase: PhasePlan, parts: dict[str, float], seconds: 
 
 
 def rate_figure(phases: dict[str, PhasePlan]) -> Any:
-    """Draw the learning rate of each phase over its steps: warm-up, then its schedule."""
+    """Draw the learning rate of each phase over its steps, including the warm-up."""
     with drawing("Learning rate", height=2.8) as (figure, axes):
         for (name, phase), (colour, line) in zip(phases.items(), SERIES, strict=False):
             num_steps = phase.duration.iterations

@@ -35,17 +35,20 @@ _PARTS = {
 }
 """Colour and hatch of each part of a step, from bottom to top."""
 MOST_POINTS = 4000
-"""Maximum number of points drawn for a curve. More would look the same, and make the SVG huge."""
+"""Maximum number of points drawn for a curve.
+
+More points would look the same and make the SVG huge.
+"""
 
 
 def _columns(points: Points) -> tuple[list[float], list[float]]:
-    """Return the curve, with fewer points, as a list of positions and a list of values."""
+    """Return a curve, reduced to fewer points, as a list of positions and a list of values."""
     thinned = thin(points, MOST_POINTS)
     return [x for x, _ in thinned], [y for _, y in thinned]
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the most readable unit for a duration, and its length in seconds.
+    """Return the most readable unit for a duration, and the length of the unit in seconds.
 
     >>> _time_unit(90), _time_unit(7200), _time_unit(90_000)
     (('s', 1.0), ('min', 60.0), ('h', 3600.0))
@@ -70,8 +73,8 @@ def loss_figure(
 ) -> Any:
     """Draw the training loss by iteration.
 
-    The figure also shows restarts, evaluations, spikes, steps that were repeated or have no loss,
-    and ln(vocabulary), the loss of an untrained model.
+    The figure also shows restarts, evaluations, spikes, repeated steps, steps without a loss, and
+    ln(vocabulary size), which is the loss of an untrained model.
     """
     with drawing(title) as (figure, axes):
         points = history.losses
@@ -242,7 +245,7 @@ def _levels(
 
 
 def step_time_figure(history: History, *, planned_seconds: float | None = None) -> Any:
-    """Draw the seconds of every step by part, with the median and the plan's line."""
+    """Draw the time of every step by part, with lines at the median and the planned value."""
     with drawing("Parts of a step") as (figure, axes):
         steps = _some(history.steps)
         places = [step.iteration for step in steps]
@@ -259,8 +262,8 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Thousands of bars would take seconds to draw and make an SVG of megabytes. A filled
-            # curve avoids both.
+            # Thousands of bars would take seconds to draw and make the SVG several megabytes large.
+            # A filled curve avoids both.
             if len(steps) > 150:
                 axes.fill_between(
                     places,
@@ -298,7 +301,7 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
 
 
 def goodput_figure(account: WallTime, title: str = "Where the wall time went") -> Any:
-    """Draw a waterfall chart from the wall time down to the steps that count."""
+    """Draw a waterfall chart from the wall time down to the productive time."""
     wall_seconds = account.wall_seconds
     unit, scale = _time_unit(wall_seconds)
     bars = [("wall time", 0.0, wall_seconds)]
@@ -324,9 +327,9 @@ def waterfall(
     bars: Sequence[tuple[float, float]],
     axis: str,
 ) -> Any:
-    """Draw a bar in each row, given by start and length.
+    """Draw a bar in each row. A bar is given by its start and its length.
 
-    All but the first and the last are losses.
+    All bars except the first and the last are time that was lost.
     """
     with drawing(title, height=max(3.4, 1.2 + 0.3 * len(bars))) as (figure, axes):
         for row, (bar_start, length) in enumerate(bars):
@@ -364,7 +367,7 @@ def timeline_figure(
     *,
     planned_seconds: float | None = None,
 ) -> Any:
-    """Draw training, waiting for data, evaluations and saves on a common time axis.
+    """Draw on a time axis when the run trained, waited for data, evaluated and saved.
 
     A line marks the planned end.
     """
@@ -428,14 +431,14 @@ def _save_spans(events: Sequence[Event]) -> list[tuple[float, float]]:
 
 
 def _some(steps: Sequence[Step]) -> list[Step]:
-    """Return every step or, for a long run, the slowest step of each stretch."""
+    """Return all steps or, for a long run, the slowest of every few consecutive steps."""
     stretch = -(-len(steps) // MOST_POINTS) or 1
     parts = [steps[start : start + stretch] for start in range(0, len(steps), stretch)]
     return [max(part, key=lambda step: step.seconds) for part in parts]
 
 
 def _waiting(steps: Sequence[Step]) -> list[tuple[float, float]]:
-    """Return the start and end of each wait for data, or of the longest if there are many."""
+    """Return the start and end of each wait for data, or only of the longest if there are many."""
     waited = sorted(
         (step for step in steps if step.data_wait_seconds > 0),
         key=lambda step: -step.data_wait_seconds,
@@ -496,7 +499,7 @@ def _draw_marker(
     speed: float,
     row_number: int,
 ) -> None:
-    """Draw this run as a diamond, and a published result as a circle (hollow: not comparable)."""
+    """Draw this run as a diamond, and a published result as a circle (hollow if not comparable)."""
     colour = _row_colour(row)
     fill = "white" if colour == GREY else colour
     marker = "D" if _is_this_run(row) else "o"
@@ -516,7 +519,7 @@ def _row_colour(row: Row) -> str:
 
 
 def comparison_figure(histories: Mapping[str, History], title: str = "Loss of each run") -> Any:
-    """Draw the loss curves of several runs in one figure, by tokens seen and by training time."""
+    """Draw the loss curves of multiple runs in one figure, by tokens seen and by training time."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     with drawing(title, panels=2) as (figure, (by_tokens, by_hours)):
@@ -617,7 +620,7 @@ def mfu_figure(table: Table) -> Any:
 
 
 def _draw_share(axes: Any, row: Row, row_number: int) -> None:
-    """Draw the MFU of a row as a bar, or its HFU as a hatched bar."""
+    """Draw the MFU of a row as a bar, or the HFU as a hatched bar."""
     is_hardware = not row[quantities.MFU]
     share = row[quantities.HFU] if is_hardware else row[quantities.MFU]
     name = "HFU" if is_hardware else "MFU"

@@ -1,4 +1,4 @@
-"""The progress of tokenizing and downloading: amount, speed and remaining time."""
+"""Reports the progress of tokenizing and downloading: amount, speed and remaining time."""
 
 import itertools
 import time
@@ -20,21 +20,21 @@ class DataProgress:
     """The state of the work at a point in time."""
 
     stage: str
-    """resume, tokenize, index or done; download for downloads."""
+    """Stage of the work: resume, tokenize, index or done, or download for a download."""
     files: int
     files_total: int
     bytes: int
     """Size of the input files on disk, in bytes."""
     bytes_total: int
     seconds: float
-    """Seconds since this call began."""
+    """Seconds since the current call began."""
     mb_per_second: float
-    """Megabytes (10^6) of text, or of a download, per second since this call began."""
+    """Megabytes (10^6 bytes) of text or of a download per second, since the current call began."""
     eta_seconds: float | None
     """Remaining seconds; None if they are not known yet."""
     workers: int
     failures: int
-    """Number of records and files left out, and of workers that died."""
+    """Number of records and files that were left out, plus the number of workers that died."""
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0
@@ -42,7 +42,7 @@ class DataProgress:
     shards_total: int = 0
 
     def as_facts(self) -> Row:
-        """Return the current state as facts to print next to a progress bar that counts bytes.
+        """Return the current state as facts to print next to a progress bar.
 
         The facts are the stage, files, speed, remaining time, workers and failures.
         """
@@ -94,7 +94,7 @@ class ProgressReporter:
         self.workers = 0
 
     def report_resumed(self) -> None:
-        """Report the work of an earlier run that this run takes over."""
+        """Report the work that this run takes over from an earlier run."""
         self._text_before = sum(counts.text_bytes for counts in self._counts())
         self.report("resume")
 
@@ -110,9 +110,9 @@ class ProgressReporter:
         *,
         force: bool = False,
     ) -> None:
-        """Call the callback, unless it was called very recently.
+        """Call the progress callback, unless it was called very recently.
 
-        `in_hand` has the counts of unfinished shards.
+        `in_hand` contains the counts of unfinished shards.
         """
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
@@ -147,7 +147,7 @@ class ProgressReporter:
         )
 
     def _counts(self) -> list[ShardCounts]:
-        """Return the totals of all finished shards, including the waiting ones."""
+        """Return the counts of all finished shards, including those not yet committed."""
         return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
     def _send(
@@ -185,9 +185,9 @@ class ProgressReporter:
         )
 
     def _eta(self, share: float, now: float) -> float | None:
-        """Return the remaining time at the speed since the first report.
+        """Return the remaining time in seconds, computed from the speed since the first report.
 
-        Return None in the first second.
+        Return None during the first second.
         """
         if self._first is None:
             self._first = (now, share)

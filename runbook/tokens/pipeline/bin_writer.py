@@ -1,7 +1,8 @@
 """Writes shards to the .bin in input order. Handles offsets, waiting parts, checksums and resuming.
 
-If the sizes of all earlier shards are known, a finished shard is written directly to its place, so
-that nothing is written twice. Otherwise the shard waits in a separate file, its part.
+If the sizes of all earlier shards are known, a finished shard is written directly to its place in
+the .bin, so that nothing is written twice. Otherwise the shard waits in a separate file, called its
+part.
 """
 
 import hashlib
@@ -21,32 +22,32 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Maximum bytes of an unfinished shard's tokens that are kept in memory.
+"""Maximum number of bytes of an unfinished shard's tokens that are kept in memory.
 
-A larger shard goes to a file.
+The tokens of a larger shard are written to a file.
 """
 
 TURN_SHARE = 0.25
-"""How long a finished shard waits for its place, as a share of the shard's own processing time.
+"""Maximum time that a finished shard waits for its place, as a share of its processing time.
 
-After that, its tokens go to a part.
+After that time, the shard's tokens are written to a part.
 """
 
 
 class Placement:
     """The positions of the shards' tokens in the .bin.
 
-    A shard follows all earlier shards, so their sizes must be known.
+    A shard's position is known once the sizes of all earlier shards are known.
     """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
-        """Create the table. If `joins` is False, no shard is placed in the .bin."""
+        """Create the table of sizes. If `joins` is False, no shard is placed in the .bin."""
         self.joins = joins
         self.sizes: Any = [-1] * num_shards
 
     def share(self) -> None:
-        """Move the sizes to memory that worker processes share."""
-        # A single worker needs no shared memory, and this import takes 10 ms.
+        """Move the sizes into memory that worker processes share."""
+        # The import is here because it takes 10 ms, and a single worker needs no shared memory.
         from multiprocessing.sharedctypes import RawArray
 
         self.sizes = RawArray("q", self.sizes)
@@ -68,7 +69,7 @@ class Placement:
         """
         earlier_size = self.sizes[shard.number]
         self.sizes[shard.number] = size
-        # A worker that died may have recorded this size already.
+        # A worker that died may already have recorded this size.
         if earlier_size not in (-1, size):
             raise DataError(
                 TokenMessage.FILE_CHANGED_MEANWHILE,
@@ -103,8 +104,8 @@ class ShardSink:
     ) -> None:
         """Create a sink. If `leaves_mark` is set, the sink itself writes the done marker.
 
-        In that case the next shard starts before this one is committed. `checksum` covers the .bin
-        up to this shard, and is updated with everything that is written.
+        In this case the next shard starts before this shard is committed. `checksum` covers the
+        .bin up to this shard, and is updated with everything that is written.
         """
         self.length = 0
         self._files = files
@@ -120,7 +121,7 @@ class ShardSink:
         self._began = time.monotonic()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Append tokens."""
+        """Append tokens to the shard."""
         if self._file is None and self.length + len(data) > MEMORY:
             is_new = self._placement.sizes[self._shard.number] < 0
             self._open(self._placement.offset(self._shard.number) if is_new else None)
@@ -134,7 +135,7 @@ class ShardSink:
         self.length += len(data)
 
     def cut(self, length: int) -> None:
-        """Discard all but the first `length` bytes."""
+        """Discard all tokens after the first `length` bytes."""
         self.length = length
         if self._file is None:
             self._chunks = [b"".join(self._chunks)[:length]]
@@ -217,14 +218,14 @@ def _crc32(file: BinaryIO, length: int) -> int:
 
 
 class Committer:
-    """Commits shards to the .bin in order; each running prepare() has one committer.
+    """Commits shards to the .bin in order. Each running `prepare` has its own committer.
 
-    The .bin contains all shards with numbers below `committed`, whose checksums and done markers
-    have been written.
+    The .bin contains all shards with numbers below `committed`, and their checksums and done
+    markers have been written.
     """
 
     joins = True
-    """If False, nothing is written to the .bin, and tokens stay in parts."""
+    """Whether shards are written to the .bin. Otherwise their tokens stay in parts."""
 
     def __init__(
         self,
@@ -235,7 +236,7 @@ class Committer:
         self._files = files
         self._parts = PartsFolder(files)
         self._shards = shards
-        self.hash = hashlib.sha256()  # Checksum of the .bin so far
+        self.hash = hashlib.sha256()  # Checksum of the .bin up to now
         # Finished shards that are not yet committed
         self.waiting: dict[int, ShardMark] = {}
         self._copied = 0
@@ -278,7 +279,7 @@ class Committer:
     def _resume_committed(
         self, marks: Sequence[ShardMark | None], on_commit: Callable[[], None]
     ) -> None:
-        """Count the shards in the .bin, up to the first one that differs from its done marker."""
+        """Count the shards in the .bin that come before the first mismatch with a done marker."""
         with self._files.bin_part.open("rb") as file:
             for mark in marks:
                 if mark is None or not mark.is_committed or not self._agrees(file, mark):
@@ -288,8 +289,8 @@ class Committer:
 
     def _can_be_joined(self, shard: int, mark: ShardMark) -> bool:
         """Return whether a finished but uncommitted shard can be used unchanged."""
-        # If an earlier shard is made again, for example from a changed file, later offsets in the
-        # .bin may differ.
+        # If an earlier shard is made again, for example because a file has changed, later offsets
+        # in the .bin may change.
         has_place = mark.waits or mark.offset == self.placement.offset(shard)
         return has_place and not mark.is_committed and self._is_whole(mark)
 
@@ -299,13 +300,13 @@ class Committer:
         self.placement.sizes[mark.shard] = mark.bytes
 
     def checksum_before(self, shard: Shard) -> Any:
-        """Return the checksum of the .bin up to a shard, or None if an earlier shard is missing."""
+        """Return the checksum of the .bin before a shard, or None if earlier shards are missing."""
         return self.hash.copy() if self.joins and shard.number == self.committed else None
 
     def written(self, mark: ShardMark, checksum: Any) -> None:
-        """Record a shard's tokens. Commit it if the checksum of the .bin up to its end is known.
+        """Record a shard's tokens. Commit the shard if the .bin's checksum up to its end is known.
 
-        Tokens that went to a part are hashed when they are joined.
+        Tokens in a part are hashed when the part is joined to the .bin.
         """
         self.finished(mark)
         if checksum is not None and not mark.waits:
@@ -315,13 +316,13 @@ class Committer:
 
     @property
     def has_work(self) -> bool:
-        """Return whether the next shard in order is finished."""
+        """Return whether the next shard to commit is finished."""
         return self.committed in self.waiting
 
     def step(self) -> bool:
-        """Hash or join the next few megabytes of the next shard in order.
+        """Hash the next few megabytes of the next shard to commit, joining them if in a part.
 
-        Return whether there was anything to do.
+        Return whether there was such a shard.
         """
         if not self.has_work:
             return False
@@ -394,7 +395,7 @@ class Committer:
         return agrees
 
     def _is_whole(self, mark: ShardMark) -> bool:
-        """Return whether the tokens of a finished shard exist, in a part or at their place."""
+        """Return whether a finished shard's tokens are intact, either in a part or in the .bin."""
         if mark.waits:
             path = self._parts.path(mark.shard, "tokens")
         else:
@@ -410,7 +411,7 @@ class Committer:
 class PartCommitter(Committer):
     """Commits shards for one of several jobs that share the work.
 
-    Tokens go to parts, which a final run joins.
+    Tokens are written to parts, which a final run joins.
     """
 
     joins = False

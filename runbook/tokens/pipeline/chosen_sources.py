@@ -1,4 +1,4 @@
-"""Which documents are kept or left out because of the source that their record names."""
+"""Decides which documents are kept, by the source that each record names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runbook.tokens.messages import TokenMessage
 
 @dataclass(frozen=True)
 class ChosenSources:
-    """The sources to keep and to drop. All sources are kept if none is named.
+    """The sources to keep and the sources to drop. If none is named, all are kept.
 
     >>> ChosenSources(keep=("book",)).wants("web"), ChosenSources(drop=("book",)).wants("web")
     (False, True)
@@ -27,11 +27,11 @@ class ChosenSources:
 
     @property
     def names_any(self) -> bool:
-        """Return whether some sources are chosen or left out."""
+        """Return whether any source to keep or drop is named."""
         return bool(self.keep or self.drop)
 
     def wants(self, source: str) -> bool:
-        """Return whether documents of a source are wanted."""
+        """Return whether documents of a source are kept."""
         if self.keep and source not in self.keep:
             return False
         return source not in self.drop

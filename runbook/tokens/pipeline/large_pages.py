@@ -1,9 +1,9 @@
-"""Large pages for the memory of a process that only tokenizes.
+"""Requests large pages for the memory of a process that only tokenizes.
 
-Loading an encoder touches 100 MB for the first time. With pages of 4 KiB, that costs 20,000 page
-faults, and the tables of the encoder need many entries in the processor's translation buffer (TLB).
-Large pages saved a tenth of the CPU time for 20 or 160 MB of text at load 8, and less on a quiet
-machine (AMD EPYC, virtual machine, 2026-11-28).
+Loading an encoder touches 100 MB of memory for the first time. With pages of 4 KiB, this causes
+20,000 page faults, and the encoder's tables need many entries in the processor's translation buffer
+(TLB). Large pages saved a tenth of the CPU time for 20 or 160 MB of text at load 8, and less on an
+idle machine (AMD EPYC, virtual machine, 2026-11-28).
 """
 
 import ctypes
@@ -11,11 +11,11 @@ import sys
 
 LARGE_PAGE = 2 << 20
 HEAP = 256 << 20
-"""Bytes of address space that the heap gets. Only the part that is touched needs memory."""
+"""Bytes of address space for the heap. Only the pages that are touched use memory."""
 LARGEST_ON_HEAP = 32 << 20
-"""Larger blocks get pages of their own, which are returned when they are freed.
+"""Larger blocks get their own pages, which are returned to the system when the block is freed.
 
-glibc accepts no higher limit.
+glibc does not accept a higher limit.
 """
 _M_TRIM_THRESHOLD = -1
 _M_TOP_PAD = -2
@@ -24,10 +24,10 @@ _MADV_HUGEPAGE = 14
 
 
 def use_large_pages() -> bool:
-    """Ask Linux for pages of 2 MiB for this process's heap. Return whether Linux agrees.
+    """Ask Linux for 2 MiB pages for this process's heap. Return whether Linux accepts the request.
 
-    The variable GLIBC_TUNABLES can ask for the same, but only before a process starts. Other
-    systems and C libraries are left as they are.
+    The variable GLIBC_TUNABLES has the same effect, but must be set before the process starts. With
+    other systems and C libraries, nothing is changed.
     """
     if sys.platform != "linux":
         return False
@@ -36,7 +36,7 @@ def use_large_pages() -> bool:
 
 
 def _advise(libc: ctypes.CDLL) -> bool:
-    """Enlarge the heap, keep it when memory is freed, and mark it for large pages."""
+    """Enlarge the heap, mark it for large pages, and keep its size when memory is freed."""
     libc.sbrk.restype = ctypes.c_void_p
     libc.malloc.restype = ctypes.c_void_p
     libc.free.argtypes = [ctypes.c_void_p]
@@ -45,7 +45,7 @@ def _advise(libc: ctypes.CDLL) -> bool:
     libc.mallopt(_M_MMAP_THRESHOLD, LARGEST_ON_HEAP)
     libc.mallopt(_M_TRIM_THRESHOLD, 2 * HEAP)
     libc.mallopt(_M_TOP_PAD, HEAP)
-    # No free block is as large as this request, so the heap grows.
+    # No free block is as large as this request, so the heap must grow.
     libc.free(libc.malloc(LARGEST_ON_HEAP // 2))
     end: int = libc.sbrk(0)
     first_page = -(-start // LARGE_PAGE) * LARGE_PAGE

@@ -1,4 +1,4 @@
-"""PREFIX.parts: the lock, done markers and waiting parts of an unfinished run."""
+"""Manages PREFIX.parts, which holds an unfinished run's locks, done markers and waiting parts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORKERS_SECONDS = 30.0
 
 @contextlib.contextmanager
 def hold_prefix(files: TokenFiles) -> Iterator[None]:
-    """Lock the prefix exclusively. `HeldError` names the process that holds it."""
+    """Lock the prefix exclusively. `HeldError` names the process that holds the lock."""
     with flocked(files.parts / "lock", fcntl.LOCK_EX, f"is tokenizing to {files.base}"):
         holder_text = (
             f"is the run whose workers still write to {files.parts} after {WORKERS_SECONDS:.0f} s"
@@ -46,7 +46,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
         with flocked(
             files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
-            # Running workers hold the lock too. Workers of a killed run end within milliseconds.
+            # Running workers also hold a lock. Workers of a killed run end within milliseconds.
             pass
 
         yield
@@ -71,10 +71,10 @@ def flocked(
     *,
     wait_seconds: float = 0.0,
 ) -> Iterator[None]:
-    """Lock a file with flock. `HeldError` names the process that holds it, and its activity.
+    """Lock a file with flock. `HeldError` names the process that holds the lock, and its activity.
 
-    flock is used instead of `core.locks` because jobs of an array share the lock of a prefix, and
-    because the kernel releases the lock of a killed process on any machine.
+    flock is used instead of `core.locks`, because jobs of an array share the lock of a prefix, and
+    because the kernel releases the lock of a killed process on every machine.
     """
     deadline = time.monotonic() + wait_seconds
     is_there = False
@@ -97,8 +97,8 @@ def flocked(
                 # locked.
                 continue
 
-            # Several processes share the lock, so the file must not keep the name of an earlier
-            # holder.
+            # More than one process may share the lock, so the file must not keep the name of an
+            # earlier holder.
             file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
@@ -130,7 +130,7 @@ class ShardCounts(Counts):
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Documents, text_bytes and tokens by source."""
+    """Numbers of documents, text_bytes and tokens by source."""
     dropped_sources: dict[str, int] = field(default_factory=dict)
     """Number of documents left out, by source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -169,20 +169,21 @@ class ShardMark:
     bytes: int = 0
     """Size of the shard's tokens in bytes."""
     offset: int = -1
-    """Offset of the shard's tokens in the .bin; -1 if they are still in a separate part."""
+    """Offset of the shard's tokens in the .bin, or -1 if the tokens are still in a separate part.
+    """
     crc32: int = 0
-    """Checksum of the shard's tokens, until they are committed."""
+    """Checksum of the shard's tokens until the shard is committed."""
     sha256: str = ""
     """Checksum of the .bin up to the end of a committed shard."""
 
     @property
     def waits(self) -> bool:
-        """Return whether the shard's tokens are in a part."""
+        """Return whether the shard's tokens are still in a part."""
         return self.offset < 0
 
     @property
     def is_committed(self) -> bool:
-        """Return whether the .bin contains this shard and all earlier ones, with a checksum."""
+        """Return whether the .bin contains this shard and all earlier shards, with a checksum."""
         return self.sha256 != ""
 
 
@@ -202,9 +203,9 @@ class PartsFolder:
         ending: str,
         content: bytes,
     ) -> None:
-        """Write a small file of a shard atomically, by rename.
+        """Write a small file of a shard atomically, by renaming.
 
-        The file is not synced, because that would take time for every shard.
+        The file is not synced to disk, because this would take time for every shard.
         """
         part = self.path(shard, f"{ending}.part")
         part.write_bytes(content)
@@ -224,7 +225,7 @@ class PartsFolder:
     def read(self, shard: int) -> ShardMark | None:
         """Return the done marker of a shard.
 
-        Return None if it is missing, or incomplete after a power failure.
+        Return None if the marker is missing, or incomplete after a power failure.
         """
         import numpy as np
 
@@ -244,9 +245,9 @@ class PartsFolder:
             return None
 
     def pieces(self, count: int) -> Iterator[IndexPiece]:
-        """Return the index of shards 0 to count - 1.
+        """Yield the index pieces of the shards from 0 to count - 1.
 
-        All of these shards must have a done marker.
+        Each of these shards must have a done marker.
         """
         for mark in map(self.read, range(count)):
             assert mark is not None, "each done marker existed a moment ago"

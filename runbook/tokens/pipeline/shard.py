@@ -1,4 +1,4 @@
-"""Processes a shard, which is a worker's task between two done markers: read, parse, encode, join."""
+"""Reads, parses and encodes a shard, which is a worker's task between two done markers."""
 
 from __future__ import annotations
 
@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SAMPLE_CHARACTERS = 256
-"""Characters of a text that the judge encodes, which takes 0.2 ms."""
+"""Number of characters that the judge encodes of a sampled text, which takes 0.2 ms."""
 SAMPLE_EVERY = 4_000_000
-"""Bytes of text between two samples that the judge encodes too."""
+"""Number of bytes of text between two samples that are also encoded by the judge."""
 
 Report = Callable[[ShardCounts], None]
 
@@ -55,7 +55,7 @@ Report = Callable[[ShardCounts], None]
 class ShardMaker:
     """Tokenizes one shard after another with the same options.
 
-    The source key in the options has been resolved already.
+    The source key in the options has already been resolved.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class ShardMaker:
         fingerprint: str,
         sink: ShardSink,
     ) -> ShardMark:
-        """Tokenize a shard into the sink. A broken file adds nothing to the sink."""
+        """Tokenize a shard into the sink. A broken file contributes nothing."""
         import numpy as np
 
         work = _Work(shard, sink)
@@ -159,7 +159,7 @@ class ShardMaker:
         if kind_of(Path(segment.path))[0] == ".parquet":
             line = bad.offset + 1
             at = f"row {bad.offset}"
-        # Counting lines means reading the file again, so it is done only for a few records.
+        # To count lines, the file must be read again, so this is done only for a few records.
         elif stops or work.counts.skipped_records < MAX_PROBLEMS:
             line = line_number(segment, bad.offset)
             at = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=bad.offset)
@@ -183,7 +183,7 @@ class ShardMaker:
         segment: Segment,
         work: _Work,
     ) -> None:
-        """Encode one document in pieces, with a report after each piece."""
+        """Encode a huge document in pieces, and report after each piece."""
         import numpy as np
 
         huge = batch.huge
@@ -223,7 +223,7 @@ class ShardMaker:
     def _cut(self) -> TextCut:
         """Return how huge documents are cut.
 
-        This is determined once, at the first huge document.
+        The way to cut is determined only once, at the first huge document.
         """
         return cut_of(self._tokenizer)
 
@@ -234,7 +234,7 @@ class ShardMaker:
         return cut_text(parts, self._tokenizer.encoder, self._cut)
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
-        """Return whether a huge document has an unwanted source, and count the document if so."""
+        """Return whether a huge document has an unwanted source. If so, count it as dropped."""
         if not batch.sources or self._chosen_sources.wants(batch.sources[0]):
             return False
         work.count_dropped(batch.sources[0])
@@ -268,7 +268,7 @@ class ShardMaker:
             work.next_sample += SAMPLE_EVERY
             self._check_sample(batch.texts, joined, work)
 
-        # The text of a huge document is no longer needed once it has tokens.
+        # The text of a huge document is no longer needed once its tokens exist.
         batch.texts.clear()
         with work.timed("write"):
             if joined is not None:
@@ -283,11 +283,12 @@ class ShardMaker:
             work.add(lengths, text_bytes, batch.sources)
 
     def _check_sample(self, texts: list[str], joined: JoinedIds | None, work: _Work) -> None:
-        """Let the judge encode a part of a text, and encode the text by itself if it was joined."""
+        """Check the encoder on a part of a text, and check a joined text against the text alone."""
         draw = (work.shard.number + work.num_batches) * 7919
         number = draw % len(texts)
         text = texts[number]
-        # The sample may begin anywhere in the text, so that samples do not show beginnings only.
+        # The sample may begin anywhere in the text, so that not only the beginnings of texts are
+        # checked.
         start = draw % (max(0, len(text) - SAMPLE_CHARACTERS) + 1)
         sample = text[start : start + SAMPLE_CHARACTERS]
         where = f"in {work.shard.describe()}"
@@ -296,7 +297,7 @@ class ShardMaker:
             self._tokenizer.check_ids(text, joined.ids_of(number), where)
 
     def _encode_joined(self, batch: DocumentBatch) -> JoinedIds | None:
-        """Return the ids of several texts with their end-of-document tokens, if they can be joined."""
+        """Return the ids of the texts, encoded as one input, or None if they cannot be joined."""
         encoder = self._tokenizer.encoder
         if self._joins_texts and self._eod is not None and len(batch.texts) > 1:
             assert isinstance(encoder, Fastokens)
@@ -308,8 +309,8 @@ class ShardMaker:
 def _can_join(tokenizer: Tokenizer, eod: int) -> bool:
     """Return whether texts may be joined by the end-of-document token before they are encoded.
 
-    Only GPT-2's own tokenizer is known to divide its input exactly there. The built-in edge texts
-    show whether the encoder does so too.
+    Only GPT-2's own tokenizer is known to divide its input exactly at this token. The built-in edge
+    texts show whether the encoder does the same.
     """
     import numpy as np
 
@@ -333,7 +334,7 @@ def _are_several(sources: list[str] | None) -> bool:
 
 
 def utf8_sizes(texts: list[str]) -> list[int]:
-    """Return the size of each text in UTF-8 bytes, without a loop over texts that are ASCII.
+    """Return the size of each text in UTF-8 bytes, without a Python loop over ASCII texts.
 
     >>> utf8_sizes(["abc", "é", ""])
     [3, 2, 0]
@@ -350,10 +351,10 @@ def join_ids(
     dtype: np.dtype[Any],
     eod: NDArray[Any] | None,
 ) -> memoryview:
-    """Return ids as bytes in the output's number type.
+    """Return ids in the output's number type, as bytes to write.
 
-    The end-of-document token follows each text that has tokens. Ids and tokens are written to their
-    places in a single array, because every additional copy takes as long as reading the text.
+    The end-of-document token follows each text that has tokens. All ids are written to their places
+    in a single array, because every additional copy takes as long as reading the text.
     """
     import numpy as np
 
@@ -406,7 +407,7 @@ class _Work:
         self.lengths.append(lengths[lengths > 0].astype(np.int32))
         if not sources:
             return
-        # A file often has a single source. In that case no loop over its documents is needed.
+        # A file often has only one source. In this case no loop over its documents is needed.
         if sources.count(sources[0]) == len(sources):
             rows = [(sources[0], len(sources), sum(text_bytes), int(lengths.sum()))]
         else:

@@ -1,4 +1,4 @@
-"""Converts text to .bin/.idx files: makes missing shards, writes the index and verifies the files."""
+"""Converts text to .bin and .idx files: makes missing shards, writes the index and verifies."""
 
 import contextlib
 import hashlib
@@ -47,20 +47,21 @@ from runbook.tokens.sources.input_files import (
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
-"""The estimate if no text could be read.
+"""Estimated bytes of the .bin and .idx per byte of text, used if no text could be read.
 
-The estimate allows for two bytes per 3.1 bytes of text (technical English), and for the index.
+The ratio allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
 AMPLE_ROOM = 32
-"""If the free space is at least this many times the first estimate, no better estimate is made.
+"""If the free space is more than this many times the first estimate, no better estimate is made.
 
-A better estimate encodes some text, which took 0.2 s. Plain text needs at most 3 times the
-estimate.
+For a better estimate, some text would be encoded, which took 0.2 s. Plain text needs at most 3
+times the first estimate.
 """
 BYTES_PER_DOCUMENT = 24
-"""Bytes per document: 20 in the .idx and 4 in a done marker.
+"""Number of bytes per document: 20 in the .idx and 4 in a done marker.
 
-The .idx stores its length, place and number. The done marker exists until everything is done.
+The .idx stores the document's length, place and number. The done marker exists until everything is
+done.
 """
 SAMPLE = 200_000
 """Number of characters of each sampled piece that are encoded."""
@@ -76,11 +77,11 @@ def prepare(
 ) -> Manifest:
     """Tokenize files and folders to PREFIX_text_document.bin and .idx.
 
-    The result is byte for byte the same as that of Megatron's preprocess_data.py.
+    The files are byte for byte identical to those that Megatron's preprocess_data.py writes.
 
-    Nothing is done twice: finished work is recognized by its manifest, and unfinished work
-    continues at the first missing shard. If this function is interrupted at any time and called
-    again, the result is the same.
+    No work is repeated: finished work is recognized by its manifest, and unfinished work continues
+    at the first missing shard. If this function is interrupted at any time and called again, the
+    result is the same.
 
     Raises:
         DataError: input missing or broken, tokenizer unusable, disk full; finished shards are kept.
@@ -91,7 +92,7 @@ def prepare(
     try:
         if manifest is None:
             with hold_prefix(job.files):
-                # Another process may have finished the work between our check and our lock.
+                # Another process may have finished the work between the check and the lock.
                 manifest = finished_manifest(prefix, job.fingerprint)
                 if manifest is None:
                     return job.run()
@@ -109,13 +110,13 @@ def prepare_share(
     *,
     progress: ProgressCallback | None = None,
 ) -> tuple[int, int]:
-    """Tokenize every n-th shard to a part, as one job of an array.
+    """Tokenize every n-th shard into a part, as one job of an array.
 
-    Return the number of shards that were made, and the number of shards in the share.
+    Return the number of shards that this call made, and the number of shards in the share.
 
-    `share` is (index, count), where the index starts at 0. Any number of jobs may run at once on
-    any nodes that see the same folder, and a later attempt may use a different number of jobs.
-    `prepare` with the same arguments joins the parts afterwards.
+    `share` is (index, count), where the index starts at 0. Any number of jobs may run at the same
+    time on any nodes that see the same folder, and a later attempt may use a different number of
+    jobs. `prepare` with the same arguments joins the parts afterwards.
 
     Raises:
         DataError: as `prepare`.
@@ -140,7 +141,7 @@ def _disk_error(error: OSError, files: TokenFiles) -> DataError:
 
 
 def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
-    """Return the manifest if the same work was done before, and its two files are complete."""
+    """Return the manifest if the same work has been done and both token files are complete."""
     files = TokenFiles(prefix)
     try:
         manifest = read_manifest(prefix)
@@ -157,7 +158,7 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
 
 
 class _Job:
-    """The work of a single call to prepare()."""
+    """The work of a single call of `prepare` or `prepare_share`."""
 
     def __init__(
         self,
@@ -185,7 +186,7 @@ class _Job:
             raise DataError(TokenMessage.NO_SOURCE_NAMED, first=first.path)
 
         if options.fix_text == "ftfy":
-            # A missing package is reported before the work starts, not by a worker.
+            # Report a missing package before the work starts, not in a worker.
             load_ftfy()
 
         segments = {}
@@ -227,7 +228,7 @@ class _Job:
         if self._reused:
             counts = self._reused, len(self._shards)
             _log.info("%s: %d of %d shards are done from an earlier run", self.files.base, *counts)
-            # Includes shards that are finished but not yet committed
+            # Including shards that are finished but not yet committed
             self._reporter.report_resumed()
 
         tokenizer = self._make([self._shards[number] for number in todo], self._shards)
@@ -246,9 +247,9 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards, in this process if one worker is enough, or else in several.
+        """Tokenize shards, in this process if one worker is enough, or else in worker processes.
 
-        `stored` has the shards that need disk space.
+        `stored` lists the shards that need disk space.
         """
         reporter = self._reporter
         committer = self._committer
@@ -258,7 +259,7 @@ class _Job:
         self.files.manifest.unlink(missing_ok=True)
         reporter.workers = min(options.workers or num_cores(), max(1, len(shards)))
         if reporter.workers > 1:
-            # A single worker needs no processes, and this import takes 10 ms.
+            # The import is here because it takes 10 ms, and a single worker needs no processes.
             from runbook.tokens.pipeline.worker_pool import Pool
 
             with contextlib.closing(Pool(self.files, options, committer)) as pool:
@@ -301,7 +302,8 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # Look the token up now, so that a tokenizer without it is reported before the work.
+            # Look up the token now, so that a tokenizer without this token is reported before the
+            # work starts.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer
@@ -327,7 +329,7 @@ class _Job:
     def _close(self, tokenizer: Tokenizer) -> Manifest:
         """Write the index, rename the files, and write the manifest.
 
-        The order allows a second run to repair an interruption at any point.
+        The order of these operations lets a second run recover from an interruption at any point.
         """
         files = self.files
         totals = self._committer.totals
@@ -362,7 +364,7 @@ class _Job:
     def _refuse_no_tokens(self) -> None:
         """Raise an error if the input has no tokens at all.
 
-        In this case the key or the folder is wrong, or all files are broken.
+        If there are no tokens, the key or the folder is wrong, or all files are broken.
         """
         totals = self._committer.totals
         if totals.tokens:
@@ -402,7 +404,7 @@ class _Job:
             eod = None
 
         wall = time.monotonic() - self._began
-        # In MB of text per second, overall and by stage.
+        # Speeds in MB of text per second, overall and by stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
@@ -454,7 +456,7 @@ class _Job:
 def num_cores() -> int:
     """Return the number of cores that this process may use.
 
-    A job often gets fewer cores than the node has.
+    A job is often given fewer cores than the node has.
     """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
@@ -480,15 +482,15 @@ def _versions() -> dict[str, str]:
 
 
 def first_guess(shards: Sequence[Shard]) -> int:
-    """Return the total size of the .bin and .idx for these shards, estimated only from file sizes."""
+    """Return the total size of the shards' .bin and .idx, estimated only from file sizes."""
     text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     return int(text * BIN_BYTES_PER_TEXT_BYTE)
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Return the total size of the .bin, the .idx and the done markers for these shards, in bytes.
+    """Return the estimated bytes of the .bin, the .idx and the done markers for these shards.
 
-    The sizes are estimated from the first, the middle and the last shard.
+    The estimate is made from the first, the middle and the last shard.
     """
     text = measured = estimated = 0.0
     tokens = documents = 0
@@ -500,8 +502,7 @@ def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: Tokeniz
             batch = next(read_documents(segment, parser), DocumentBatch())
             measured += expansion(segment)
         except unreadable:
-            # Ignore the error here, because the work itself will report what is wrong with the
-            # file.
+            # Ignore the error here, because tokenizing will report what is wrong with the file.
             continue
 
         estimated += text_estimate(segment) / (segment.end - segment.start)

@@ -1,4 +1,4 @@
-"""Tokenizing options, the file names of a prefix, and its manifest."""
+"""Options for tokenizing, and the file names and the manifest of a prefix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANIFEST_SCHEMA = 2
 class TokenizeOptions:
     """Options for turning text into tokens.
 
-    Only `workers`, `shard_bytes`, `encoder` and `check_space` do not affect the result.
+    All options except `workers`, `shard_bytes`, `encoder` and `check_space` affect the result.
     """
 
     tokenizer: str = "gpt2"
@@ -35,23 +35,23 @@ class TokenizeOptions:
     If empty, use the first known name that the tokenizer has.
     """
     special_tokens: bool = False
-    """Whether a literal <|endoftext|> in a text is read as the token, as by Megatron with Hugging
+    """Whether a literal <|endoftext|> in a text becomes that token, as in Megatron with Hugging
     Face tokenizers.
     """
     bad_records: str = "stop"
     """How to handle a bad record: stop, skip or quarantine.
 
-    skip leaves it out and counts it; quarantine also keeps it in PREFIX.quarantine.
+    skip leaves the record out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """
     max_record_bytes: int = MAX_RECORD_BYTES
     """Largest size of a record in bytes. A longer record counts as bad.
 
-    Only its beginning is ever in memory.
+    Only the beginning of such a record is ever in memory.
     """
     source_key: str = "auto"
-    """Dotted key that names a record's source (meta.source).
+    """Dotted key that contains a record's source, such as meta.source.
 
-    `auto` uses a known key that the first record has.
+    `auto` means a known key that the first record contains.
     """
     keep_sources: tuple[str, ...] = ()
     """Keep only documents of these sources; empty means all sources."""
@@ -62,9 +62,9 @@ class TokenizeOptions:
     workers: int = 0
     """Number of processes; 0 means one for each core that this process may use."""
     encoder: str = "auto"
-    """auto (the fastest exact encoder that is installed), or tokenizers."""
+    """auto (the fastest installed encoder whose ids are exact), or tokenizers."""
     shard_bytes: int = 64_000_000
-    """Bytes of text per shard, the unit of finished work.
+    """Bytes of text per shard, which is the unit of finished work.
 
     Shards are smaller if the whole input is small.
     """
@@ -77,14 +77,14 @@ class TokenizeOptions:
 
     @property
     def chosen_sources(self) -> ChosenSources:
-        """Return which sources are kept, and which are dropped."""
+        """Return which sources are kept and which are dropped."""
         return ChosenSources(self.keep_sources, self.drop_sources)
 
     def choices(self) -> dict[str, Any]:
         """Return the options that determine the output."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        # These options are newer than the first manifests. At their defaults they are omitted, so
-        # that finished work keeps its fingerprint.
+        # These options are newer than the first manifests. They are omitted if they have their
+        # defaults, so that finished work keeps its fingerprint.
         younger = {
             "keep_sources": (),
             "fix_text": "none",
@@ -101,9 +101,10 @@ class TokenizeOptions:
 
 
 class TokenFiles:
-    """The files of one prefix. `data/corpus` and `data/corpus_text_document` mean the same files.
+    """The files of a prefix. `data/corpus` and `data/corpus_text_document` mean the same files.
 
-    With `exact`, the .bin and .idx have exactly the prefix's name, as other tools may write them.
+    With `exact`, the .bin and .idx have exactly the name of the prefix, as files by other tools may
+    have.
 
     >>> TokenFiles(Path("data/corpus")).bin.as_posix()
     'data/corpus_text_document.bin'
@@ -119,7 +120,7 @@ class TokenFiles:
         self.idx = Path(f"{document_prefix}.idx")
         self.bin_part = Path(f"{self.bin}.part")  # Name of the .bin while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        # Inputs and results of the work; it is written last.
+        # The inputs and results of the work; this file is written last.
         self.manifest = Path(f"{self.base}.manifest.json")
         self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
         # Folder of unfinished work: locks, done markers, waiting parts.
@@ -127,10 +128,10 @@ class TokenFiles:
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """Return the files that exist.
+        """Return the files of a prefix under the name that exists.
 
-        If PREFIX.bin exists, these are PREFIX.bin and .idx; otherwise PREFIX_text_document.bin and
-        .idx.
+        If PREFIX.bin exists, return PREFIX.bin and PREFIX.idx; otherwise PREFIX_text_document.bin
+        and .idx.
         """
         return cls(prefix, exact=Path(f"{prefix}.bin").exists())
 
@@ -145,7 +146,7 @@ class Counts:
     documents: int = 0
     """Documents in the output, including empty ones."""
     empty: int = 0
-    """Documents in the output that have no token."""
+    """Documents in the output that have no tokens."""
     sequences: int = 0
     tokens: int = 0
     """Number of tokens, including end-of-document tokens."""
@@ -153,10 +154,10 @@ class Counts:
     skipped_records: int = 0
     skipped_files: int = 0
     dropped: int = 0
-    """Documents left out by choice, because their sources are not wanted."""
+    """Documents left out by choice because of their sources."""
     blank_lines: int = 0
     judged: int = 0
-    """Number of documents that the judge encoded too."""
+    """Number of documents that were also encoded by the judge."""
     lengths: list[int] = field(default_factory=list)
     """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
@@ -166,7 +167,10 @@ class Manifest(Counts):
     """The record of finished work in PREFIX.manifest.json."""
 
     fingerprint: str
-    """Hash of the inputs and the choices. Equal hashes mean that the same tokens would result."""
+    """Hash of the inputs and the options that determine the output.
+
+    Equal hashes mean equal tokens.
+    """
     inputs: list[dict[str, Any]]
     """path, bytes, mtime_ns and sample (`input_files.content_sample`) of each input, in order."""
     options: dict[str, Any]
@@ -175,7 +179,7 @@ class Manifest(Counts):
     dtype: str
     end_of_document_tokens: int
     problems: list[str]
-    """The first records or files that were left out, as text."""
+    """Texts about the first records or files that were left out."""
     sources: dict[str, dict[str, int]]
     """Documents, text_bytes and tokens by source."""
     files: dict[str, dict[str, Any]]
@@ -185,7 +189,7 @@ class Manifest(Counts):
     seconds: dict[str, float]
     """Wall time of the last call, and the workers' total time by stage.
 
-    The workers' time includes every call that finished a shard.
+    The workers' time is summed over every call that finished a shard.
     """
     rates: dict[str, float]
     """MB of text per second: for the whole call, and by stage on one worker."""
@@ -199,8 +203,7 @@ class Manifest(Counts):
     """Shards that an earlier, interrupted call had finished."""
     schema: int = MANIFEST_SCHEMA
     reused: bool = field(default=False, compare=False)
-    """Whether this call found that everything was already done. This flag is not stored in the
-    file."""
+    """Whether everything was already done before this call. This flag is not stored in the file."""
 
     @property
     def text_tokens(self) -> int:
@@ -209,7 +212,7 @@ class Manifest(Counts):
 
 
 def unknown_sources(manifests: Sequence[Manifest]) -> list[str]:
-    """Return the sources to keep or drop that occur in no record."""
+    """Return the sources to keep or drop that do not occur in any record."""
     recorded = _recorded_sources(manifests)
     chosen: list[str] = []
     for key in ("keep_sources", "drop_sources"):
@@ -231,9 +234,9 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 
 
 def unknown_sources_text(*manifests: Manifest) -> str:
-    """Return a warning about sources to keep or drop that occur in no record.
+    """Return a warning about sources to keep or drop that do not occur in any record.
 
-    They are probably misspelled. The text is empty if all of them occur.
+    Such names are probably misspelled. The text is empty if all sources occur.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

@@ -1,6 +1,6 @@
-"""Worker processes that tokenize shards, and the pool that assigns shards to them.
+"""Runs worker processes that tokenize shards, and assigns the shards to them.
 
-If a worker dies, its shard is assigned again.
+If a worker dies, its shard is assigned to a new worker.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ _FULL = {
 
 
 def disk_error(error: OSError, files: TokenFiles) -> DataError:
-    """Return one of our own errors for a failed write. Finished work is kept."""
+    """Return our own error for a failed write, which says that finished work is kept."""
     folder = files.base.parent
     message = _FULL.get(error.errno or 0)
     if message:
@@ -68,7 +68,7 @@ def work(
     placement: Placement,
 ) -> None:
     """Run a worker. The worker ends when its parent ends, for any reason."""
-    # The parent handles Ctrl-C.
+    # The parent process handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # A worker of an earlier run must not keep writing to files that a new run uses.
     if sys.platform == "linux":
@@ -87,8 +87,8 @@ def work(
 
     try:
         with (files.parts / "workers.lock").open("ab") as lock:
-            # Lustre without -o flock refuses this lock. The parent's own lock has the same
-            # limitation.
+            # Lustre without the mount option flock refuses this lock. The parent's own lock has the
+            # same limitation.
             with contextlib.suppress(OSError):
                 fcntl.flock(lock.fileno(), fcntl.LOCK_SH)
 
@@ -108,7 +108,7 @@ def work(
     except DataError as error:
         pipe.send(("error", str(error)))
     except (EOFError, ConnectionError):
-        return  # The parent has ended.
+        return  # The parent process has ended.
     except OSError as error:
         pipe.send(("error", str(disk_error(error, files))))
 
@@ -118,7 +118,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     shard: Shard | None = None
-    # Counts of the current shard so far
+    # Counts of the current shard up to now
     counts: ShardCounts | None = None
 
 
@@ -196,7 +196,8 @@ class Pool:
             ready[id(worker)] = worker
 
         for worker in ready.values():
-            # Check this first: if the worker is dead, its last message is already in the pipe.
+            # Check this before reading the pipe: a dead worker's last message is already in the
+            # pipe.
             alive = worker.process.is_alive()
             try:
                 while worker.pipe.poll():
@@ -266,7 +267,7 @@ class Pool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Let a process start without importing the caller's program, which it does not need.
+    """Let a child process start without importing the caller's program, which it does not need.
 
     Otherwise a plain script that calls prepare() without `if __name__ == "__main__":` would start
     itself again.

@@ -1,1 +1,1 @@
-"""Sources of text: downloads, buckets, compressed files, documents."""
+"""Reads text from its sources: downloads, buckets, compressed files and documents."""

@@ -1,4 +1,4 @@
-"""The files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hugging Face Hub."""
+"""Finds the files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hub."""
 
 import fnmatch
 import hashlib
@@ -29,12 +29,12 @@ _MAGIC = {
 }
 
 GetPage = Callable[[str], tuple[bytes, str]]
-"""Function that fetches a URL and returns the body and the URL of the next page."""
+"""Function that fetches a URL and returns the body, and the URL of the next page."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download, and what is known about it.
+    """A file to download, with its size and checksums as far as known.
 
     Unknown values are 0 or an empty string.
     """
@@ -47,11 +47,11 @@ class RemoteFile:
     md5: str = ""
     """The MD5 checksum of a file in a bucket."""
     also: str = ""
-    """An alternative path of the file below the folder."""
+    """An alternative path of the file below the dataset's folder."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
-    """Return the files that the catalogue lists, in the order in which they are joined."""
+    """Return the files that the catalogue lists for a dataset, in joining order."""
     files = list(dataset.files)
     for group in dataset.parts or dataset.groups:
         if "{number}" not in group.path or group.last < group.first:
@@ -74,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return the path of a file, which is the alternative path if only that one exists."""
+    """Return the path of a file, or its alternative path if only the alternative exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path
@@ -83,9 +83,9 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder has any file of the type that a dataset has.
+    """Return whether a folder contains any file of a dataset's type.
 
-    The type is text files, or token files if the dataset is already tokenized.
+    The type is token files if the dataset is already tokenized, or else text files.
     """
     if dataset.kind == TOKENIZED and names_pair(str(folder)):
         return Path(f"{folder}.bin").is_file()
@@ -97,11 +97,11 @@ def holds_dataset(folder: Path, dataset: Dataset) -> bool:
 
 
 def has_every_file(folder: Path, dataset: Dataset) -> bool:
-    """Return whether all files in a dataset's list are in a folder.
+    """Return whether a folder contains all files that the catalogue lists for a dataset.
 
     Return False if the dataset lists no files.
 
-    Whole files that were made from the downloaded parts, as a document describes, also count.
+    Return True also if the folder contains the whole files that were made from downloaded parts.
     """
     ways = [expected_files(dataset)]
     if dataset.parts:
@@ -112,9 +112,10 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
 
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
-    """Return the files with their addresses.
+    """Return a dataset's files with their addresses.
 
-    The sizes and checksums come from the Hub, with a thousand files per request.
+    For a dataset on the Hub, sizes and checksums are read from there, with a thousand files per
+    request.
     """
     if not dataset.url:
         raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
@@ -198,7 +199,7 @@ def _matching_files(
 ) -> list[RemoteFile]:
     """Return the files whose names match the dataset's pattern.
 
-    Raise `DataError` if there is none.
+    Raise `DataError` if no file matches.
     """
     matching = []
     for path, file in listed.items():
@@ -223,7 +224,8 @@ def _hub_files(
 ) -> list[RemoteFile]:
     """List the files of a Hub repository without huggingface_hub.
 
-    That client has no sha256 check, and its threads do not pause together after a 429.
+    huggingface_hub does not check the sha256, and its threads do not pause together after a 429
+    answer.
     """
     endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or HUB
     listed: dict[str, RemoteFile] = {}
@@ -251,9 +253,9 @@ def _hub_files(
 
 
 def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
-    """Yield the files on one page of the Hub's answer; `base` is the address of the repository.
+    """Yield the files on a page of the Hub's answer. `base` is the address of the repository.
 
-    Large files are stored by Git LFS, whose id is their sha256.
+    Large files are stored in Git LFS, where a file's id is its sha256.
     """
     for entry in entries:
         if entry["type"] == "file":
@@ -265,7 +267,8 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
     """Return the folder of a dataset.
 
-    This is the requested folder, or else the catalogue's. The shipped corpus is inside the package.
+    The result is the requested folder, or else the catalogue's folder. The shipped corpus is inside
+    the package.
     """
     if folder:
         return project / Path(folder).expanduser()
@@ -283,7 +286,7 @@ def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path
 def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
     """Return the files to tokenize, in order.
 
-    Compare all files that the catalogue names with their entries there, before reporting any fault.
+    All files that the catalogue names are compared with their entries before any fault is reported.
 
     Raises:
         DataError: a file is missing, or its size differs from the catalogue's; each is named.
@@ -294,7 +297,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # These are the files that the document's conversion makes from the downloaded parts.
+        # These are the whole files that were made from the downloaded parts.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)
@@ -340,7 +343,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
 
 
 def _token_bins(home: Path) -> list[Path]:
-    """Return the .bin files in the folder `home`, or the single .bin file if `home` is its prefix."""
+    """Return the .bin files in the folder `home`, or the only .bin file if `home` is its prefix."""
     pair = Path(f"{home}.bin")
     if names_pair(str(home)) and pair.is_file():
         return [pair]
@@ -370,7 +373,7 @@ def join_first(
     between: str = "\n  ",
     more: str = "\n  ... and {} more",
 ) -> str:
-    """Return the first few texts as one text, with the number of those left out."""
+    """Return the first few texts as one text that also says how many are left out."""
     text = between.join(texts[:most])
     if len(texts) > most:
         text += more.format(len(texts) - most)
@@ -378,7 +381,7 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return what is wrong with a listed file, after the file's name.
+    """Return a text with a listed file's name and what is wrong with the file.
 
     The text is empty if the file agrees with the list.
     """
@@ -387,7 +390,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """Return what is wrong with a file: its size or, with `checksums`, its content.
+    """Return a text about what is wrong with a file's size or, with `checksums`, its content.
 
     The text is empty if nothing is wrong.
     """

@@ -1,6 +1,6 @@
-"""Reads documents from blocks of lines, in one call or line by line.
+"""Reads documents from blocks of lines. A block is parsed in a single call or line by line.
 
-If a block is parsed line by line, each bad record is reported with its reason.
+When a block is parsed line by line, each bad record is reported with the reason.
 """
 
 import contextlib
@@ -30,10 +30,10 @@ from runbook.tokens.sources.input_files import (
 )
 
 PIECE = 1 << 20
-"""Bytes of a huge document that are decoded at a time."""
+"""Number of bytes of a huge document that are decoded at a time."""
 PARQUET_ROWS = 1024
 PARQUET_BYTES = 32 << 20
-"""Bytes of text in a Parquet file that become Python strings at a time.
+"""Number of bytes of text in a Parquet file that become Python strings at a time.
 
 pyarrow also keeps the column of a row group in memory.
 """
@@ -47,12 +47,12 @@ _BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
 
 class BadTextError(Exception):
-    """A record, or a part of it, is not text, so the whole document is bad."""
+    """A record or part of a record is not text, so the whole document is bad."""
 
 
 @dataclass(frozen=True)
 class HugeText:
-    """The text of one document, still in bytes.
+    """The text of a huge document, not yet decoded.
 
     Python's str needs up to four bytes per character, and encoders copy their input, so a document
     of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
@@ -87,9 +87,9 @@ class BadRecord:
     """A record that cannot be read, with its position in the file."""
 
     offset: int
-    """Offset of its first byte in the file's (decompressed) text.
+    """Offset of the record's first byte in the file's (decompressed) text.
 
-    For Parquet, it is the row number.
+    For Parquet, this is the row number.
     """
     reason: str
     raw: bytes
@@ -103,17 +103,17 @@ class DocumentBatch:
     sources: list[str] | None = None
     """One source for each text, if a source key is read."""
     huge: HugeText | None = None
-    """Set instead of `texts` if one document is too large to be in memory twice."""
+    """The document, instead of `texts`, if it is too large to be in memory twice."""
     offset: int = 0
     """Offset of the huge document's record."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
-    """Number of records in the input: texts and bad records."""
+    """Number of records in the input, including bad records."""
     read_bytes: int = 0
     """Bytes of input after decompression."""
     parse_seconds: float = 0.0
-    """Seconds spent on turning bytes into texts."""
+    """Seconds spent turning bytes into texts."""
 
 
 class Parser:
@@ -156,9 +156,10 @@ class Parser:
         self._source_of = operator.attrgetter(".".join(["inner"] * len(path)) or "text")
 
     def parse(self, data: bytes | bytearray, offset: int) -> DocumentBatch:
-        """Return the texts of a block of lines.
+        """Return the documents and bad records in a block of lines.
 
-        Every line without a text is a bad record. Blank lines are only counted.
+        A line without a text is a bad record, unless the line is blank. Blank lines are only
+        counted.
         """
         started = time.perf_counter()
         batch = None
@@ -179,9 +180,9 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """Return a huge line's undecoded text.
+        """Return the undecoded text of a huge line.
 
-        The result is None if the block is not exactly one line of text.
+        The result is None if the block is not exactly one line with a text.
         """
         try:
             raw = memoryview(self._raw.decode(line).text)
@@ -201,7 +202,7 @@ class Parser:
         return self._text(b"{" + json.dumps(self.text_key).encode() + b':"' + piece + b'"}')
 
     def _fast(self, data: bytes | bytearray) -> DocumentBatch | None:
-        """Parse all lines in one call.
+        """Parse all lines in a single call.
 
         Return None unless each line is exactly one complete record.
         """
@@ -252,7 +253,7 @@ class Parser:
 
         Raise `BadTextError` with the reason if the record has no text.
         """
-        # This parser is stricter than Python's json. If it fails, json decides.
+        # This parser is stricter than Python's json. If the parser fails, json decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -294,7 +295,7 @@ class Parser:
 
 
 def count_newlines(data: bytes | bytearray) -> int:
-    """Return the number of newlines. The method used here is faster than `data.count`."""
+    """Return the number of newlines in the data, by a method that is faster than `data.count`."""
     import numpy as np
 
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")))
@@ -307,9 +308,9 @@ def _decoder(fields: list[Any]) -> Any:
 
 
 def _loads(line: bytes) -> Any:
-    """Return a line parsed by json, however deep the call stack is.
+    """Parse a line with json, however deep the call stack is, and return the result.
 
-    A new thread starts with an empty stack.
+    If the stack is too deep, the line is parsed in a new thread, which starts with an empty stack.
     """
     try:
         return json.loads(line)
@@ -416,7 +417,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
                 )
 
             rows = _rows_at_once(file, text_key)
-            # With threads, pyarrow would read further ahead than needed.
+            # With threads, pyarrow would read further ahead than necessary.
             for part in file.iter_batches(rows, columns=[text_key], use_threads=False):
                 batch = DocumentBatch(read_bytes=int(part.nbytes), records=part.num_rows)
                 for value in part.column(0).to_pylist():
@@ -436,7 +437,7 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 
                 yield batch
         except (OSError, ValueError) as error:
-            # pyarrow's own errors are ValueErrors or OSErrors
+            # pyarrow's errors are ValueErrors or OSErrors
             reason = f"not a whole Parquet file: {error}"
             remedy = "Fetch it again, or use --bad-records skip."
             raise BrokenFileError(segment.path, row, reason, remedy) from error
@@ -468,7 +469,7 @@ def find_source_key(segment: Segment) -> str:
     try:
         _, data = next(read_blocks(segment))
     except (StopIteration, DataError):
-        # The work itself will report what is wrong with the file.
+        # Tokenizing will report what is wrong with the file.
         return ""
 
     line = memoryview(data)[: next(_LINE_END.finditer(data)).start()]

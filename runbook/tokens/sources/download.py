@@ -1,10 +1,10 @@
-"""Downloads a dataset in parallel, resumes by Range, retries with back-off, and checks the files.
+"""Downloads a dataset in parallel, resumes with Range requests, retries, and checks the files.
 
-Files are transferred by HTTP, or by s5cmd for S3.
+Files are transferred over HTTP, or with s5cmd from S3.
 
 The package requests transfers the bytes. It handles redirects, proxies and TLS, and does not send
-tokens to other hosts. Retries are our own, because urllib3's retries do not resume a truncated
-file, and do not pause all threads when a server answers 429.
+tokens to other hosts. This module implements its own retries, because urllib3's retries do not
+resume a truncated file, and do not pause all threads when a server answers 429.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ if TYPE_CHECKING:
 WEEK = 7 * 86400.0
 POLL_SECONDS = 0.5
 OPTIONS: tuple[str, ...] = ()
-"""Additional options for s5cmd, which itself retries ten times by default."""
+"""Additional options for s5cmd, which retries ten times by default."""
 
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """The files that a download found, and the files that it fetched."""
+    """The numbers of files that a download found and fetched."""
 
     folder: Path
     files: int
@@ -125,7 +125,7 @@ def download(
 
 
 def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) -> None:
-    """Raise `DataError` naming each file that could not be fetched, and why."""
+    """Raise `DataError` with the name of each file that could not be fetched, and the reason."""
     for file in files:
         fault = tally.faults.get(file.path) or _size_fault(folder, file)
         if fault:
@@ -145,7 +145,8 @@ def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) 
 def _size_fault(folder: Path, file: RemoteFile) -> str:
     """Return why a file counts as missing, or an empty string if it is complete.
 
-    A file gets its final name only once it has been checked, so comparing its size is enough.
+    A file gets its final name only after its content has been checked, so here only the size is
+    compared.
     """
     return content_fault(place_of(folder, file), file, checksums=False)
 
@@ -170,7 +171,7 @@ def _part(target: Path) -> Path:
 
 
 class _Tally:
-    """The bytes received so far, and the files that could not be fetched."""
+    """The number of bytes received up to now, and the files that could not be fetched."""
 
     def __init__(
         self,
@@ -213,11 +214,11 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files, and repeatedly yield the number of bytes received so far."""
+    """Fetch files, and repeatedly yield the number of bytes received up to then."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
-        # Set this also on Ctrl-C, so that threads that wait or read stop at their next chunk.
+        # Set this also after Ctrl-C, so that waiting or reading threads stop at their next chunk.
         stack.callback(fetcher.stop.set)
         while True:
             for file in islice(remaining, tally.workers - len(running)):
@@ -245,7 +246,7 @@ def _fetch_in_threads(
 
 
 def s3_files(dataset: Dataset) -> list[RemoteFile]:
-    """Return the files of a dataset at its s3:// url, with sizes and checksums from the bucket."""
+    """Return the files at a dataset's s3:// URL, with sizes and checksums from the bucket."""
     base = dataset.url.rstrip("/") + "/"
     listing = _s5cmd(["--json", "ls", base + "*"])
     listed = {}
@@ -272,7 +273,7 @@ def _listed_file(line: str, base: str) -> RemoteFile | None:
     except (ValueError, KeyError, AttributeError):
         raise DataError(TokenMessage.S5CMD_LINE, base=base, line=line[:200]) from None
 
-    # The ETag of an upload in parts is not a checksum of the content.
+    # If a file was uploaded in parts, its ETag is not a checksum of the content.
     is_md5 = len(etag) == 32 and "-" not in etag
     return RemoteFile(url.removeprefix(base), url, size, md5=etag if is_md5 else "")
 
@@ -290,7 +291,7 @@ def _fetch_from_s3(
 ) -> Generator[int, None, None]:
     """Fetch files with s5cmd, like `_fetch_in_threads`.
 
-    S3_ENDPOINT_URL and AWS's variables apply.
+    The variable S3_ENDPOINT_URL and the variables of AWS apply.
     """
     targets = [path_inside(folder, file.path) for file in missing]
     commands = []
@@ -311,7 +312,7 @@ def _fetch_from_s3(
             _part(target).rename(target)
             tally.num_fetched += 1
         elif last_words and not tally.faults:
-            # s5cmd's last line is about a single file, so it is reported only once.
+            # s5cmd's last line is about a single file, so this line is reported only once.
             tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
         else:
             tally.faults[file.path] = fault
@@ -331,7 +332,7 @@ def _bytes_of_parts(target: Path) -> int:
 
 
 def _partial(target: Path) -> list[Path]:
-    """Return the files that s5cmd writes before it renames them.
+    """Return the partial files that s5cmd writes before it renames them.
 
     Such files are named NAME.part, possibly with a number.
     """
@@ -360,10 +361,10 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-ATTEMPTS = 8  # Attempts in a row that may receive no byte
-# Pause after the first failure; it doubles each time
+ATTEMPTS = 8  # Number of consecutive attempts that may receive no byte
+# Pause after the first failure; the pause doubles each time
 FIRST_WAIT_SECONDS = 1.0
-# Longest pause; a server's own Retry-After may be longer
+# Longest pause, unless a server's Retry-After is longer
 LONGEST_WAIT_SECONDS = 60.0
 # Longest total time that a file waits because of 429 answers; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
@@ -376,11 +377,11 @@ class GivenUpError(DataError):
 
 
 class _LostError(Exception):
-    """The answer did not arrive, or is incomplete. The next attempt continues where it ended."""
+    """The answer did not arrive or is incomplete. The next attempt continues where it ended."""
 
 
 class _WrongContentError(Exception):
-    """The received file is not the requested one."""
+    """The received file is not the requested file."""
 
 
 class _BusyError(Exception):
@@ -389,9 +390,9 @@ class _BusyError(Exception):
 
 @dataclass
 class Fetcher:
-    """Fetches files into one folder.
+    """Fetches files into a folder.
 
-    Many threads use it, and all of them pause if a server answers 429 to any of them.
+    Many threads use the same fetcher, and all pause if a server answers 429 to any of them.
     """
 
     folder: Path
@@ -418,7 +419,7 @@ class Fetcher:
     def get(self, url: str) -> tuple[bytes, str]:
         """Return a small answer, such as a page of a list, and the address of the next page.
 
-        Failed attempts are repeated, as they are for a file.
+        Failed attempts are repeated, as for a file.
         """
 
         def body_and_next() -> tuple[bytes, str]:
@@ -434,8 +435,8 @@ class Fetcher:
         """Repeat an attempt as often as necessary, and return its result.
 
         `part` is the file to which attempts add data. Raise `GivenUpError` after `ATTEMPTS`
-        attempts in a row that received no byte, after waiting `BUSY_SECONDS` for the server, or if
-        the source's file is not the requested one.
+        consecutive attempts that received no byte, after waiting `BUSY_SECONDS` for the server, or
+        if the file at the source is not the requested file.
         """
         fruitless = 0
         num_wrong = 0
@@ -473,7 +474,7 @@ class Fetcher:
     def _wait_until_server_is_ready(self) -> None:
         """Wait while the server answers 429 to any thread.
 
-        Raise `GivenUpError` once the download is stopped.
+        Raise `GivenUpError` if the download has been stopped.
         """
         while (seconds_left := self._resume_at - time.monotonic()) > 0:
             # A random delay prevents all threads from continuing at the same moment.
@@ -491,7 +492,7 @@ class Fetcher:
         self._sleep(random.uniform(longest / 2, longest))
 
     def _discard(self, part: Path | None) -> None:
-        """Remove all that has been fetched of a file."""
+        """Remove everything that has been fetched of a file."""
         if part is not None:
             self._count(-_size(part))
             part.unlink(missing_ok=True)
@@ -523,7 +524,7 @@ class Fetcher:
         part: Path,
         size: int,
     ) -> None:
-        """Fetch a file from byte `size` on, or from its beginning if the source requires that."""
+        """Fetch a file from byte `size` on, or the whole file if the source sends it."""
         with self._answer(file.url, _range_headers(file, part, size)) as response:
             content_range = response.headers.get("Content-Range", "")
             if response.status_code == 416:
@@ -549,7 +550,8 @@ class Fetcher:
     ) -> None:
         promised = int(response.headers.get("Content-Length", -1))
         received = 0
-        # Otherwise urllib3 would drop the last bytes before an interruption.
+        # Use this setting, because urllib3 would otherwise drop the last bytes before an
+        # interruption.
         response.raw.enforce_content_length = False
         with part.open(mode) as out:
             while chunk := response.raw.read(CHUNK):
@@ -565,7 +567,7 @@ class Fetcher:
     def _answer(self, url: str, headers: dict[str, str]) -> Iterator[requests.Response]:
         """Yield the answer to a GET if its status is good (or 416).
 
-        Raise our own errors for any other status and for a lost connection.
+        For any other status and for a lost connection, raise one of our own errors.
         """
         import requests
         from urllib3.exceptions import HTTPError
@@ -584,7 +586,7 @@ class Fetcher:
             raise _LostError(str(error)) from error
 
     def _authorize(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        """Add the token. requests removes it again if a redirect leads to a different host."""
+        """Add the token, which requests removes again if a redirect leads to another host."""
         if self.token:
             request.headers["Authorization"] = f"Bearer {self.token}"
         return request
@@ -614,7 +616,7 @@ def _size(part: Path | None) -> int:
 
 
 def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
-    """Return the headers that request a file starting at its byte `size`."""
+    """Return the headers that request a file from its byte `size` on."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
     # Without a tag or a checksum, two pieces might belong to different versions of the file.
@@ -627,9 +629,9 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
 
 
 def _version_of(response: requests.Response) -> str:
-    """Return the source's name for this version of the file.
+    """Return the source's identifier (such as the ETag) for this version of the file.
 
-    If-Range does not allow weak ETags.
+    Weak ETags are not returned, because If-Range does not allow them.
     """
     tag = response.headers.get("ETag", "")
     is_weak = tag == "" or tag.startswith("W/")
@@ -637,8 +639,8 @@ def _version_of(response: requests.Response) -> str:
 
 
 def _tag(part: Path) -> Path:
-    """Return the path of the file that stores the source's name for a version.
+    """Return the path of the file that stores the source's identifier for a version.
 
-    It prevents pieces of two versions from being mixed.
+    With this identifier, pieces of two versions are never mixed.
     """
     return part.with_name(part.name + ".tag")

@@ -11,7 +11,7 @@ from runbook.tokens.messages import TokenMessage
 def load_ftfy() -> ModuleType:
     """Return the package ftfy.
 
-    Raise `DataError` with instructions to install it if it is missing.
+    If ftfy is missing, raise `DataError` with instructions for installing it.
     """
     try:
         import ftfy  # type: ignore[import-not-found,import-untyped,unused-ignore]
@@ -25,8 +25,9 @@ def load_ftfy() -> ModuleType:
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair a document in pieces. The joined pieces equal `ftfy.fix_text` of the whole document.
 
-    ftfy repairs each line separately, and cuts a line after a million characters. Only one thing
-    carries over from line to line: after the first `<`, HTML entities are no longer decoded.
+    ftfy repairs each line separately, and cuts a line after a million characters. Only one fact
+    carries over from line to line: whether a `<` has occurred, after which HTML entities are no
+    longer decoded.
     """
     ftfy: Any = load_ftfy()
     config = ftfy.TextFixerConfig(explain=False)
@@ -49,7 +50,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 def _line_end(text: str, start: int, longest: int) -> int:
     """Return the end of the next segment that ftfy repairs separately.
 
-    The result is 0 if the text so far does not determine it.
+    The result is 0 if the text up to now does not determine the end.
     """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:

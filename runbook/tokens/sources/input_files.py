@@ -1,6 +1,6 @@
 """Finds the input files, cuts them into shards, and reads their text in blocks.
 
-Files may be plain, zstd, gzip or xz. Damage of any kind is detected.
+Files may be uncompressed or compressed with zstd, gzip or xz. Damage of any kind is detected.
 """
 
 import functools
@@ -27,15 +27,15 @@ COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 MAX_SHARDS = 20_000
 MANY_SHARDS = 48
-"""A smaller input is cut into about this many shards, but none smaller than SMALL_SHARD.
+"""A small input is cut into about this many shards, none of which is smaller than SMALL_SHARD.
 
-With several shards per worker, all workers finish at about the same time.
+If each worker has multiple shards, all workers finish at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
-"""Bytes of each of the three samples of a file."""
+"""Number of bytes of each of the three samples of a file."""
 MOST_SAMPLED = 1000
-"""If there are more files than this, only their sizes and dates are compared.
+"""If there are more files than this, their sizes and dates are compared, but no samples.
 
 Opening all files can take minutes on a network file system.
 """
@@ -45,7 +45,7 @@ _EXPANSION = {
     ".xz": 3.5,
     ".parquet": 2.5,
 }
-"""Bytes of text per byte of the file, for estimates.
+"""Bytes of text per byte of a file, used for estimates.
 
 The ratios were measured with English text at the compressors' usual levels.
 """
@@ -53,7 +53,7 @@ The ratios were measured with English text at the compressors' usual levels.
 
 @dataclass(frozen=True)
 class Segment:
-    """The lines of a file that begin in [start, end), or the whole file if it cannot be cut."""
+    """The lines of a file that begin in [start, end), or all lines if the file cannot be cut."""
 
     path: str
     start: int
@@ -61,9 +61,9 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """The file's `content_sample`, which reveals a changed text with the same size and date.
+    """The file's `content_sample`, which reveals a change of the text that keeps the size and date.
 
-    It is 0 if no sample was taken.
+    The value is 0 if no sample was taken.
     """
 
     @property
@@ -74,7 +74,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Shard:
-    """A unit of work. It is either finished or not, never half finished."""
+    """A unit of work, which is either finished or not, never half finished."""
 
     number: int
     segments: tuple[Segment, ...]
@@ -85,7 +85,7 @@ class Shard:
         return sum(segment.end - segment.start for segment in self.segments)
 
     def fingerprint(self, choices: str) -> str:
-        """Return a fingerprint that changes with any of the shard's files and with the choices."""
+        """Return a fingerprint that changes if any of the shard's files or any option changes."""
         content = repr([astuple(segment) for segment in self.segments]) + choices
         return hashlib.sha256(content.encode()).hexdigest()
 
@@ -100,7 +100,7 @@ class Shard:
 
 
 def kind_of(path: Path) -> tuple[str, str]:
-    """Return what a file contains and how it is compressed, according to its name.
+    """Return, according to a file's name, the type of its content and its compression.
 
     >>> kind_of(Path("a/b.jsonl.zst")), kind_of(Path("b.txt")), kind_of(Path("b.json.gz"))
     (('.jsonl', '.zst'), ('.txt', ''), ('.jsonl', '.gz'))
@@ -120,12 +120,12 @@ def kind_of(path: Path) -> tuple[str, str]:
 
 
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
-    """Return the input files among these files and folders, in their order.
+    """Return the input files that these files and folders contain, in the given order.
 
     The files of a folder come in natural order.
 
-    A folder contributes the .jsonl, .ndjson, .txt and .parquet files below it (also compressed
-    ones) that match `pattern`. Files named .json must be given explicitly, because manifests are
+    A folder contributes all .jsonl, .ndjson, .txt and .parquet files below it (including compressed
+    files) that match `pattern`. Files named .json must be given explicitly, because manifests are
     also .json files. A missing file is an error; no file is skipped silently.
     """
     files: list[Path] = []
@@ -176,9 +176,9 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file has the name of a text file.
+    """Return whether a file's name shows that it is a text file.
 
-    Names that end in .json are excluded, because manifests have such names too.
+    Names that end in .json do not count, because manifests also have such names.
     """
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
@@ -186,9 +186,9 @@ def says_its_kind(path: Path) -> bool:
 
 
 def path_inside(folder: Path, name: str) -> Path:
-    """Return the path of a listed file below a folder.
+    """Return the path of a listed file inside a folder.
 
-    Raise an error if the name leads out of the folder.
+    Raise an error if the file's name leads out of the folder.
 
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
@@ -207,9 +207,9 @@ def path_inside(folder: Path, name: str) -> Path:
 
 
 def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
-    """Return each file as one segment.
+    """Return each file as a single segment.
 
-    An empty file is an error. If `empty` is set, the reader decides instead.
+    An empty file is an error, unless `empty` is set, in which case the reader decides.
     """
     files = list(files)
     segments = []
@@ -242,7 +242,7 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
 def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
     """Return shards of at most about `most_bytes` of text, in file order.
 
-    Small files are combined, and large ones are cut at newlines.
+    Small files are combined, and large files are cut at newlines.
 
     A compressed file is never cut. The same files give the same shards with any number of workers.
     """
@@ -265,7 +265,7 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
 
 
 def text_estimate(segment: Segment) -> float:
-    """Return the bytes of text expected in a segment."""
+    """Return the estimated number of bytes of text in a segment."""
     kind, compression = kind_of(Path(segment.path))
     return (segment.end - segment.start) * _EXPANSION.get(compression or kind, 1.0)
 
@@ -273,7 +273,7 @@ def text_estimate(segment: Segment) -> float:
 def content_sample(path: Path) -> int:
     """Return a checksum of the beginning, the middle and the end of a file.
 
-    A different text of the same size has a different checksum.
+    A different text of the same size almost always has a different checksum.
     """
     checksum = 0
     size = path.stat().st_size
@@ -294,17 +294,17 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 
 
 BLOCK = 768 << 10
-"""Bytes of text that are parsed and encoded at a time.
+"""Number of bytes of text that are parsed and encoded at a time.
 
-With this size, the text and its ids stay in the core's cache, which is a tenth faster than 4 MiB on
-Zen 5. On Zen 4, where every call of the encoder begins with a cold cache, 2 MiB are 6 % faster than
-512 KiB.
+With blocks of this size, the text and its ids stay in the core's cache, which is a tenth faster
+than 4 MiB on Zen 5. On Zen 4, where every call of the encoder begins with a cold cache, 2 MiB are 6
+% faster than 512 KiB.
 """
 DECOMPRESSED = 4 << 20
-"""Bytes of text decompressed at a time.
+"""Number of bytes of text that are decompressed at a time.
 
-zstd's window then stays in the core's cache. Alternating between decompressing this much and
-encoding it takes 3 % less time than decompressing a whole block.
+With this size, zstd's window stays in the core's cache. Alternately decompressing and encoding this
+amount takes 3 % less time than decompressing a whole block at once.
 """
 HUGE = 16 << 20
 """Lines or text files of at least this many bytes are read in pieces."""
@@ -314,9 +314,12 @@ MAX_RECORD_BYTES = 256 << 20
 A compressed line of 3 GB may need only 91 kB on disk.
 """
 HEAD_BYTES = 200
-"""Bytes of an overlong record that are kept for messages and the quarantine."""
+"""Number of bytes of an overlong record that are kept for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
-"""Bytes read from a compressed file at a time. Network file systems prefer large reads."""
+"""Number of bytes read from a compressed file at a time.
+
+Network file systems prefer large reads.
+"""
 SMALL_BUFFER = 64 << 10
 """Size of the buffer for plain text. Larger reads go directly into the block."""
 XZ_BLOCK = 128 << 10
@@ -325,8 +328,8 @@ XZ_BLOCK = 128 << 10
 class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after another; zero bytes between them are padding.
 
-    Python's own LZMAFile mistakes a damaged beginning of a second stream for the end of the file.
-    It reports no error, so the rest of the text would be lost.
+    Python's LZMAFile mistakes a damaged beginning of a second stream for the end of the file and
+    reports no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -365,7 +368,7 @@ class _XzStream(io.RawIOBase):
 
 
 class BrokenFileError(DataError):
-    """A file that cannot be read completely or has changed, so none of it may be used."""
+    """A file cannot be read completely or has changed, so none of its content may be used."""
 
     def __init__(
         self,
@@ -389,9 +392,9 @@ class BrokenFileError(DataError):
 
 @contextmanager
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
-    """Yield a segment's file, decompressed.
+    """Yield the decompressed file of a segment.
 
-    The file must be the planned one both at the beginning and at the end.
+    The file must be unchanged since the planning, both before and after it is read.
 
     Raises:
         BrokenFileError: the file is empty, missing, damaged, or not the planned one.
@@ -459,7 +462,7 @@ def _decompressed(file: Any, compression: str) -> Any:
 def expansion(segment: Segment) -> float:
     """Return the bytes of text per byte of a file, measured on its first megabytes.
 
-    For Parquet, `input_files` provides an estimate.
+    For Parquet, return an estimate instead.
     """
     kind, compression = kind_of(Path(segment.path))
     if not compression:
@@ -478,9 +481,9 @@ def expansion(segment: Segment) -> float:
 
 
 def _zstd() -> Any:
-    """Return the module of Python 3.14, or its backport.
+    """Return the zstd module of Python 3.14, or its backport.
 
-    Both modules raise an error for a truncated frame, which python-zstandard does not.
+    Both modules raise an error for a truncated frame, unlike python-zstandard.
     """
     try:
         if sys.version_info >= (3, 14):
@@ -494,7 +497,7 @@ def _zstd() -> Any:
 
 
 def decompression_errors() -> tuple[type[BaseException], ...]:
-    """Return the errors that decompressors raise for truncated, corrupt or foreign bytes."""
+    """Return the errors that decompressors raise for truncated, corrupt or unrelated data."""
     errors: tuple[type[BaseException], ...] = (EOFError, OSError, zlib.error, lzma.LZMAError)
     try:
         return (*errors, _zstd().ZstdError)
@@ -521,7 +524,10 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
 
 
 class LongRecord(bytearray):
-    """The beginning of a record that exceeds the limit; `length` is its full size in bytes."""
+    """The beginning of a record that exceeds the limit.
+
+    `length` is the record's full size in bytes.
+    """
 
     def __init__(self, head: bytes | bytearray, length: int) -> None:
         super().__init__(head)
@@ -533,7 +539,7 @@ def read_blocks(
 ) -> Iterator[tuple[int, bytearray]]:
     """Yield blocks of complete lines, each with the offset of its first byte in the file's text.
 
-    A huge line is a separate block.
+    A huge line forms a block of its own.
 
     The function needs memory for one block, or for the longest line up to the limit. For a longer
     line, only its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
@@ -583,8 +589,8 @@ def _whole_lines(
         before = position
         for stop in stops:
             if before + stop > position:
-                # Yield without keeping a reference, so that a huge line can be freed while it is
-                # encoded.
+                # Yield the line without keeping a reference, so that a huge line can be freed while
+                # it is encoded.
                 ready = [carried]
                 carried = _cut_off(carried, before + stop - position)
                 start = position
@@ -605,9 +611,10 @@ def _whole_lines(
 
 
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
-    """Append at most a block from a stream. Return the number of bytes read, which is 0 at the end.
+    """Append at most a block from a stream, and return the number of bytes read (0 at the end).
 
-    The bytes are read without an intermediate copy, which would take a fifth of the reading time.
+    The bytes are read without an intermediate copy, because a copy would take a fifth of the
+    reading time.
     """
     length = len(text)
     text += _zeros(BLOCK)
@@ -620,15 +627,15 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 
 @functools.cache
 def _zeros(length: int) -> bytes:
-    """Return zero bytes by which to extend a bytearray.
+    """Return zero-valued bytes with which to extend a bytearray.
 
-    The result is always the same object, which stays in the core's cache.
+    Every call returns the same object, which stays in the core's cache.
     """
     return bytes(length)
 
 
 def _cut_off(text: bytearray, length: int) -> bytearray:
-    """Shorten a text to its first bytes, and return the bytes after them."""
+    """Shorten a text to its first `length` bytes, and return the rest."""
     end = text[length:]
     del text[length:]
     return end
@@ -637,7 +644,7 @@ def _cut_off(text: bytearray, length: int) -> bytearray:
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
     """Read to the end of an overlong record without keeping it, and return its beginning.
 
-    The stream is then at the line after it.
+    Afterwards the stream is at the next line.
     """
     head = carried[:HEAD_BYTES]
     length = len(carried)

@@ -91,7 +91,7 @@ class AdoptReport:
     model_entry: str = ""
     """Text to paste into params/models.yaml, or empty if the catalogue has the model."""
     differences: Sequence[Row] = ()
-    """Differences due to another training program.
+    """Differences that exist because our trainer is a different program.
 
     Scripts for Megatron and NeMo have no such differences.
     """
@@ -147,7 +147,7 @@ class AdoptReport:
         }
 
     def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
-        """Return a row for each item: its line, its place in a file, and the given attributes."""
+        """Return a row for each item, with its line, its place in a file, and its given attributes."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for item in items:
@@ -184,7 +184,7 @@ class AdoptReport:
         return rows
 
     def as_text(self) -> str:
-        """Return the report for a terminal."""
+        """Return the report as text for a terminal."""
         adopted = self.adopted
         findings = adopted.findings
         num_values = len(findings.carried)
@@ -223,7 +223,7 @@ class AdoptReport:
         return Table(required, title).as_text()
 
     def _check_part(self) -> str:
-        """Return a sentence on whether `runbook check` accepts the run file, and the next step."""
+        """Return a sentence that states the verdict of `runbook check` and the next step."""
         name = str(self.path)
         if self.path.parent.name == "params":
             name = self.adopted.name
@@ -234,7 +234,7 @@ class AdoptReport:
         return f"runbook check {name}: passes. Next: runbook plan {name}"
 
     def _proof_rows(self) -> list[Row]:
-        """Return a row for each option of either command."""
+        """Return a row for each option of the script's command or of the run file's command."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for row in self.proof:
@@ -273,7 +273,7 @@ class AdoptReport:
         return parts
 
     def _different_rows(self, importance: Importance) -> list[Row]:
-        """Return a row for each option of an importance that differs between the two commands."""
+        """Return a row for each option of this importance that differs between the two commands."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for option in self.proof:
@@ -343,8 +343,8 @@ def adopt(
     """Run a script in a sandbox, write the run file, and report whether it passes `runbook check`.
 
     The sandbox contains copies of the small text files in the first script's folder. An existing
-    run file with different contents is an error, unless `replace` is set. If there are several
-    training runs, the last one is used, or the one numbered `launch` (from 1).
+    run file with different contents is an error, unless `replace` is set. If there are multiple
+    training runs, the last one is used, or the one with the number `launch` (from 1).
     """
     project = params.project_root()
     path = _run_file_path(out, run_name(scripts[0]), project)
@@ -499,7 +499,7 @@ _WORDS_OF_YAML = ("true", "false", "yes", "no", "on", "off", "null", "inf", "nan
 
 
 def _read(path: Path) -> str:
-    """Read a job script. Raise `ParamsError` if it is not a text file of at most 256 KiB."""
+    """Read a job script. Raise `ParamsError` if the file is not a text file of at most 256 KiB."""
     try:
         raw = path.read_bytes()
     except OSError as error:
@@ -547,7 +547,7 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 
 
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
-    """Read the small text files next to a script, which the script may start or read.
+    """Read the small text files next to a script that the script may start or read.
 
     Search the script's folder and two levels below it. From the parent folder and the checkout,
     read only files that the script names. Access tokens in all files are masked. Files that contain
@@ -646,7 +646,7 @@ def _top_of_checkout(folder: Path) -> Path | None:
 
 
 def _text_of(path: Path, top: Path) -> str:
-    """Return the masked text of a small text file within `top`.
+    """Return the text of a small text file within `top`, with secrets masked.
 
     The result is empty if the file is not small text, may contain secrets, or cannot be read.
     """
@@ -690,7 +690,7 @@ def _is_text_file(path: Path, top: Path) -> bool:
 
 
 def _settled(adopted: Adoption, project: Path) -> tuple[Adoption, str, RenderedPhase | None]:
-    """Return the adoption, why `runbook check` rejects it (or ''), and the rendered training run.
+    """Return the adoption, the reason why `runbook check` rejects it (or ''), and the rendered job.
 
     A setting becomes a question if the source does not set it and no default makes the run valid.
     """
@@ -719,14 +719,14 @@ Each attempt turns more values into questions.
 
 @dataclass(frozen=True)
 class TriedRunFile:
-    """A run file, as judged by `runbook check`."""
+    """A run file, and the verdict of `runbook check` on it."""
 
     refused: str
     """Why `runbook check` rejects the run file, or empty if `runbook check` accepts it."""
     checks: tuple[Check, ...]
     """The checks that failed, if values are inconsistent."""
     rendered: RenderedPhase | None
-    """The run file's training, or None if it cannot be planned."""
+    """The training rendered from the run file, or None if it cannot be planned."""
 
 
 def _tried(adopted: Adoption, project: Path) -> TriedRunFile:

@@ -1,4 +1,4 @@
-"""Turns someone's job script into a run file.
+"""Turns a user's job script into a run file.
 
 Values that the script does not set come from its program's defaults.
 """
@@ -59,14 +59,14 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 
 @dataclass(frozen=True)
 class Adoption:
-    """A script's run file, and everything that is reported about the script."""
+    """The run file made from a script, and everything that is reported about the script."""
 
     name: str
     text: str
     """The run file, as text."""
     framework: str
     base: str
-    """The run whose script the job calls. That run's values fill in those that the script lacks.
+    """The run whose script the job calls. That run supplies the values that the script lacks.
 
     Empty if the script is complete.
     """
@@ -77,7 +77,7 @@ class Adoption:
     launches: Sequence[Launch] = ()
     """Every training that the script starts, without repetitions."""
     source: str = ""
-    """The name of the job for people: the name of its script."""
+    """The name under which people know the job: the name of its script."""
     launch: Launch | None = None
     """The launch that became the run file, or None if only the variables of a document's script
     were read.
@@ -93,10 +93,10 @@ def adopt(
 ) -> Adoption:
     """Run the first script in a sandbox and read which programs it started.
 
-    The first script can use the other scripts and the files in `beside`. If it starts several
-    training runs, the last one becomes the run file, or the one numbered `launch_number` (from 1).
-    Raise `ParamsError` if the script neither starts a training run that adopt can read nor sets a
-    variable that a document's script reads.
+    The first script can use the other scripts and the files in `beside`. If it starts multiple
+    training runs, the last one becomes the run file, or the one with the number `launch_number`
+    (from 1). Raise `ParamsError` if the script neither starts a training run that adopt can read
+    nor sets a variable that a document's script reads.
     """
     script = follow(files, beside or {}, _starts_training)
     texts = {**(beside or {}), **dict(files[1:])}
@@ -189,7 +189,7 @@ _A_START = r"^[^#]*(\.py\b|\b(torchrun|deepspeed|python3?|srun|mpirun|mpiexec|ac
 
 
 def _sentences(notes: Sequence[str]) -> str:
-    """Return the notes about a script's run in the sandbox as sentences, each after a space."""
+    """Return the notes about a script's run in the sandbox as sentences, each preceded by a space."""
     return "".join(f" {note}." for note in notes)
 
 
@@ -253,7 +253,7 @@ def _refuse_foreign(script: Script, file_name: str) -> None:
 
 
 _EVALUATES = ("skip-train", "inference", "eval-only", "ckpt-convert-save")
-"""Options with which Megatron's training program only evaluates, or only converts a checkpoint."""
+"""Options that make Megatron's training program only evaluate, or only convert a checkpoint."""
 _LENGTHS = ("train-iters", "train-samples", "train-tokens")
 
 
@@ -290,8 +290,8 @@ _STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\
 def _is_zero_without_arguments(script: Script) -> bool:
     """Return whether the training's length may be 0 only because arguments or files are missing.
 
-    A script that sets the length to 0 itself only evaluates. If it writes and submits a job, the
-    length comes from that job.
+    A script that itself sets the length to 0 only evaluates. If a script writes and submits a job,
+    the length comes from that job.
     """
     own_lines: list[str] = []
     for number, line in enumerate(script.text.splitlines(), 1):
@@ -313,7 +313,7 @@ def _is_computed(name: str, text: str) -> bool:
 
 
 def _is_always_zero(name: str, text: str) -> bool:
-    """Return whether a script never sets a variable to anything but 0."""
+    """Return whether a script sets a variable only to 0, if at all."""
     assigned = re.findall(rf"(?<![\w$-]){name}=(\S*)", text)
     zeros = ("0", f"${{{name}:-0}}", f"${{{name}-0}}")
     return bool(assigned) and all(value.strip("\"';)") in zeros for value in assigned)
@@ -369,7 +369,7 @@ def _starts_training(commands: Sequence[StartedProgram]) -> bool:
 
 
 def _site_of(script: Script, project: Path) -> Site:
-    """Return the site for which the script was written. This is never the local machine."""
+    """Return the site for which the script was written. The site is never the local machine."""
     names = [name for name in site_names(project) if name != "local"]
     return read_site(site_of(script, names), project)[0]
 
@@ -405,7 +405,7 @@ def _base_settings(
 ) -> Settings:
     """Load the run file that corresponds to a document's script.
 
-    For NeMo, load the requested model size, or else the size that its own script sets.
+    For NeMo, load the requested model size, or else the size that NeMo's own script sets.
     """
     size = _size_of_launches(launches)
     if base == _NEMO_RUN and not size:
@@ -475,9 +475,9 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
 
 
 def _own_file(launches: Sequence[Launch]) -> str:
-    """Return the file from which the last NeMo launch starts, unless it is one of NeMo's own.
+    """Return the configuration file of the last NeMo launch.
 
-    Otherwise the result is empty.
+    The result is empty if the launch names no file, or one of NeMo's own.
     """
     launch = _last(launches)
     file = option(launch.arguments, "config-name", "cn") if launch else None
@@ -499,7 +499,7 @@ def _gives_sizes(arguments: Sequence[Word]) -> bool:
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
     """Ask for the model if nothing in the source identifies it.
 
-    The question names those of the program's files that may identify it.
+    The question names the files among the program's arguments that may identify the model.
     """
     findings.unknown_model = why
     launch = _last(launches)
@@ -515,7 +515,7 @@ _OTHER_FILES = re.compile(r"(deepspeed|ds)-config|vocab-file|merge-file|tokenize
 
 
 def _files_given(arguments: Sequence[Word]) -> list[str]:
-    """Return the configuration files among a program's arguments, as readable text."""
+    """Return text that lists the configuration files among a program's arguments."""
     files: dict[str, None] = {}
     for word, name, values in program_arguments.pairs(arguments):
         if _OTHER_FILES.fullmatch(name):
@@ -532,7 +532,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
-    """Set every value that a run made from another program's configuration needs."""
+    """Set every value that is needed by a run made from another program's configuration."""
     take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
@@ -583,7 +583,7 @@ _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
     "training.loss_fusion": "our trainer has its own loss, which overwrites the logits",
 }
-"""For each option that only Megatron-LM has, what our trainer does instead."""
+"""Maps each key for an option that only Megatron-LM has to what our trainer does instead."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
@@ -598,7 +598,7 @@ def leave_options_of_megatron_lm(findings: Findings) -> None:
 
 
 def leave_offload(findings: Findings) -> None:
-    """Drop an offload that the trainer does not support."""
+    """Drop the offloading of states if the trainer does not support it."""
     carried = findings.carried.get("training.offload")
     if carried:
         why = "our offload is DeepSpeed's, for the states that ZeRO 1 to 3 shard"
@@ -722,9 +722,9 @@ _LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|
 
 
 def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
-    """Record the variables among a training run's arguments that nothing sets.
+    """Record the variables among a training run's arguments that are set nowhere.
 
-    They may be set in a missing file that the script sources.
+    Such variables may be set in a missing file that the script sources.
     """
     variables = program_arguments.unset_arguments(launch.arguments)
     if not variables:
@@ -780,7 +780,7 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Report a model that no run file can describe, and take one device for a single process."""
+    """Report a model that no run file can describe, and use one device for a single process."""
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]
@@ -794,7 +794,7 @@ def _take_kind(launch: Launch, findings: Findings) -> None:
 def _starts_one_process(launch: Launch, findings: Findings) -> bool:
     """Return whether a launch starts one process.
 
-    It does if it uses plain `python`, or `torchrun` without a number of processes.
+    A launch with plain `python`, or with `torchrun` and no number of processes, starts one process.
     """
     if findings.model_parallel > 1:  # Another command must start the other ranks
         return False
@@ -892,7 +892,7 @@ MEGATRON_DEFAULTS: dict[str, Any] = {
 }
 """Defaults of Megatron's parser that differ from ours.
 
-Both pinned versions have the same defaults.
+Both pinned versions of Megatron have the same defaults.
 """
 
 
@@ -1023,7 +1023,7 @@ def _nodes(findings: Findings) -> None:
 def _fit_nodes_to_site(findings: Findings) -> None:
     """Convert the script's number of nodes to smaller nodes of the site.
 
-    Do so only if the script has a multiple of the site's devices per node.
+    Do so only if the script's nodes have a multiple of the devices that the site's nodes have.
     """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node

@@ -41,7 +41,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class KnownError:
-    """A known error in the documents that this script also has."""
+    """A known error of the documents that is also in this script."""
 
     number: int
     line: int
@@ -66,7 +66,7 @@ class Findings:
     questions: dict[str, str] = field(default_factory=dict)
     """Questions that the source leaves open, by the key that answers them.
 
-    For each question, the run file has a placeholder.
+    The run file has a placeholder for each question.
     """
     tokenizer_kind: str = ""
     """The tokenizer that the source names, such as GPT2BPETokenizer or Llama2Tokenizer."""
@@ -75,14 +75,15 @@ class Findings:
     vocabulary: int = 0
     """Size of the model's vocabulary in tokens, or 0 if the source does not state it."""
     other_model: str = ""
-    """The part of the source's model that the run file's model lacks, such as 8 experts.
+    """The part of the source's model that is missing in the run file's model, such as 8 experts.
 
-    Empty if it lacks nothing.
+    Empty if the model lacks no part.
     """
     unknown_model: str = ""
-    """Why the source does not identify its model, so that the run file names a model of its own.
+    """Why the source does not identify its model. In this case, the run file names a placeholder
+    model.
 
-    Empty if the source does identify it.
+    Empty if the source does identify its model.
     """
     unset_arguments: str = ""
     """The variables among the training's arguments that may contain options, but are set nowhere.
@@ -219,7 +220,7 @@ class Findings:
     ) -> None:
         """Adopt a word as a value.
 
-        Report the word, with the reason, if its value is unknown or of the wrong type. The program
+        Report the word and the reason if the value is unknown or of the wrong type. The program
         uses the last value of an option, so a wrong last value is not replaced with an earlier one.
         """
         text = f"{source} {word.shown}"

@@ -24,7 +24,7 @@ _OF_A_JOB = re.compile(
 
 
 def is_of_a_job(name: str) -> bool:
-    """Return whether a variable configures part of a job, like NCCL_DEBUG."""
+    """Return whether a variable configures part of a job, as NCCL_DEBUG does."""
     return _OF_A_JOB.fullmatch(name) is not None
 
 
@@ -77,7 +77,7 @@ def _take_variable(
 ) -> bool:
     """Report a variable.
 
-    Return whether a group of the site file sets it to the same value.
+    Return whether a group of the site file sets the variable to the same value.
     """
     text = f"{name}={value.shown}"
     site_value = findings.site.environment[group][name] if group else None
@@ -236,7 +236,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
-    """Adopt the model in the document's MODEL_SIZE_KEY, in capitals, or in NeMo's model size."""
+    """Adopt the model that a document's variable names: its catalogue name, or NeMo's model size."""
     # LUMI's model_size is the number before "b" in a model's name
     if re.fullmatch(r"[\d.]+", value.text):
         return
@@ -255,7 +255,7 @@ def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
 def _shared_folder(value: Word, findings: Findings) -> None:
     """Adopt a folder on the shared file system.
 
-    For a mount written as source:target (AWS), take the target.
+    For a mount written as source:target (AWS), use the target.
     """
     text = value.text.rpartition(":")[2]
     placeholder = not text.startswith("/") or "username" in text or "your-" in text

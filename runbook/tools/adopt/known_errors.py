@@ -1,4 +1,4 @@
-"""Finds known errors of the five documents in a script.
+"""Finds, in a script, the known errors of the five documents.
 
 An error may be in the script's text, its variables and commands, or its numbers.
 """
@@ -41,7 +41,7 @@ TEXT_PATTERNS = tuple(TextPattern(**row) for row in _ROWS)
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence that is searched for errors: script, record of its run, and run file."""
+    """The evidence to search for errors: the script, the record of its run, and the run file."""
 
     script: Script
     launches: Sequence[Launch]
@@ -64,7 +64,7 @@ class Evidence:
 def errors_in(evidence: Evidence) -> list[KnownError]:
     """Return all errors, sorted by number and line, each at most once per line.
 
-    If an error number covers several problems, each problem is returned once per line.
+    If an error number covers more than one problem, each problem is returned once per line.
     """
     errors = {}
     for detect in DETECTORS:
@@ -80,7 +80,10 @@ def errors_in(evidence: Evidence) -> list[KnownError]:
 
 
 _SEVERAL_PROBLEMS = (15, 19, 27)
-"""Numbers of errors that cover several problems, which may occur together on one line."""
+"""Numbers of errors that cover more than one problem.
+
+The problems may occur together on one line.
+"""
 
 
 def _texts(evidence: Evidence) -> Iterator[KnownError]:
@@ -296,7 +299,7 @@ _OWN_FOLDERS = "the smoke test and the training have separate folders; a check r
 
 @dataclass(frozen=True)
 class DocumentStart:
-    """The model size and the folder with which a document's script is called.
+    """The model size and the folder that a document passes to its script.
 
     Empty values mean the script's defaults.
     """
@@ -449,7 +452,7 @@ def _nodes_of_program(evidence: Evidence) -> list[tuple[str, str, int]]:
 
 
 def _steps(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 19: a job starts several training runs, or uses folders that belong to one person."""
+    """Error 19: a job starts multiple training runs, or uses folders that belong to one person."""
     calls = [call.command for call in evidence.calls]
     in_job = set()
     for command in calls:
@@ -488,7 +491,7 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
 
 
 def _polaris(evidence: Evidence) -> Iterator[KnownError]:
-    """Error 25: tensor ranks span several nodes."""
+    """Error 25: tensor ranks span multiple nodes."""
     tensor = evidence.findings.carried.get("parallel.tensor")
     devices = evidence.findings.devices_per_node
     if tensor and tensor.line and isinstance(tensor.value, int) and tensor.value > devices:

@@ -8,7 +8,8 @@ from runbook.tools.adopt.launches import Launch, option
 from runbook.tools.adopt.script import Script, Word, is_count
 
 _LAUNCHERS = ("deepspeed", "torchrun", "mpiexec", "mpirun", "aprun", "srun")
-"""Launchers by precedence. If several of them start a training run, the first in this list applies.
+"""Launchers by precedence. If more than one of them starts a training run, the first in this list
+applies.
 """
 _OUR_NAME = {"mpirun": "mpiexec", "aprun": "mpiexec"}
 _COUNTS = (
@@ -68,7 +69,7 @@ def _is_count(text: str) -> bool:
 
 
 def drop_ssh(findings: Findings) -> None:
-    """Replace DeepSpeed's launcher on several nodes with torchrun, or under PBS with mpiexec.
+    """Replace DeepSpeed's launcher on multiple nodes with torchrun, or under PBS with mpiexec.
 
     DeepSpeed's launcher needs ssh, which compute nodes rarely allow.
     """

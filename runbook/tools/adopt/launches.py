@@ -31,7 +31,7 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Number of known options with which a script of any name counts as a training program."""
+"""Number of known options that make a script of any name count as a training program."""
 _ENOUGH_CORE_OPTIONS = 2
 """Number of these options that must be specific to training, because many programs have --bf16
 or --seed."""
@@ -67,7 +67,7 @@ class Launch:
     def part(self, *names: str) -> tuple[Word, ...]:
         """Return the options of the first of these programs that the launch includes.
 
-        The result is empty if it includes none of them.
+        The result is empty if the launch includes none of the programs.
         """
         return next((shell_words for name, shell_words in self.parts if name in names), ())
 
@@ -78,12 +78,12 @@ class Launch:
 
 
 def different_launches(launches: Sequence[Launch]) -> list[Launch]:
-    """Return each launch once, even if a loop or several ranks start the same training."""
+    """Return each launch once, even if a loop or several ranks start the same training run."""
     by_words: dict[tuple[str, ...], Launch] = {}
     for launch in launches:
         by_words.pop(
             _words_of(launch), None
-        )  # If the same launch occurs several times, keep the last one
+        )  # If the same launch occurs more than once, keep the last one
         by_words[_words_of(launch)] = launch
     return list(by_words.values())
 
@@ -144,7 +144,7 @@ def is_ours(launch: Launch) -> bool:
 
 
 def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
-    """Return whether a program is the main.py of NeMo's launcher, run for a training stage."""
+    """Return whether a program is main.py of NeMo's launcher, run for a training stage."""
     has_override = any(_LAUNCHER_OVERRIDE.match(word.text) for word in shell_words)
     return has_override and script.text.endswith("main.py")
 
@@ -152,7 +152,7 @@ def _is_nemo_launcher(script: Word, shell_words: Sequence[Word]) -> bool:
 def _has_enough_options(shell_words: Sequence[Word]) -> bool:
     """Return whether enough words are Megatron's options or NeMo's overrides.
 
-    Options that only look alike are ignored.
+    Words that begin with -- do not count as overrides.
     """
     names = {name for _, name, _ in pairs(shell_words)}
     core = names & _CORE_OPTIONS
@@ -235,7 +235,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 
 
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
-    """Return whether this command is run by a starter of one process per device.
+    """Return whether a program that starts one process per device runs this command.
 
     Such a command is always a training run.
     """
@@ -471,7 +471,10 @@ _ONLY_MEGATRON_LM = {
     "use-mcore-models",
     "transformer-impl",
 }
-"""Options that Megatron-DeepSpeed's engine does not support. They override the folder's name."""
+"""Options that Megatron-DeepSpeed's engine does not support.
+
+These options override the framework that the folder's name suggests.
+"""
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)
 
@@ -499,7 +502,7 @@ def run_of(script: Script) -> str:
 
     If none of them is set, return the run for the machine that the text clearly refers to.
 
-    The result is empty if neither identifies a run.
+    The result is empty if neither the variables nor the text identify a run.
     """
     # The script starts a program, so it does more than export variables
     if script.matching(_WRITES_OPTIONS) or other_programs(script.commands):

@@ -130,7 +130,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
 def _with_room_for_tokenizer(
     models: Mapping[str, Model], findings: Findings
 ) -> Mapping[str, Model]:
-    """Return the models whose vocabulary fits GPT-2's tokens, if the source uses its tokenizer."""
+    """Return the models that have a row for each GPT-2 token, if the source uses GPT-2's tokenizer."""
     if findings.tokenizer_kind != "GPT2BPETokenizer":
         return models
     return {name: model for name, model in models.items() if model.vocabulary >= GPT2_VOCABULARY}
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property that differs from the script's, and record it for the model entry."""
+    """Report each property in which model and script differ, and record the script's kind."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -235,7 +235,7 @@ def _drop_shape_of_named_model(model: Model, shape: Mapping[str, int], findings:
 
 
 def take_uneven_stages(framework: str, findings: Findings) -> None:
-    """Accept a layout that counts the embedding and the output layer as two additional layers.
+    """Accept a layout that counts the embedding and the output layer as two more layers.
 
     BLOOM's fork divides its 70 layers into 12 stages in this way. None of the pinned forks has this
     option, but our trainer does.
@@ -264,7 +264,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
     """Set the model of a NeMo training.
 
-    Read it from the training's file, or find a model of the required kind.
+    Read the model from the training's file, or find a model of the required kind.
     """
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
@@ -275,7 +275,7 @@ def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None
 
 
 def is_other_kind(kind: Mapping[str, str | float], findings: Findings) -> bool:
-    """Return whether a source asks for a different kind of model than GPT-3."""
+    """Return whether a source asks for a kind of model other than GPT-3."""
     kv_heads = findings.number("training.shape.kv_heads")
     if kv_heads not in (0, findings.number("training.shape.heads", kv_heads)):
         return True
@@ -380,7 +380,7 @@ def _size_of_layers(layers: int, hidden: int) -> int:
 
 
 def _num_other_sizes(model: Model, shape: Mapping[str, int]) -> int:
-    """Count the sizes in which a model differs, other than layers, hidden and heads."""
+    """Count the sizes, other than layers, hidden and heads, in which a model differs."""
     count = 0
     for field in ("kv_heads", "ffn_hidden", "positions"):
         size = shape[field] or _implied(model, shape, field)

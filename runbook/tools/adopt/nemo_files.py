@@ -16,7 +16,7 @@ _INTERPOLATION = re.compile(r"\$\{(\.*)([\w.]+)\}")
 _PRODUCT = re.compile(r"\$\{multiply:(.*)\}")
 """Matches a product in the notation of NeMo's launcher."""
 _HAS_NO_VALUE = (None, "???")
-"""Values that mean in Hydra that the value must be supplied elsewhere."""
+"""Values that tell Hydra that the real value must be supplied elsewhere."""
 
 
 def with_configuration_files(script: Script, texts: Mapping[str, str]) -> Script:
@@ -133,7 +133,7 @@ def script_of_nemo_file(name: str, text: str) -> Script | None:
 def _file_called(name: str, folder: str, texts: Mapping[str, str]) -> str:
     """Return the text of an available configuration file.
 
-    If several have this name, return the one in `folder`.
+    If more than one file has this name, return the one in `folder`.
     """
     stem = name.removesuffix(".yaml")
     if not stem:
@@ -167,7 +167,7 @@ def _overrides(command_words: Sequence[Word]) -> dict[str, object]:
 def _resolved(
     values: Sequence[ConfigValue], overrides: Mapping[str, object]
 ) -> list[tuple[ConfigValue, str]]:
-    """Return each value with its text.
+    """Return each configuration value with its text as an override.
 
     Apply the overrides first, then resolve references as Hydra does.
     """
@@ -184,7 +184,7 @@ def _resolved(
 def _content(name: str, value: object, by_name: Mapping[str, object], depth: int = 0) -> object:
     """Return a value with its reference or product resolved.
 
-    If that is impossible, return it as written, so that it is reported.
+    If it cannot be resolved, return the value as written, so that it is reported.
     """
     if not isinstance(value, str) or depth > _MOST_REFERENCES:
         return value

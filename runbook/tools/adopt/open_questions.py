@@ -1,4 +1,4 @@
-"""Handles values that the source leaves open and that turn out to be inconsistent.
+"""Handles values that the source leaves open, or that turn out to be inconsistent.
 
 Each of these values becomes a question in the run file, with a placeholder value, instead of an
 error.
@@ -22,7 +22,7 @@ _MOST_NODES = 1024
 
 
 def leave_open(checks: Sequence[Check], findings: Findings, models: Models) -> bool:
-    """Fix as many failed checks as possible by changing values. Return whether one changed."""
+    """Fix as many failed checks as possible by changing values. Return whether a value changed."""
     changes = []
     for check in checks:
         for change in _answers(check):
@@ -184,7 +184,7 @@ def _recomputed_groups(findings: Findings, _: Models) -> bool:
 
 
 def _offload(findings: Findings, _: Models) -> bool:
-    """Drop an offload that the program does not support, or that has nothing to offload."""
+    """Drop the offloading of states if the program does not support it or has nothing to offload."""
     if "training.offload" not in findings.carried:
         return False
     leave_offload(findings)

@@ -19,7 +19,7 @@ from runbook.tools.adopt.sandbox_trace import LineNumbers
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, lines_of, not_set
 
 _OPTIONS = "MODEL_ARGS."
-"""The section of a test case with the training's options."""
+"""The section of a test case that contains the training's options."""
 _VARIABLES = "ENV_VARS."
 _MORE_OPTIONS = re.compile(r"(MODEL_ARGS_\w+)\.")
 """Matches a test case's key for the options of a further training."""
@@ -88,7 +88,7 @@ def _refuse_other_mode(values: Sequence[ConfigValue], name: str) -> None:
 def _words(option: ConfigValue) -> list[Word]:
     """Return the words that the runner passes for an option.
 
-    A list in brackets becomes several words, and a value of true adds no word.
+    A list in brackets becomes one word per element, and a value of true adds no word.
     """
     name = Word(visible(option.name.removeprefix(_OPTIONS)), option.line)
     if option.value is False or option.value is None:
@@ -145,7 +145,7 @@ _SIGNS_OF_CONFIGURATION = {
 def script_of_megatron_file(name: str, text: str) -> Script | None:
     """Return the training that a file for Megatron-LM's --yaml-cfg describes, or None.
 
-    Its keys are the names of the parser's arguments, some of them in sections.
+    The file's keys are the names of the parser's arguments, some of them in sections.
     """
     try:
         values = yaml_values(text, name)

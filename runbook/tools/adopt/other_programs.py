@@ -113,7 +113,7 @@ _IMPORTED = (
 )
 """Patterns for modules that identify the framework of the program that imports them.
 
-Megatron is not among them, because programs of any kind import it.
+Megatron's modules are not among them, because programs of any kind import Megatron.
 """
 
 

@@ -133,7 +133,7 @@ def _settings(variables: Mapping[str, str]) -> Iterator[Setting]:
 
 
 def _directives_of_ranks(variables: Mapping[str, str]) -> Iterator[Directive]:
-    """Yield the numbers of nodes and devices that the launcher set as the process's variables."""
+    """Yield the numbers of nodes and devices that the launcher set in the process's environment."""
     world = _count(variables.get("WORLD_SIZE", ""))
     local = _count(variables.get("LOCAL_WORLD_SIZE", ""))
     if world and local:
@@ -180,7 +180,7 @@ _WITHOUT_ROW = (
     "num-layers-per-virtual-pipeline-stage",
     "tokenizer-type",
 )
-"""Options that are read without a row of the table."""
+"""Options that are read although the table has no row for them."""
 _COMPUTED = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|padded_vocab_size|params_dtype|consumed_\w+"
     r"|start_weight_decay"
@@ -314,7 +314,7 @@ def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[
 
 
 def _values(value: str) -> list[str]:
-    """Return the words of a printed value, of which a list has several."""
+    """Return the words of a printed value. A list has one word per element."""
     if value.startswith(("[", "(")):
         try:
             items = ast.literal_eval(value)

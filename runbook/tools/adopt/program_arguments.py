@@ -29,9 +29,10 @@ _DATASETS = {
 
 
 def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
-    """Adopt the token files of an option.
+    """Adopt the token files that an option names.
 
-    If they belong to a dataset of the catalogue, use that dataset. Otherwise use their folder.
+    If the files belong to a dataset of the catalogue, use that dataset. Otherwise, use their
+    folder.
     """
     path = values[-1]
     paths = " ".join(value.shown for value in values)
@@ -59,9 +60,9 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
 
 
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
-    """Adopt the token files of an option.
+    """Adopt the token files that an option names.
 
-    If the option has no value, because its variable was empty, report that.
+    Report an option that has no value because its variable was empty.
     """
     if values:
         _data_path(option.text.partition("=")[0].replace("_", "-"), values, findings)
@@ -94,8 +95,8 @@ def dataset_of(path: str) -> str:
 def _blend(values: Sequence[Word]) -> dict[str, float]:
     """Return the weight of each text in `weight prefix weight prefix ...`.
 
-    The result is empty if the list has another form. The files of one dataset are treated as one
-    text, and their weights are added up.
+    The result is empty if the list has a different form. The files of one dataset are treated as
+    one text, and their weights are added up.
     """
     prefixes = [value.text for value in values[1::2]]
     try:
@@ -203,11 +204,14 @@ _LONE_VARIABLE = re.compile(r"\$([A-Za-z_]\w*)")
 _NAME_OF_OPTIONS = re.compile(
     r".*(ARG|ARGS|ARGUMENTS|OPT|OPTS|OPTIONS|FLAGS|PARAMS)", re.IGNORECASE
 )
-"""Names of variables that contain options. Other variables after an option are the value."""
+"""Names of variables that contain options.
+
+Any other variable after an option is taken as the option's value.
+"""
 
 
 def unset_arguments(shell_words: Sequence[Word]) -> list[str]:
-    """Return the variables that stand for options but are set nowhere.
+    """Return the variables that may contain options but are set nowhere.
 
     >>> unset_arguments([Word("--bf16", 1), Word("__NOT_SET_MORE_ARGS__", 1)])
     ['$MORE_ARGS']
@@ -223,13 +227,13 @@ def unset_arguments(shell_words: Sequence[Word]) -> list[str]:
 
 
 def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
-    """Return whether an option must be read after the layers and stages, whatever its position."""
+    """Return whether an option must be read after the layers and stages, wherever it is."""
     _, name, _ = option
     return name == "num-layers-per-virtual-pipeline-stage"
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Set the implementation of the loss if the program fuses it, in any order of options.
+    """Set the implementation of the loss if the program fuses it, whatever the options' order.
 
     The option for the implementation has no effect by itself, and Megatron logs its default in
     every run.
@@ -326,7 +330,7 @@ def _leave_to_sites_options(
 
 
 _OTHER_WEIGHTS_OPTIONS = ("finetune", "pretrained-checkpoint")
-"""Options with which a training run starts from another training's weights."""
+"""Options that start a training run from another run's weights."""
 _PARTS_OF_OTHER_MODELS = {
     "num-experts": "experts",
     "hybrid-override-pattern": "Mamba layers",
@@ -398,7 +402,7 @@ def _leave_other_model(
 
 
 def _is_without_part(name: str, value: str) -> bool:
-    """Return whether an option has a value with which the model lacks the option's part."""
+    """Return whether an option's value removes the option's part from the model."""
     if name == "window-size":
         return _ENDLESS_WINDOW.match(value) is not None
     if name == "spec":
@@ -411,7 +415,10 @@ def _is_without_part(name: str, value: str) -> bool:
 
 
 _OFF_AT_ONE = ("rotary-percent", "rotary-seq-len-interpolation-factor")
-"""Options that have no effect with the value 1. For all others, that value is 0."""
+"""Options that have no effect with the value 1.
+
+All other options have no effect with the value 0.
+"""
 
 
 def site_value(values: Sequence[Word]) -> str | int | float | bool:

@@ -2,8 +2,8 @@
 
 The proof compares every option of the script with the option that the run file renders.
 
-Each option is the same, changed, dropped or added, with a reason. An option without a reason
-is unaccounted for, and such a run file never passes.
+Each option is the same, changed, dropped or added, and the proof states the reason. An option
+without a reason is unaccounted for, and such a run file never passes.
 """
 
 import json
@@ -288,7 +288,7 @@ class _Proof:
             return None
 
     def _carried_from(self, name: str) -> CarriedValue | None:
-        """Return the run file's value that was taken from an option, or None."""
+        """Return the run file's value that was adopted from an option, or None."""
         for carried in self.findings.carried.values():
             if carried.source in (f"--{name}", name):
                 return carried
@@ -449,9 +449,9 @@ class _Proof:
         return OptionVerdict.CHANGED, why
 
     def _carried_from_document(self, section: str, leaf: str) -> CarriedValue | None:
-        """Return the value that was taken from an entry of DeepSpeed's configuration.
+        """Return the value that was adopted from an entry of DeepSpeed's configuration.
 
-        Return None if no value was taken.
+        Return None if no value was adopted.
         """
         for carried in self.findings.carried.values():
             if carried.source in (f"DeepSpeed's {leaf}", f"DeepSpeed's {section}"):
@@ -477,7 +477,7 @@ class _Proof:
 
 
 def _most_values(name: str, option: Option | None) -> int | None:
-    """Return how many words an option accepts, or None if the number is unknown."""
+    """Return how many words an option accepts, or None if that is unknown."""
     if name in _TAKE_ONE_WORD:
         return 1
     if option is None or option.name in _TAKE_A_LIST:
@@ -498,7 +498,7 @@ _TAKE_ONE_WORD = (
 )
 """Options that accept one word, because they have their own parsers."""
 _TAKE_A_LIST = ("model.optim.betas", "model.rampup_batch_size", "model.data.splits_string", "split")
-"""Options that accept a list as one word or as several words."""
+"""Options that accept a list as one word or as multiple words."""
 
 
 def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:

@@ -123,7 +123,10 @@ _OTHER_QUEUES = {
     "flux": "Flux",
     "dsub": "Donau",
 }
-"""Queues that no site here uses. From their requests, only nodes and time are taken."""
+"""Queues that no site here uses.
+
+Of their requests, only the number of nodes and the time limit are adopted.
+"""
 _OUR_DIRECTIVES = json.loads(
     Path(__file__).with_name("directives.json").read_text(encoding="utf-8")
 )
@@ -132,7 +135,7 @@ _OUR_DIRECTIVES = json.loads(
 def take_directives(directives: Sequence[Directive], findings: Findings) -> None:
     """Adopt the values of a script's directives.
 
-    Values that the site file already has, or that the runbook always sets, are not taken.
+    Values that the site file already has, or that the runbook always sets, are not adopted.
     """
     for directive in directives:
         name = directive.name
@@ -175,7 +178,8 @@ def _take_select(directive: Directive, findings: Findings) -> None:
 def _nodes_and_resources(request: str) -> tuple[str, str]:
     """Return the number of nodes in a PBS request, and the resources of each node.
 
-    A request for several kinds of nodes is returned unchanged, because it contains several numbers.
+    A request for more than one kind of node is returned unchanged, because it contains more than
+    one number.
 
     >>> _nodes_and_resources("4:ppn=8"), _nodes_and_resources("4:ppn=8+2:ppn=4")
     (('4', 'ppn=8'), ('4:ppn=8+2:ppn=4', ''))

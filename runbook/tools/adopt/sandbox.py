@@ -3,7 +3,8 @@
 The job sees the machine's programs read-only, an empty home folder, no network and no devices. The
 only files of the user that it sees are copies of small text files: those next to the script, and
 those in the checkout that the script names. Linux user namespaces (util-linux's `unshare`) make
-this possible without privileges. If a machine forbids them, the script is not run at all.
+this possible without privileges. If a machine forbids user namespaces, the script is not run at
+all.
 """
 
 import itertools
@@ -104,7 +105,7 @@ def run_job(
 def time_limit() -> int:
     """Return a job's time limit in seconds.
 
-    The limit is longer if several programs wait for each processor.
+    The limit is longer if multiple programs wait for each processor.
     """
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     return math.ceil(SECONDS * min(max(1.0, waiting), _MOST_TIMES_LONGER))
@@ -130,7 +131,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def _limits() -> list[str]:
     """Return the commands that precede `unshare` and limit the number of processes.
 
-    If we are root, they switch to the user nobody, because root has no limit.
+    If this process runs as root, the commands switch to the user nobody, because root has no limit.
     """
     own = os.geteuid()
     user = own or _NOBODY
@@ -145,7 +146,7 @@ def _limits() -> list[str]:
 
 
 def _num_threads_of(user: int) -> int:
-    """Count the threads of a user by its id."""
+    """Count the threads of the user with this id."""
     num_threads = 0
     for process in psutil.process_iter(["uids", "num_threads"]):
         user_ids = process.info["uids"]
@@ -325,7 +326,7 @@ class JobSize:
 
 @dataclass(frozen=True)
 class Retry:
-    """Changes for the next run of a job, after a run that started no training."""
+    """Changes for the next run of a job after a run that did not start training."""
 
     keep_going: bool = False
     """Whether `exit` is ignored."""
@@ -390,7 +391,7 @@ def _grid_engine_variables(size: JobSize) -> dict[str, str]:
 
 
 def _rank_variables(size: JobSize) -> dict[str, str]:
-    """Return the variables with which MPI libraries and PyTorch's launchers identify rank 0."""
+    """Return the variables that MPI libraries and PyTorch's launchers set to identify rank 0."""
     world_size = str(size.nodes * size.devices)
     variables = dict.fromkeys(_RANKS, "0")
     variables |= dict.fromkeys(
@@ -467,7 +468,7 @@ _LOOP = re.compile(r"^([ \t]*for\s*\(\([^;\n]*;)([^;\n]*)(;[^\n]*\)\))", re.MULT
 
 
 def entered_once(name: str, script: str) -> str:
-    """Return a script whose counting loops run at least once, even if the count is unknown.
+    """Return a script whose counting loops run at least once even if the count is unknown.
 
     >>> print(entered_once("job.sh", "for ((i=0; i < N; i++)); do"))
     for ((i=0; (ADOPT_LOOP_1++ < 1) || ( i < N); i++)); do
@@ -498,7 +499,7 @@ _NODES = ("nodes", "select", "nnodes")
 def _job_size(job: SandboxJob) -> JobSize:
     """Read the nodes, devices and tasks that a job requests.
 
-    For those that it does not request, use the sandbox's assumptions.
+    For resources that the job does not request, use the sandbox's assumptions.
     """
     requests = {directive.name: directive.value for directive in job.directives}
     nodes = 0
@@ -681,7 +682,7 @@ def needed_arguments(job: SandboxJob) -> list[str]:
 
 
 def first_choice(job: SandboxJob) -> list[str]:
-    """Return arguments with which a script takes a branch of its `case "$1" in`.
+    """Return arguments that make a script take a branch of its `case "$1" in`.
 
     Choose the first branch whose name does not suggest mere preparation, or else the first branch.
     The result is empty if no branch can start anything. All other arguments are markers.

@@ -1,6 +1,7 @@
 """The trace of a job in the sandbox.
 
-It contains the job's variables and the programs that it started, with line numbers of the script.
+The trace contains the job's variables and the programs that it started, with line numbers of the
+script.
 """
 
 import codecs
@@ -70,7 +71,7 @@ class LineNumbers:
 
     @property
     def places(self) -> dict[int, str]:
-        """Return a name for each line: `line 12`, or `payload.sh:12` if there are several files."""
+        """Return a name for each line: `line 12`, or `payload.sh:12` if there are multiple files."""
         places = {0: "line 0"}
         last_number = len(self.lines)
         for name, first in self.first.items():  # A file that was read later may replace these lines
@@ -93,7 +94,7 @@ class LineNumbers:
 
 
 class WordLines:
-    """Finds the line of each word, which contains its option or sets its variable."""
+    """Finds, for each word of a command, the line that contains its option or sets its variable."""
 
     def __init__(self, lines: Sequence[str]) -> None:
         self.rows: list[tuple[int, str]] = []
@@ -475,7 +476,7 @@ def _until_it_starts(
 ) -> tuple[RunTrace, list[str]]:
     """Run a job repeatedly until it starts to train, each time with what the previous run lacked.
 
-    Return the last trace, and notes.
+    Return the last trace and the notes about all runs.
     """
     attempts = _Attempts(job, arguments=list(job.arguments))
     for _ in range(_MOST_RUNS):
@@ -506,7 +507,7 @@ def _with_arguments(
     """Return the trace of a run with a placeholder for each argument that the job did not get.
 
     Without placeholders, options would lack their values, and paths their folders. Return `trace`
-    if the job needs no arguments, or if it starts no training even with them.
+    if the job needs no arguments, or does not start training even with them.
     """
     job = attempts.job
     needed = needed_arguments(job)
@@ -571,7 +572,7 @@ def _why_stopped(
     run: SandboxRun,
     numbers: LineNumbers,
 ) -> str:
-    """Return a note on which limit a job reached, and what it was doing at the time."""
+    """Return a note about the limit that a job reached, and what it was doing at the time."""
     num_bytes = len(run.raw.encode(errors="replace"))
     if num_bytes >= sandbox.MOST_BYTES:
         limit = (
@@ -599,9 +600,9 @@ def _absent_programs(trace: RunTrace, job: SandboxJob, stubs: Sequence[str]) -> 
 
 
 def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> SandboxJob | None:
-    """Return the last job that this one submits, with its exported variables.
+    """Return the last job that this job submits, with the variables that it exports.
 
-    Return None if it submits no job.
+    Return None if this job submits no job.
     """
     for command in reversed(_submissions(trace)):
         text = command.environment[_SUBMITTED_TEXT].text
@@ -629,7 +630,7 @@ def _submitted_job(
     text: str,
     numbers: LineNumbers,
 ) -> SandboxJob:
-    """Return the job with the script `text` that a submit command submits."""
+    """Return the job that a submit command starts; `text` is the content of its script."""
     arguments = [word.text for word in command.words[1:]]
     main = _submitted_file(arguments, job)
     numbers.add(main, text)
@@ -887,7 +888,7 @@ def visible_parts(text: str) -> list[str]:
 
 
 def _unquoted(text: str) -> str | None:
-    """Return a word from bash's trace without its quotes, or None if there are several words."""
+    """Return a word from bash's trace without its quotes, or None if there is more than one word."""
     ansi_quoted = re.fullmatch(r"\$'((?:[^'\\]|\\.)*)'", text, re.DOTALL)
     if ansi_quoted:
         escaped = ansi_quoted[1]

@@ -94,8 +94,9 @@ class StartedProgram:
     """A program that the job started."""
 
     kind: str
-    """Kind of the stub that recorded it: step, container, wrapper, starter, python, submit, quiet
-    or unknown."""
+    """Kind of the stub that recorded the program: step, container, wrapper, starter, python,
+    submit, quiet or unknown.
+    """
     words: tuple[Word, ...]
     """The words of the command line; the first is the program's name."""
     own: int
@@ -124,10 +125,10 @@ class Script:
     places: Mapping[int, str] = field(default_factory=dict)
     """A name for each line of the text.
 
-    The name is `line 12`, or `payload.sh:12` if there are several files.
+    The name is `line 12`, or `payload.sh:12` if there are multiple files.
     """
     notes: tuple[str, ...] = ()
-    """Anything unusual about how the job ran, such as a time limit or an early stop."""
+    """Anything unusual about the job's run, such as a time limit or an early stop."""
     absent_configurations: tuple[str, ...] = ()
     """Hydra files from which the job's training runs start, but which are not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)

@@ -64,7 +64,7 @@ def model_entry(
     model: Model,
     findings: Findings,
 ) -> str:
-    """Return an entry for params/models.yaml with the script's own kind of model.
+    """Return an entry for params/models.yaml that describes the script's kind of model.
 
     The text is empty if the script needs no entry.
     """

@@ -139,7 +139,7 @@ class Bench:
         return [process for process in processes.values() if still_runs(process)]
 
     def end_left(self) -> list[str]:
-        """Kill the processes that still run after a few seconds. Return their descriptions."""
+        """Kill the processes that still run after a few seconds, and return their descriptions."""
         wait_until(lambda: not self.left(), 5)
         killed = []
         for process in self.left():
@@ -177,7 +177,7 @@ def write_tokens(
 ) -> None:
     """Write a .bin/.idx pair that a model can learn from.
 
-    Each token is likely to be followed by the next number.
+    Each token id is likely to be followed by the next higher id.
     """
     draw = random.Random(seed)
     prefix.parent.mkdir(parents=True, exist_ok=True)
@@ -204,7 +204,10 @@ def write_tokens(
 
 @contextlib.contextmanager
 def environment(changes: dict[str, str | None]) -> Iterator[None]:
-    """Change the environment of this process within the block. None removes a variable."""
+    """Change the environment of this process within the block.
+
+    A value of None removes the variable.
+    """
     before = {name: os.environ.get(name) for name in changes}
     _apply(changes)
     try:
@@ -226,7 +229,7 @@ WAIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class TrainingFailure:
-    """An error that ended a training run, from events.jsonl."""
+    """An error that ended a training run, as recorded in events.jsonl."""
 
     code: str
     """The code of the error's message."""
@@ -250,7 +253,7 @@ class DrillRun:
         prefix = self.folder / self.open_phase.phase_plan.data.train[0].prefix
         if not prefix.with_name(prefix.name + ".idx").exists():
             write_tokens(prefix)
-            # The done marker lists no files, so that the trainer itself must detect when a drill
+            # The done marker lists no files. Therefore, the trainer itself must detect when a drill
             # damages the tokens, as a failing disk might.
             write_mark(
                 self.folder,
@@ -267,11 +270,11 @@ class DrillRun:
         return open_run_phase(settings, FULL)
 
     def training_job(self) -> JobStep:
-        """Return the step that the training's jobs carry out."""
+        """Return the job step of the training phase."""
         return jobs.training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self, faults: str = "") -> JobFolder:
-        """Submit the next job, with these faults."""
+        """Submit the next job, with these faults in its environment."""
         with environment({FAULTS: faults or None}):
             job_step.launch(self.training_job())
         folder = latest_job_folder(self.folder, FULL)
@@ -301,7 +304,7 @@ class DrillRun:
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
         """Call `act` as soon as a condition becomes true while the body runs.
 
-        Yield a list that will receive the time of the call.
+        Yield a list to which the time of the call is added.
         """
         acted: list[float] = []
 
@@ -326,11 +329,11 @@ class DrillRun:
 
     @property
     def metrics_path(self) -> Path:
-        """Return the path of the file with the steps."""
+        """Return the path of the metrics file, which has a row for each step."""
         return self.folder / self.open_phase.phase_plan.log.metrics
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return every step of every job."""
+        """Return the metrics of every step of every job."""
         return read_lines(self.metrics_path)
 
     def events(self, *names: str) -> list[dict[str, Any]]:
@@ -339,7 +342,7 @@ class DrillRun:
         return [event for event in events if not names or event.get("event") in names]
 
     def failure(self) -> TrainingFailure:
-        """Return the trainer's newest error. Its fields are empty if there is no error."""
+        """Return the trainer's newest error. The fields are empty if there is no error."""
         events = self.events("failed")
         if not events:
             return TrainingFailure("", "")
@@ -352,7 +355,7 @@ class DrillRun:
         return EndCause(cause) if cause else None
 
     def losses(self) -> dict[int, float]:
-        """Return the loss by iteration. For a repeated iteration, return its last loss."""
+        """Return the loss by iteration. If an iteration was repeated, return its last loss."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def samples(self) -> dict[int, int]:
@@ -360,7 +363,7 @@ class DrillRun:
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
-        """Return whether the newest step is this step or a later one."""
+        """Return whether the newest step is this step or a later step."""
         return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
 
     def job(self) -> JobFolder:
@@ -412,7 +415,7 @@ class DrillRun:
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 
     def parts(self) -> list[str]:
-        """Return the files left behind by saves that were killed."""
+        """Return the files that killed saves left behind."""
         return sorted(path.name for path in self.tracker().parent.glob("*.part"))
 
     def steps_lost(self) -> int:
@@ -432,7 +435,7 @@ class DrillRun:
 
 @dataclass(frozen=True)
 class MeasuredValue:
-    """A measured value with its usual range.
+    """A measured value, and its usual range.
 
     The value never fails a drill, because other work on the machine affects it.
     """
@@ -472,7 +475,7 @@ class DrillEnding:
     steps_lost: int | None = None
     """Largest number of steps that were repeated after a fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss equals the undisturbed run's, bit by bit."""
+    """Whether every loss is bitwise equal to that of the undisturbed run."""
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     figures: list[MeasuredValue] = field(default_factory=list)
@@ -486,7 +489,7 @@ class DrillEnding:
     ) -> None:
         """Record whether a rule of the drill holds.
 
-        If it does not, report the evidence as well.
+        If the rule does not hold, also report the evidence.
         """
         (self.passed if holds else self.broken).append(text if holds else evidence or text)
 

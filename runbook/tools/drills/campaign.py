@@ -46,11 +46,12 @@ CAUSES = {
     NODE.name: EndCause.NODE_UNREACHED,
     MAINTENANCE.name: EndCause.NODE_UNREACHED,
 }
-"""The cause that the restart rules see for a kind of failure; for others, `EndCause.OTHER`."""
+"""The cause that the restart rules see for each kind of failure; for other kinds, `EndCause.OTHER`.
+"""
 REMEMBERED = 8
 """Number of most recent attempts that the rules see, which is larger than any limit on restarts.
 
-Older attempts failed at other steps.
+Older attempts failed at different steps.
 """
 FAILED = 1
 """Exit code of a failed job."""
@@ -93,9 +94,9 @@ def _cause(kind: FaultKind) -> EndCause:
 
 @dataclass(frozen=True)
 class CampaignRow:
-    """The median of many simulations of a campaign that is run in a certain way.
+    """The median of many simulations of one variant of a campaign.
 
-    Shares are relative to the device time, including spare nodes.
+    Shares are relative to the device time of all nodes, including spare nodes.
     """
 
     change: str
@@ -115,7 +116,7 @@ class CampaignRow:
     near_restarts: float
     """Number of restarts from copies in node memory."""
     waiting_days: float
-    """Time spent waiting in queues and for a person, while no device is allocated."""
+    """Days spent waiting in queues and for a person, while no device is allocated."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,7 @@ class CampaignTerms:
 
 
 def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
-    """Simulate the campaign as planned, and with other nodes, save intervals or copies."""
+    """Simulate the campaign as planned, and with different spare nodes, save intervals and copies."""
     costs = fault_costs(plan)
     if costs is None:
         raise ParamsError(DrillMessage.NO_RATE_OF_FAILURES)

@@ -336,7 +336,7 @@ def _cut_tokens(prefix: Path) -> None:
 
 
 def _other_type(prefix: Path) -> None:
-    """Make the index claim four bytes per token, although the tokens have two."""
+    """Make the index state four bytes per token, although each token has two."""
     path = _file_of(".idx", prefix)
     content = bytearray(path.read_bytes())
     magic, version, _, sequences, documents = INDEX_HEADER.unpack_from(content)

@@ -92,7 +92,8 @@ def do_drills(names: Sequence[str], log: TextIO) -> Iterator[DrillVerdict]:
 def do_attempts(names: Sequence[str], log: TextIO, *, again: bool) -> Iterator[DrillVerdict]:
     """Yield the verdicts of all drills.
 
-    If `again` is set, also yield the verdicts of second attempts at failed drills.
+    If `again` is set, repeat each failed drill once, and also yield the verdict of the second
+    attempt.
     """
     failed = []
     for verdict in do_drills(names, log):

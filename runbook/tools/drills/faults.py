@@ -56,7 +56,7 @@ class Fault:
         return self.where.get(key, str(value)) == str(value)
 
     def number(self, key: str, otherwise: float) -> float:
-        """Return one of the fault's numeric values, or the default if it has none."""
+        """Return one of the fault's numeric values, or the default if the fault does not set it."""
         return float(self.where.get(key, otherwise))
 
 

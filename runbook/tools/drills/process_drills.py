@@ -33,7 +33,7 @@ SAVE_INTERVAL = 4
 
 
 def same_as_undisturbed(bench: Bench, case: DrillRun, *set_words: str) -> bool:
-    """Check that every loss equals an uninterrupted training's with the same parameters."""
+    """Check that every loss equals that of an uninterrupted training run with the same parameters."""
     if set_words not in bench.references:
         calm = DrillRun(bench, f"calm-{len(bench.references)}", *set_words)
         assert calm.train() == "", "the undisturbed training failed"
@@ -50,7 +50,7 @@ def end_well(
     *set_words: str,
     most_lost: int = SAVE_INTERVAL,
 ) -> DrillEnding:
-    """Check the rules that apply to every training run that reaches its end."""
+    """Check the rules that apply to every training run that finishes."""
     ending.steps_lost = case.steps_lost()
     ending.final_loss_equal = same_as_undisturbed(bench, case, *set_words)
     ending.rule(not failure and case.done(), "the training finished", failure[:300])
@@ -72,7 +72,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
         row["time"] for row in case.rows() if row["iteration"] == 10
     )
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
-    # On a busy machine, rank 0 is killed later, so the evidence also mentions rank 0.
+    # On a busy machine, rank 0 may be killed later, so the evidence also mentions rank 0.
     names_rank = first["evidence"].startswith("rank 1 ended with exit code 137 (signal 9)")
     ending.rule(names_rank, "the rank is named")
     ending.action = f"all ranks ended, resumed from step {case.events('resumed')[-1]['iteration']}"
@@ -309,7 +309,7 @@ def rendezvous(bench: Bench) -> DrillEnding:
 def _start_ranks(
     case: DrillRun, ranks: Sequence[int], changes: Mapping[str, str]
 ) -> tuple[float, list[Finished]]:
-    """Start the given ranks of a pair by hand. Return how long they took, and their output."""
+    """Start the given ranks of a pair by hand. Return their duration and output."""
     command = [
         str(case.bench.root / "python"),
         "-m",

@@ -42,14 +42,15 @@ BATCH = 4
 GOODPUT_BAND = (80.0, 105.0)
 """Usual goodput in percent of the ideal.
 
-An idle machine of two cores measured 94 and 95, and 90 and 91 beside other work.
+On a machine with two cores, the values were 94 and 95 without other work, and 90 and 91 with other
+work.
 """
 CALM_STEPS = 60
-"""Number of steps that follow the last kill, so that no kill comes too late."""
+"""Number of steps after the last kill, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay between the step that a kill waits for and the kill itself.
 
-Because of the delay, a kill can hit any point of a step, a save or a start.
+Because of the delay, a kill can hit any point of a step, of a save or of a start-up.
 """
 STUCK_SECONDS = 120
 PLANNED_RESTARTS = "term:rank=0,step=12,job=04-training; " + "; ".join(
@@ -64,7 +65,7 @@ A single restart takes between 0.5 and 1.2 s.
 
 @dataclass(frozen=True)
 class Kill:
-    """The kill of one of a job's processes, and when it happened."""
+    """The kill of one process of a job, and the time of the kill."""
 
     job: str
     victim: str
@@ -80,7 +81,7 @@ class PlannedKill:
 
 
 def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
-    """Draw when a process is killed in a training run of this many steps, in order."""
+    """Draw, in order, the times at which processes are killed in a training run of this many steps."""
     draw = random.Random(seed)
     after_steps = sorted(draw.randrange(2, steps - CALM_STEPS) for _ in range(kills))
     return [PlannedKill(step, draw.uniform(0, LONGEST_DELAY_SECONDS)) for step in after_steps]
@@ -88,7 +89,7 @@ def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
 
 @dataclass
 class Killer:
-    """Kills a random process of the training at each of the planned times."""
+    """Kills a random process of the training run at each of the planned times."""
 
     case: DrillRun
     kills: int
@@ -97,8 +98,10 @@ class Killer:
     planned: list[PlannedKill] = field(init=False)
     done: list[Kill] = field(default_factory=list)
     _metrics: Tail = field(init=False)
-    """Each row is read once: reading all of them every time would take processor time from the
-    training that is measured."""
+    """Each row is read only once.
+
+    Reading all rows every time would take processor time away from the measured training.
+    """
 
     def __post_init__(self) -> None:
         """Plan the kills, and prepare to read the metrics file, which may not exist yet."""
@@ -106,7 +109,7 @@ class Killer:
         self._metrics = Tail(self.case.metrics_path)
 
     def run(self) -> None:
-        """Run until all kills are done. Each kill ends one job."""
+        """Run jobs until all kills are done. Each kill ends one job."""
         draw = random.Random(self.seed)
         for kill in self.planned:
             step = kill.step
@@ -175,7 +178,7 @@ def random_kills(bench: Bench) -> DrillEnding:
 def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
     """Kill a training run `kills` times over `steps` steps, and check that nothing is lost.
 
-    Goodput is only measured.
+    Goodput is measured, but not judged.
     """
     set_words = (
         f"training.iterations={steps}",
@@ -229,7 +232,7 @@ def measure(
     steps: int,
     calm_runs: Sequence[DrillRun],
 ) -> None:
-    """Add detection times, and the goodput relative to the ideal for the same number of kills."""
+    """Record detection times, and the goodput relative to the ideal for the same number of kills."""
     calm = [account_of(run) for run in calm_runs]
     case = killer.case
     delays = sorted(detections(killer.done, case.events("ended")))
@@ -355,9 +358,9 @@ class KillsAfterSteps:
 
 
 OTHER_DRAWS = 21
-"""Number of simulations with other kills than the drill's.
+"""Number of simulations with kills other than the drill's.
 
-They show how far goodput depends on when processes are killed.
+The simulations show how strongly goodput depends on the times of the kills.
 """
 
 
@@ -375,7 +378,7 @@ SIMULATED_PARTS = (
 def campaign_parts(
     costs: Costs, calm: WallTime, trainings: Sequence[Sequence[Step]]
 ) -> CampaignParts:
-    """Return the inputs of the simulation, only from records of training runs without faults."""
+    """Return the simulation's inputs, taken only from records of training runs without faults."""
     pauses = pauses_between_steps(trainings)
     return CampaignParts(
         step=calm.parts["productive"] / calm.steps,
@@ -395,7 +398,7 @@ class Pauses:
 
     between_steps: float
     behind_save: float
-    """Mean seconds after a step with a save, for the save itself plus the usual pause."""
+    """Mean seconds from the end of a step with a save to the beginning of the next step."""
 
 
 def pauses_between_steps(trainings: Sequence[Sequence[Step]]) -> Pauses:
@@ -450,7 +453,7 @@ def steps_of(case: DrillRun) -> list[Step]:
 
 
 def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
-    """Return the first error in the order of samples along the steps that count, or ''.
+    """Return the first error in the order of samples over the steps that count, or ''.
 
     A job continues from a checkpoint. The steps that it repeats replace the earlier ones, and new
     steps follow without a gap.
@@ -478,7 +481,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
 
 @dataclass(frozen=True)
 class Costs:
-    """The cost of the kills if no time is wasted, as explained in docs/measurements/drills.md."""
+    """The minimum cost of the kills, as explained in docs/measurements/drills.md."""
 
     restart_seconds: float
     """Seconds from the end of a job to the first step of the next job.
@@ -489,8 +492,10 @@ class Costs:
     """Seconds to save a checkpoint in the training without faults."""
     kills_in_training: int
     kills_in_start: int
-    """Kills that hit a job before its first step. Each such kill loses part of a start, but no
-    step."""
+    """Kills that hit a job before its first step.
+
+    Each such kill loses part of a start-up, but no step.
+    """
     start_seconds_lost: float
 
     def goodput(self, account: WallTime, steps: int) -> float:
@@ -498,7 +503,7 @@ class Costs:
 
         The goodput is productive time / (productive time + restarts + half a save interval for each
         + lost starts + saves). Detecting a failure is assumed to cost nothing. A failure before a
-        job's first step costs the part of the start that had been done.
+        job's first step costs the part of the start-up that had been completed.
         """
         productive = account.parts["productive"]
         half_interval = productive / steps * SAVE_INTERVAL / 2

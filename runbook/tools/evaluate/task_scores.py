@@ -97,9 +97,9 @@ The harness lacks QuAC and the SAT analogies.
 OURS = "evaluation/harness.jsonl"
 EXPORTED = "evaluation/harness-exported.jsonl"
 SAME = ("training", "harness", "limit", "shots")
-"""Keys that must be equal in two scores for the same weights."""
+"""Keys that are equal in two scores of the same weights."""
 BATCH = 8
-"""Number of texts per batch if `transformers` computes the scores."""
+"""Number of texts per batch in which `transformers` computes the scores."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _new_rows(
         request,
         device,
     )
-    # The iteration is known only after the trainer has answered.
+    # The iteration is known only once the trainer has answered.
     return list(_rows(answers, {**about, "iteration": model.iteration}, ""))
 
 
@@ -264,7 +264,7 @@ def run_tasks(
 
 
 def list_tasks(names: Sequence[str], folder: Path | None) -> Table:
-    """Return the tasks, the data that each reads, and whether that data is cached.
+    """Return the tasks, the data that each task reads, and whether the data is cached.
 
     Without names, these are the tasks of GPT-3's paper.
     """
@@ -310,7 +310,7 @@ def _known_names(manager: TaskManager, task_words: Sequence[str]) -> list[str]:
 
 
 def _data_of(manager: TaskManager, name: str) -> tuple[str, str]:
-    """Return a task's dataset, and the part of it.
+    """Return a task's dataset, and the part of the dataset that the task reads.
 
     For a group of tasks, return the file that defines it.
     """

@@ -1,4 +1,4 @@
-"""Makes our trainer a model of lm-evaluation-harness that answers questions in batches."""
+"""Lets lm-evaluation-harness use our trainer as a model that answers questions in batches."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,10 @@ Progress is reported after each start.
 PROMPTS = 64
 """Number of texts generated per start of the trainer."""
 MAX_NEW_TOKENS = 256
-"""Limit for a task that sets none. The harness's own `hf` model uses the same limit."""
+"""Limit on new tokens for a task that sets none.
+
+The harness's own `hf` model uses the same limit.
+"""
 
 
 class TrainerModel(TemplateLM):  # type: ignore[misc]
@@ -137,7 +140,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
     def _ending_tokens(self, stops: Sequence[str]) -> list[int]:
         """Return the tokens that contain a stop word.
 
-        Generated text is cut after such a token.
+        Generated text is cut after one of these tokens.
         """
         ending = []
         for number in range(self._spec.model.shape.vocabulary):
@@ -167,7 +170,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
 
 
 def _portions(work: Sequence[Any], size: int, title: str) -> Iterator[Sequence[Any]]:
-    """Yield the work in parts, with a progress bar."""
+    """Yield the requests in portions, and show a progress bar."""
     with tqdm(total=len(work), desc=title, disable=len(work) <= size) as bar:
         for start in range(0, len(work), size):
             part = work[start : start + size]

@@ -55,7 +55,7 @@ def write_json(log: ParsedLog, stream: IO[str]) -> None:
 
 
 def _json_row(log: ParsedLog, record: Record) -> dict[str, object]:
-    """Return the values of a record, and its position in the files."""
+    """Return the values of a record, including its position in the files."""
     row: dict[str, object] = dict(zip(KEYS, _VALUES(record), strict=True))
     row["source"] = log.source(record)
     return row
@@ -112,7 +112,7 @@ def _finite(value: object) -> object:
 def write_csv(log: ParsedLog, stream: IO[str]) -> None:
     """Write one line per record.
 
-    A cell is empty if the log does not state the value. Several states are separated by spaces.
+    A cell is empty if the log does not state the value. Multiple states are separated by spaces.
     """
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow((*KEYS, "source"))
@@ -182,7 +182,7 @@ class Point(NamedTuple):
 def points(log: ParsedLog) -> Iterator[Point]:
     """Yield the metrics of each record, and each evaluation at the step before it.
 
-    A record's time is computed backwards from the end of the log, using the logged step times.
+    A record's time is computed backwards from the end of the log with the logged step times.
     """
     evaluations: dict[int, dict[str, float]] = {}
     for evaluation in log.validation:
@@ -206,7 +206,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return when the newest file of a log was written."""
+    """Return the time at which the newest file of a log was written."""
     ends = []
     for file in log.files:
         if Path(file).is_file():

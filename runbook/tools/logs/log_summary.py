@@ -15,7 +15,7 @@ from runbook.tools.logs.messages import SummaryMessage
 def summary(log: ParsedLog) -> str:
     """Describe a log in a few lines.
 
-    The lines contain its format, its range, losses, step time, alarms, notes and failures.
+    The lines state the log's format, its range, losses, step time, alarms, notes and failures.
     """
     segments = f"{log.segments} segment{'s' * (log.segments != 1)}"
     lines = [
@@ -137,7 +137,7 @@ def _place(where: Failure | FirstError) -> str:
 
 
 def first_error_lines(error: FirstError) -> Iterator[str]:
-    """Yield an error that no rule recognizes, and the lines after it."""
+    """Yield the first error that no rule recognizes, and the lines after it."""
     line = SummaryMessage.FIRST_ERROR.fill(
         line=error.line, place=_place(error), evidence=error.evidence
     )

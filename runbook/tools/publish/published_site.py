@@ -47,8 +47,10 @@ pinned: false
 
 Training runs of gpt3-runbook. Open `index.html`: it needs neither a server nor a network.
 """
-"""README of the site. The front matter is for a static Space on Hugging Face; other web servers
-ignore the file."""
+"""The site's README.
+
+Its front matter is for a static Space on Hugging Face; other web servers ignore the file.
+"""
 
 CopyRun = Callable[[Path, Path], str]
 """Function that writes a run's copy below a folder, and returns the name of the copy's folder."""

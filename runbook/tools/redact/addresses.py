@@ -1,4 +1,4 @@
-"""Distinguishes public addresses and hosts from those that identify someone's machine."""
+"""Distinguishes public addresses and hosts from those that identify a private machine."""
 
 import ipaddress
 import re
@@ -133,7 +133,7 @@ def redact_addresses(text: str) -> str:
 def _is_public(host: str, path: str | None) -> bool:
     """Return whether an address reveals nothing.
 
-    This is true for a public page, and for the code of a public owner.
+    A public page, and the code of a public owner, reveal nothing.
     """
     if host in PUBLIC_HOSTS:
         return True
@@ -222,7 +222,7 @@ _ARN = re.compile(r"\barn:aws[\w-]*:[\w-]*:[\w-]*:\d*:[\w+=,.@:/*-]+")
 def redact_numbers(text: str) -> str:
     """Return a text without numbers that identify machines.
 
-    Such numbers are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
+    These are IP, MAC and InfiniBand addresses, UUIDs, and Amazon's resource names.
 
     >>> redact_numbers("10.0.0.7 fe80::1ff:fe23:4567:890a 00:1A:2b:3c:4d:5e at 12:30:59")
     '[address] [address] [address] at 12:30:59'

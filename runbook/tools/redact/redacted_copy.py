@@ -66,7 +66,7 @@ PRIVATE_KEYS = {
 }
 """Keys in run.yaml, plan.json, job files and events whose values are sensitive words."""
 LARGEST_LIST = 4096
-"""Largest range of hosts that is expanded, so that all hosts in it are searched for."""
+"""Size of the largest range of hosts that is expanded to search for all hosts in it."""
 JSON_LINES_FILES = (
     "metrics.jsonl",
     "rank_times.jsonl",
@@ -129,8 +129,8 @@ def copy_redacted(folder: Path, site: Path) -> str:
 def _write_help(out: Path) -> None:
     """Write the page of known failures to the copy, and point the copy's links to it.
 
-    A run's pages link to a page that all runs share, in the folder above them. The folder above the
-    copy has no such page.
+    A run's pages link to a page that all runs share, in the folder above the run. The folder above
+    the copy has no such page.
     """
     page_parts.write_help(out)
     pages = [out / "index.html", out / REPORT_NAME, *(out / "records").glob("*.html")]
@@ -170,7 +170,7 @@ _MOST_BYTES = 8 * 2**20
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield the words that identify this process's user and machine, and the run's folder."""
     homes = [Path.home()]
-    # Some containers have an account without a name: this raises KeyError, and OSError since Python
+    # In some containers, the account has no name. This raises KeyError, or OSError since Python
     # 3.13.
     with contextlib.suppress(KeyError, OSError):
         yield getpass.getuser(), "user"
@@ -248,7 +248,7 @@ def hosts_in(text: str) -> Iterator[str]:
 def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every value with its key.
 
-    The {value, origin} of a record belong to the key above them.
+    In a record, {value, origin} belongs to the key above it.
     """
     if isinstance(content, dict):
         for name, item in content.items():
@@ -261,7 +261,7 @@ def _keys_and_values(content: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _read_content(path: Path) -> Any:
-    """Read a file as JSON, JSON lines or YAML, or else as lines of a key and a value."""
+    """Read a file as JSON, JSON lines or YAML, or else as lines that each have a key and a value."""
     text = path.read_text(encoding="utf-8", errors="replace")
     try:
         if path.suffix == ".jsonl":

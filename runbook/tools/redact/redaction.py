@@ -146,7 +146,7 @@ NAMED_HOST = re.compile(
     r"|(?P<bracket>\[[A-Za-z][\w.-]*\]:\d{2,5})\b"
     r"|(?<![\w./:-])(?P<port>(?:localhost|[A-Za-z][\w-]*\d):\d{4,5})(?![\w:.])"
 )
-"""A name that the text marks as a host, or that contains a digit and is followed by a port."""
+"""A name that the text marks as a host's, or that contains a digit and is followed by a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
 # Names on SGI and HPE ICE, of rack, unit and node
 LIKE_A_HOST = re.compile(
@@ -183,7 +183,7 @@ SERVER_PATH = re.compile(
     r"|(?<![\w\\])[A-Za-z]:\\{1,2}(?:[\w.@+%=~$-]+\\{0,2})+"  # C:\Users\ada
     r"|(?<![\w.:/-])[\w-]+(?:\.[\w-]+)*:/(?:[\w.@+%=~-]+/)+[\w.@+%=~-]*"  # nfs01:/export/home
 )
-"""Paths on another machine, and Windows paths."""
+"""Paths on other machines, and Windows paths."""
 HOME = re.compile(
     r"(?<![\w/])(?:~[\w-]+|/(?:root|home|Users|scratch|project|projects|work|gpfs|lustre|mnt|data|tmp))\b(?!\w)"
 )
@@ -230,7 +230,7 @@ ORDINARY = frozenset(
         "origin",
     }
 )
-"""Words that identify nobody, or that a report needs."""
+"""Words that are never redacted, because they identify nobody or a report needs them."""
 
 
 class Redactor:
@@ -288,7 +288,7 @@ class Redactor:
         # Known paths are replaced before other paths, because they may contain spaces.
         text = self._places.sub("[path]", text)
         text = QUOTED_PATH.sub(r"\1[path]\1", text)
-        # Paths are replaced before words, because a path is a unit, no matter which words it
+        # Paths are replaced before words, because a path is replaced as a whole, whatever words it
         # contains.
         text = ENCODED_PATH.sub("[path]", PATH.sub("[path]", text))
         text = self._known.sub(lambda match: f"[{self._kinds.get(match[0].lower(), 'word')}]", text)

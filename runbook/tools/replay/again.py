@@ -1,4 +1,4 @@
-"""Trains a step again, in a folder of its own."""
+"""Trains a step of a run again, in a separate folder."""
 
 import json
 import shutil
@@ -65,7 +65,7 @@ class ReplayJob:
     def command(self, processes: int, *, launcher: bool) -> list[str]:
         """Return the command that trains the step.
 
-        Without a launcher, the command starts a single rank.
+        If there is no launcher, the command starts a single rank.
         """
         command = [sys.executable, "-m"]
         if launcher and processes > 1:
@@ -130,8 +130,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     """Train the step on this machine, with one process per rank of the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # Use as many threads as the run did, because the result of a sum over cores depends on the
-    # number.
+    # Use as many threads as the run did, because a sum over cores depends on the number of threads.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(

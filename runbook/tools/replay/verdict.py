@@ -48,7 +48,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class ReplayComparison:
-    """The result of comparing steps of a run with their replay."""
+    """The result of comparing the steps of a run with their replay."""
 
     step: int
     begin: int
@@ -63,7 +63,7 @@ class ReplayComparison:
     The value is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
-    """The machine on which the run computed that rank, or an empty string if unknown."""
+    """The machine on which the run computed the differing rank, or an empty string if unknown."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict
@@ -171,7 +171,7 @@ def _differs(number: int, run: Mapping[int, Step], replayed: Mapping[int, Step])
 def _marks_differ(
     number: int, recorded: Mapping[int, RecordedStep], again: Mapping[int, RecordedStep]
 ) -> Difference | None:
-    """Return where the fingerprints of a step differ, or None if either side lacks fingerprints."""
+    """Return the place where a step's fingerprints differ, or None if either side has none."""
     if number not in recorded or number not in again:
         return None
     return compare_steps(recorded[number], again[number])

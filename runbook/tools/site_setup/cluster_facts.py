@@ -15,8 +15,8 @@ from runbook.jobs.job_request import NodeKind, QueueLimits, whole_number
 from runbook.jobs.queue import ANSWER_SECONDS
 
 SINFO = ("sinfo", "--noheader", "--exact", "--format=%P|%a|%l|%s|%D|%c|%m|%G")
-"""Partition (* after the default), up or down, time limit, nodes per job, nodes, cores, MB of
-memory, GRES.
+"""Format of the answer: partition (the default one with *), up or down, time limit, nodes per job,
+nodes, cores, MB of memory, GRES.
 """
 
 
@@ -155,7 +155,7 @@ def _kind_of_host(vnodes: Sequence[dict[str, str]]) -> NodeKind:
 def most_devices(queues: tuple[QueueLimits, ...]) -> tuple[tuple[NodeKind, int], ...]:
     """Return every kind of node in these partitions, with the most GPUs in total first.
 
-    A node that belongs to several partitions is counted once.
+    A node that belongs to multiple partitions is counted once.
     """
     kinds: Counter[NodeKind] = Counter()
     for queue in queues:
@@ -176,7 +176,7 @@ def _ranked(kinds: Counter[NodeKind]) -> tuple[tuple[NodeKind, int], ...]:
 def _gpus(gres: str) -> tuple[int, str]:
     """Return the number and name of the GPUs in a node's GRES.
 
-    If there are several names, return the most frequent one.
+    If there is more than one name, return the most frequent one.
 
     Slices of a GPU (MIG) do not count.
 
@@ -195,7 +195,8 @@ def _gpus(gres: str) -> tuple[int, str]:
 def _ask(argv: tuple[str, ...]) -> tuple[str, str]:
     """Return a program's output, and its error message if it failed.
 
-    The output is then empty. If the program succeeded, the error message is empty.
+    If the program failed, the output is empty. If the program succeeded, the error message is
+    empty.
     """
     try:
         return shell.run(argv, timeout=ANSWER_SECONDS).out, ""

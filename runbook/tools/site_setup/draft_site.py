@@ -33,7 +33,10 @@ LAUNCHERS = {
 
 @dataclass(frozen=True)
 class ClusterWish:
-    """A person's choices for their cluster. The scheduler's values replace empty ones and 0."""
+    """A person's choices for their cluster.
+
+    The scheduler's values replace empty choices and zeros.
+    """
 
     name: str
     scheduler: str = ""
@@ -165,7 +168,7 @@ def _scheduler_line(cluster_wish: ClusterWish, cluster: Cluster) -> str:
 
 
 def _facts_text(cluster: Cluster, date: str) -> str:
-    """Return a section that says which programs answered and when, or an empty string."""
+    """Return a section that states which programs answered and when, or an empty string."""
     if not cluster.source:
         return ""
     fact = f'{{source: "{cluster.source}, asked by runbook init", date: "{date}"}}'
@@ -206,7 +209,7 @@ def _sourced(
 ) -> str:
     """Return a line of the site file with the source of its value.
 
-    The value is the person's choice, or else the scheduler's answer, or else a mark to fill in.
+    The value is the person's choice, or else the scheduler's answer, or else a placeholder.
     """
     if chosen:
         option = key.replace("_", "-")
@@ -266,7 +269,7 @@ def _with_memory(device: str) -> list[str]:
 
 
 def full_name(name: str) -> str:
-    """Return a device's name in the table, with its memory size if the table has several.
+    """Return a device's name in the table, with the memory size if the table has more than one.
 
     >>> full_name("NVIDIA A100-PCIE-40GB"), full_name("a100_40"), full_name("MI250X")
     ('A100-PCIe-40GB', 'A100-SXM4-40GB', 'MI250X-GCD')
@@ -279,7 +282,7 @@ def full_name(name: str) -> str:
 
 
 def _device(cluster_wish: ClusterWish, kind: NodeKind, cluster: Cluster) -> tuple[str, str]:
-    """Return the device of a node, or a mark to fill in, and the source."""
+    """Return the device of a node, or a placeholder, and the source."""
     if cluster_wish.device:
         return full_name(cluster_wish.device), f"given by --device {cluster_wish.device}"
     source = SiteSetupMessage.SCHEDULER_CALLS_IT.fill(source=cluster.source, device=kind.device)
@@ -432,7 +435,7 @@ def _count_nodes(queue: QueueLimits, kind: NodeKind) -> int:
 MODEL = "125m"
 """The smallest GPT-3 model, which fits on every device of the table.
 
-The first training is meant to work, not to fill the node.
+The first training run is meant to work, not to fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
@@ -445,7 +448,8 @@ With 2,048 tokens per sequence, the training reads the shipped text once.
 def run_text(name: str, project: Path, *, is_whole: bool) -> str:
     """Return the text of the run file.
 
-    If `is_whole` is set, the site has no values left to fill in, so its devices are known.
+    If `is_whole` is set, the site file has no values left to fill in, so the site's devices are
+    known.
     """
     model = read_models(project).get(MODEL)
     devices = 1

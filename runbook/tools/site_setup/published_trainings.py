@@ -51,13 +51,13 @@ class RecipeLayout:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The values with which a model was trained."""
+    """The values that a model was trained with."""
 
     model: str
     values: Sequence[RecipeValue]
     layout: RecipeLayout
     remark: str = ""
-    """Notes to read before using these values."""
+    """Notes that should be read before these values are used."""
 
 
 ONE_DEVICE = RecipeLayout(
@@ -261,7 +261,7 @@ def find_recipe(model: str) -> Recipe:
 def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
     """Write params/<model>.yaml for a site.
 
-    Return its path, and whether it was written. An existing file is kept.
+    Return the file's path, and whether it was written. An existing file is kept.
     """
     name = recipe.model if site == LOCAL_SITE else f"{site}-{recipe.model}"
     path = project / "params" / f"{name}.yaml"

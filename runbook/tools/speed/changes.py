@@ -45,7 +45,7 @@ def price(setup: StepSetup) -> float:
 def modelled_parts(
     setup: StepSetup, facts: Facts, table_shape: ModelShape | None
 ) -> tuple[list[GapPart], float]:
-    """Return each change's part of the gap, and the seconds of a step with all changes.
+    """Return the part of the gap for each change, and the seconds of a step with all changes.
 
     The parts are proportional to the time that each change saves on its own. The sum of the parts
     is the time that all changes save together.
@@ -82,7 +82,7 @@ def modelled_parts(
 
 
 def _changes(setup: StepSetup, facts: Facts, table_shape: ModelShape | None) -> Iterator[Speedup]:
-    """Yield every change that some evidence suggests, whether it saves time or not.
+    """Yield every change that the evidence suggests, whether the change saves time or not.
 
     A layout or a batch size is changed only if it was stated.
     """
@@ -274,7 +274,7 @@ def _fitting(setup: StepSetup, space: SearchSpace) -> Iterator[StepSetup]:
 
 
 def _layout_text(setup: StepSetup) -> str:
-    """Return a layout as readable text."""
+    """Return a text that describes a layout."""
     layout = setup.layout
     return f"tensor {layout.tensor}, pipeline {layout.pipeline}, ZeRO {layout.zero_stage}"
 

@@ -18,7 +18,7 @@ from runbook.tools.speed.published_rows import PublishedRow, billions_in, read_r
 _SAME_SIZE = (0.75, 1.33)
 """Range of the ratio between the parameter counts of the table's model and the run's.
 
-Within this range, they count as the same model.
+Within this range, the two count as the same model.
 """
 
 
@@ -157,7 +157,7 @@ def operations(setup: StepSetup) -> float:
 def stated_seconds(setup: StepSetup, facts: Facts, prefix: str) -> dict[str, float]:
     """Return the seconds per step for each speed that was given as `expected` or as `reached`.
 
-    A figure above twice a device's peak is taken as the sum over all devices.
+    A figure above twice a device's peak is treated as the sum over all devices.
     """
     seconds = {}
     step_seconds = float(facts.get(f"{prefix}.seconds") or 0)

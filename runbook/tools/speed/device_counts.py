@@ -16,19 +16,21 @@ _SUBJECT = (
 )
 """Words after a number of devices that describe what these devices do.
 
-In "64 H100. 2 GPUs run slower", the second number is a part of the training, because the text
-states another number.
+In "64 H100. 2 GPUs run slower", the second number refers to a part of the devices, because the text
+states a larger number.
 """
 _OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
-"""Words before the number of devices of our own training, next to a published one."""
+"""Words before the number of devices of the writer's own training, in a text that also cites a
+published training.
+"""
 _SMALL_PART = 0.25
 """A number of at most this share of all devices may refer to a part of the devices."""
 _ONE_DEVICE = (
     r"(?<!than )\b(?:on|with|using) (?:just |only )?(?:one|a single|1) "
     rf"{_DEVICE_NAME}(?! (?:per|in each|of|is|runs?|was) )"
 )
-"""Phrases of a training run on a single device. "One GPU is slower" is about a part of a training
-run.
+"""Phrases which state that a training run uses a single device. "One GPU is slower" is about a part
+of a training run.
 """
 _NODES_TIMES_DEVICES = r"(?<![\w.])(\d+) ?[x×] ?(\d+) ?[x×]? ?(?:GPUs?\b|(?:NVIDIA )?[ABHV]\d00)"
 """A number of nodes and of devices per node: "4x8 A100"."""

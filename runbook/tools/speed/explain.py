@@ -1,7 +1,7 @@
 """Explains a slow training run: divides the gap between expected and reached step time.
 
-All times are for a step with the run's own operations, so that they can be compared with figures
-for a different batch size or model.
+All times are for a step with the run's own number of operations, so that figures for a different
+batch size or model can be compared with them.
 """
 
 import math
@@ -31,11 +31,13 @@ from runbook.tools.speed.signs import signs, stated_causes
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 
 _OTHER_FLOPS = 0.07
-"""If two figures for the same speed differ by more than this, they count different operations."""
+"""If two figures for the same speed differ by more than this, they are assumed to count different
+operations.
+"""
 _CONTRADICTION = 0.35
-"""If two figures differ by more than this, they contradict each other.
+"""If two figures for a speed differ by more than this, they contradict each other.
 
-Whether recomputation is counted makes a difference of up to a third.
+Whether recomputation is counted changes a figure by up to a third.
 """
 _SPARSITY = (1.8, 2.2)
 """Range of ratios that reveal a peak with sparsity, which is twice the dense peak."""
@@ -49,7 +51,8 @@ _FAR_FROM_PLAN = 2.0
 """If a step takes this many times the planned time, the network between nodes is suspected."""
 _SMALL_OF_STEP = 0.1
 _SMALL_OF_GAP = 0.25
-"""Parts below these shares of a step and of the gap do not explain why a training is slow."""
+"""A part below these shares of a step and of the gap does not explain why a training run is slow.
+"""
 _BALANCED_AFTER = 400
 """Number of steps after which the router of a mixture of experts counts as balanced."""
 
@@ -201,7 +204,7 @@ def explain(
 def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
     """Return the seconds per step from the log, or 0 if no step is timed.
 
-    Timers in a log without step times measure parts of the stated step time.
+    In a log without step times, timers measure parts of the stated step time.
     """
     if not steady:
         return 0.0
@@ -241,9 +244,10 @@ def _with_suspects(
     reached: float,
     slowdown: float,
 ) -> list[GapPart]:
-    """Return parts with suspects until there are enough causes, the likeliest suspect first.
+    """Return the parts, likeliest first, with suspects added until there are enough causes.
 
-    A symptom is ranked with the suspects. Where the text names a cause, suspects need a sign.
+    A symptom is ranked with the suspects. If the text names a cause, only suspects with a sign are
+    added.
     Parts that are too small to explain a complaint come last.
     """
     symptoms = [part for part in parts if part.same_effect]
@@ -261,7 +265,7 @@ def _with_suspects(
 
 
 def _is_small(part: GapPart, parts: Sequence[GapPart], reached: float) -> bool:
-    """Return whether a priced part is too small to be what makes a training slow."""
+    """Return whether a part with an estimated time is too small to make the training run slow."""
     if part.is_printed or part.name == "unexplained":
         return False
     gap = sum(other.seconds for other in parts)
@@ -274,7 +278,7 @@ def _with_signs(
     measured: Sequence[GapPart],
     modelled: Sequence[GapPart],
 ) -> tuple[list[GapPart], list[GapPart]]:
-    """Return the modelled parts, marked if the text names them, and named causes without a time."""
+    """Return modelled parts, marked if the text names them, and named causes without a time."""
     named = {part.name: part for part in signs(text, reached)}
     marked = [replace(part, is_printed=part.name in named) for part in modelled]
     priced = {part.name for part in (*measured, *modelled)}
@@ -351,7 +355,7 @@ def _convention_part(reached: float, reached_by_unit: Mapping[str, float]) -> li
 def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
     """Return the network as a suspected cause.
 
-    The network is suspected if devices of several nodes train and no other cause is named.
+    The network is suspected if the training uses multiple nodes and no other cause is named.
     """
     if setup.layout.world_size <= setup.device.devices_per_node:
         return []

@@ -27,11 +27,11 @@ from runbook.tools.speed.phrases import (
 from runbook.tools.speed.published_rows import zero_stage
 
 Facts = dict[str, str]
-"""The known facts. Most are named after the columns of `plan --predict`."""
+"""The known facts about a training run. Most are named after the columns of `plan --predict`."""
 
 
 class _Fact(NamedTuple):
-    """A fact, and its names in the output of programs and in people's text."""
+    """A fact, and its names in program output and in text that people write."""
 
     name: str
     key: str = ""
@@ -47,8 +47,10 @@ _SPLIT_NAMED = "(?:_model)?_parallel(?:ism)?(?:_(?:size|degree))?"
 _SPLIT = rf"(?:{_SPLIT_NAMED}|_(?:size|degree|depth|stages))?"
 """Words that may follow `tensor` and `pipeline`, as in tensor parallel size and pipeline depth."""
 _SEQUENCE = r"max_seq_len|sequence_length|context_length|seq(?:uence)?(?=(?: of)?[ =:]{1,3}\d{3})"
-"""Names of a sequence length. The number has at least three digits, unless the text calls it a
-length."""
+"""Names of a sequence length.
+
+A number of fewer than three digits counts only if the text calls it a length.
+"""
 
 _NUMBERS = (
     _Fact("tp", "parallel.tensor", rf"TP(?:_size)?|tensor{_SPLIT}"),
@@ -88,7 +90,7 @@ _TEXTS = (
     _Fact("dispatcher", words="moe_token_dispatcher_type"),
 )
 _TOO_GENERAL = ("batch_size", "model_parallel_size", "checkpoint_activations")
-"""Names in older programs that also occur within other names, or are printed as a switch."""
+"""Names in older programs that also occur within other names, or that are printed as switches."""
 NUMBERS = tuple(fact.name for fact in _NUMBERS)
 _NUMBER_VALUE = r"(?:[ \t]+(?:of|is|was|set to))?[\s=:.*\"']*(\d+)\b(?!\.\d)"
 _TEXT_VALUE = r"(?:[ \t]+(?:is|was|set to))?[\s=:\"']+(?!-)([\w.]+)"
@@ -152,7 +154,7 @@ KEYS = [
     *(f"expected.{unit}" for unit in _UNITS),
     *(f"reached.{unit}" for unit in _UNITS),
 ]
-"""Keys that `--set` accepts. A run file's key works too (parallel.tensor for tp)."""
+"""Keys that `--set` accepts. The keys of a run file are also accepted (parallel.tensor for tp)."""
 NEEDED = (
     "accelerator=H100-SXM5",
     "n_accel=16",
@@ -178,8 +180,7 @@ _NETWORK = (
     r"(?-i:[Gg]bps|Gb/s|G[Bb]it(?:s?/s|ps)?)\b"
     r"[^.]{0,30}(?:network|ethernet|bandwidth|roce|between)"
 )
-"""Matches statements of the bandwidth of a node's network: the number of adapters, and the Gbit/s
-of each.
+"""Matches statements of a node's network bandwidth: the number of adapters, and the Gbit/s of each.
 
 The unit is case-sensitive, because NVLink and storage bandwidths are given in bytes, as GB/s.
 """
@@ -196,9 +197,9 @@ _FP8 = (
     r"(?<![a-z])fp-?8(?:_(?:format|hybrid|e4m3))?"
     r"(?!\w|[ \t.:=\"']+(?:none|false|off|no)\b)"
 )
-"""Matches mentions of fp8, except where a program prints that it is off."""
+"""Matches mentions of fp8, except where a program prints that fp8 is off."""
 _SHARDS_STATES = r"\bfsdp\b|\bzero[- ]?(?:stage[- ]?)?[0-3]\b"
-"""Phrases that state which states are sharded."""
+"""Phrases that say which states are sharded."""
 _SOCKET_GBIT_S = "10"
 """Usual bandwidth, in Gbit/s, if NCCL uses sockets."""
 _FLAGS = (
@@ -270,9 +271,9 @@ def facts_of_run(choice: Choice) -> Facts:
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     """Return every fact in a text and in a program's printed arguments.
 
-    If a fact has several values, the last one applies. A value of the writer's own training takes
-    precedence over that of a published training. If there are several speeds, the highest is the
-    expected speed, and the lowest is the reached speed.
+    If a fact has more than one value, the last one applies. A value of the writer's own training
+    takes precedence over that of a published training. If there is more than one speed, the highest
+    is the expected speed, and the lowest is the reached speed.
     """
     # Lines about losses and iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
@@ -290,7 +291,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
-    """Mark a single speed as expected if only other people reached it."""
+    """Mark a single speed as the expected speed if it was reached only by other people."""
     renamed = Facts()
     for name, value in facts.items():
         side, _, unit = name.partition(".")
@@ -327,7 +328,7 @@ def _setup_facts(text: str) -> Facts:
 def _network_facts(text: str, facts: Facts) -> Facts:
     """Return the Gbit/s of each device between nodes.
 
-    That is the device's share of the node's network, or the usual rate of NCCL's sockets.
+    The value is the device's share of the node's network, or the usual rate of NCCL's sockets.
     """
     node_network = _node_network(text)
     if node_network:
@@ -368,8 +369,8 @@ def _accumulated_batch(text: str, facts: Facts) -> Facts:
 def _batch_of_tokens(name: str, tokens: float, facts: Facts) -> Facts:
     """Return the facts with the number of sequences in a batch of this many tokens.
 
-    0 tokens means that no number was given. The number of tokens may have been mistaken for a
-    number of sequences. That number is dropped, even if the length of a sequence is unknown.
+    0 tokens means that no number was given. If the number of tokens was also read as a number of
+    sequences, the latter is dropped, even if the sequence length is unknown.
     """
     figure = f"{tokens:.0f}"
     if not tokens or facts.get(name, figure) != figure:
@@ -420,7 +421,7 @@ def _devices_of_node(text: str, facts: Facts) -> int:
 
 
 def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
-    """Return the highest of several speeds as expected, and the lowest as reached."""
+    """Return the highest speed as the expected one, and the lowest as the reached one."""
     stated = dict[str, list[str]]()
     for unit, pattern in _SPEEDS.items():
         matches = re.finditer(pattern, text, re.IGNORECASE)
@@ -458,8 +459,9 @@ class DoubledPeak(NamedTuple):
 def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
-    This is the peak with sparsity, or the peak of a card with two devices. Dense fp8 training has
-    the same peak as sparse 16-bit products, so the result is None for a text about fp8.
+    Such a figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
+    training has the same peak as sparse 16-bit products, so the result is None for a text about
+    fp8.
 
     >>> doubled_peak("420 of 1979 TFLOP/s on H200").tflops
     1979.0
@@ -482,7 +484,7 @@ def doubled_peak(text: str) -> DoubledPeak | None:
 
 
 def _peaks(text: str) -> list[float]:
-    """Return the 16-bit peaks of the devices that a text names, and the doubled peaks."""
+    """Return the 16-bit peaks of the devices that a text names, and twice these peaks."""
     dense_peaks = _dense_peaks(text, _WITH_SPARSITY + _OF_TWO_DEVICES)
     return dense_peaks + [2 * peak for peak in dense_peaks]
 
@@ -511,7 +513,10 @@ def _plain_figure(figure: str) -> str:
 
 
 def _patterns() -> list[tuple[str, str]]:
-    """Return a pattern for each fact. A later pattern of the same fact takes precedence."""
+    """Return a pattern for each fact.
+
+    Later patterns of a fact take precedence over earlier ones.
+    """
     patterns = [
         ("accelerator", _DEVICE),
         ("model", _MODEL),
@@ -538,7 +543,7 @@ def _flag_pattern(flag: str) -> str:
 
 
 def _named_value(names: str, value: str) -> str:
-    """Return a pattern for a value after one of its names that is not part of a longer name."""
+    """Return a pattern for a value after one of its names. A part of a longer name does not match."""
     any_separator = names.replace("_", "[ _-]?")
     return rf"(?<![a-z])(?<![a-z][_-])(?:{any_separator}){value}"
 

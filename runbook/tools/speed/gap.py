@@ -45,7 +45,7 @@ def show_gap(run: PlannedRun) -> View:
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
     """Explain the gap of a training run from its log.
 
-    The run's settings supply values that the log does not contain.
+    The run's settings supply the values that the log does not contain.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])

@@ -29,7 +29,7 @@ _SLOW = 1.3
 _GROWN = 1.1
 """Step times count as growing if the last third is this many times as slow as the first.
 
-The step times of the middle third must lie in between.
+The step times of the middle third must lie between those of the other two.
 """
 _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
@@ -42,7 +42,9 @@ _STRONG_GROWTH = 1.5
 _LONG_WAIT = 0.1
 """A printed wait of at least this many seconds is named even if no step time is known."""
 _LEAST_PRINTED = 5
-"""Minimum number of lines with a step time, in a text that is not the log of a known program."""
+"""Minimum number of lines with a step time that a text must contain if it is not the log of a known
+program.
+"""
 _PRINTED_TIME = re.compile(
     r"(?im)^(?:"
     r".*?(?<!forward[ _-])(?<!backward[ _-])(?<!optimizer[ _-])(?<!data[ _-])"
@@ -64,7 +66,7 @@ _DATA_TIME = re.compile(
 )
 """Time that a step waits for data: "data_time: 0.21", "data load time 12.5 ms"."""
 _TIMERS = ("step", "iteration", "iter", "batch", "")
-"""Names of timers of a step, most certain first. "" stands for a timer that is only called "time".
+"""Names of a step's timers, most certain first. "" means a timer that is only called "time".
 """
 _LONGEST_STEP = 1e5
 """A larger printed number is a date, not a number of seconds."""
@@ -75,8 +77,8 @@ _WARM_UP_STEPS = 10
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
     """Return the seconds of a steady step, and the additional time that the log shows.
 
-    The parts are in seconds per counted step. Without timed steps, the result is 0 and there are no
-    parts.
+    The parts are in seconds per counted step. Without timed steps, the seconds are 0 and there are
+    no parts.
     """
     steps = _timed_steps(text, log)
     if not steps:
@@ -116,7 +118,7 @@ class _Step(NamedTuple):
 def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
     """Return the timed steps of a log.
 
-    If there are no such steps, return those in the lines of an unknown training loop.
+    If there are none, return the steps in lines of an unknown training loop.
     """
     steps = []
     for record in log.records:
@@ -141,7 +143,7 @@ def _timed_steps(text: str, log: ParsedLog) -> list[_Step]:
 def _grown_seconds(seconds: Sequence[float], before_growth: float, slow: float) -> float:
     """Return the additional time of growing steps compared with the first steps.
 
-    Steps slower than `slow` have different causes.
+    Steps slower than `slow` are ignored, because they have different causes.
     """
     grown = [second - before_growth for second in seconds if second < slow]
     return max(0.0, sum(grown))
@@ -158,7 +160,7 @@ def _waits(text: str, facts: Facts) -> dict[str, float]:
 
 
 def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list[GapPart]:
-    """Return a part for each cause that loses enough time."""
+    """Return a part for each cause that costs enough time."""
     least_seconds = _LEAST_SHARE * steady * step_count
     parts = []
     for cause, seconds in lost.items():
@@ -170,7 +172,7 @@ def _parts_of(lost: Mapping[str, float], steady: float, step_count: int) -> list
 
 
 def _printed_waits(text: str) -> list[GapPart]:
-    """Return the waits that timers show in a text without timed steps."""
+    """Return the waiting times that timers show in a text without timed steps."""
     waits = {"data wait": _data_waits(text), "communication": _reductions(text)}
     parts = []
     for cause, samples in waits.items():

@@ -8,7 +8,7 @@ _NEGLIGIBLE_SECONDS = 1e-9
 
 @dataclass(frozen=True)
 class GapPart:
-    """A part of the gap, in seconds per step."""
+    """A cause of the gap, and the seconds per step that it explains."""
 
     name: str
     seconds: float
@@ -22,15 +22,16 @@ class GapPart:
     Printed causes come before those that only a model predicts.
     """
     is_suspected: bool = False
-    """Whether only the set-up makes the cause likely. Suspects come last, without seconds."""
+    """Whether only the set-up makes the cause likely. Suspects come last and have no seconds."""
     same_effect: tuple[str, ...] = ()
-    """Other causes of the effect that the words describe. A part with some is only a symptom.
+    """Other causes of the effect that the words describe. If there are any, the part is only a
+    symptom.
 
     A symptom is ranked with the suspects, because any of these causes may be behind it.
     """
 
     def as_row(self) -> dict[str, str | float]:
-        """Return the values of a part that are shown to people and in --json."""
+        """Return the part's values that are shown to people and in --json."""
         return {
             "name": self.name,
             "seconds": self.seconds,
@@ -44,8 +45,9 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     """Return parts that add up to the gap, printed causes first.
 
     Within a group, the largest part comes first. The unexplained part comes last. Each group gets
-    what earlier groups have left of the gap. If a group is larger than that, all its parts shrink
-    by the same factor. Without a gap, only printed and suspected causes remain, without seconds.
+    what earlier groups have left of the gap. If a group is larger than this remainder, all its
+    parts shrink by the same factor. Without a gap, only printed and suspected causes remain,
+    without seconds.
     """
     remaining = max(0.0, gap)
     parts = list[GapPart]()

@@ -1,4 +1,4 @@
-"""Phrases with which people state facts about a training run."""
+"""Phrases that people use to state facts about a training run."""
 
 import re
 from collections.abc import Sequence
@@ -16,8 +16,10 @@ negation must be on the same line: the end of a line in a log or a YAML file doe
 next line.
 """
 _REACH_OF_A_DENIAL = 200
-"""Number of characters before a phrase in which a negation is searched for, because a log may be
-a single line of megabytes."""
+"""Number of characters before a phrase that are searched for a negation.
+
+The number is limited because a log may be a single line of megabytes.
+"""
 _NUMBERED = (
     r"(?:rank|gpu|cuda|card|device|node|host|worker|process|core|stage|layer|step|iter(?:ation)?"
     r"|epoch|zero|level)s?"
@@ -95,7 +97,7 @@ _OTHERS_TRAINING = (
     r"|they (?:have|had|get|got|reach|use|used|report|train|trained)|colleagues?|somebody|someone"
     r"|other people)\b"
 )
-"""Words of a sentence about the training of other people."""
+"""Words of a sentence about other people's training."""
 _INSTRUMENT = (
     r"(?:megatron\S*|deepspeed|nemo\S*|nanotron|torchtitan|gpt-?neox|torch|pytorch|lightning|logs?"
     r"|logger|trainer|framework|profil\w+|wandb|tensorboard|nsight|nsys|nvidia-smi|ranks?|nodes?"
@@ -117,7 +119,7 @@ _STEP_TIMES = (
 )
 """Times of a whole step, with their unit."""
 _NUMBER_WORDS = {"two": "2", "three": "3", "four": "4", "eight": "8", "sixteen": "16"}
-"""Words for numbers, without "one", because "one GPU is slower" is about a part of a training run.
+"""Words for numbers. "one" is missing, because "one GPU is slower" is about part of a training run.
 """
 _NUMBER_WORD = "|".join(_NUMBER_WORDS)
 _COUNTED = (
@@ -143,7 +145,7 @@ _TOKEN_UNITS = {"": 1.0, "k": 1e3, "m": 1e6}
 
 
 class _Phrase(NamedTuple):
-    """Patterns for phrases that state a fact's value."""
+    """Patterns for the phrases that state the value of a fact."""
 
     fact: str
     value: str
@@ -189,7 +191,7 @@ def phrase_facts(text: str) -> dict[str, str]:
 
 
 def plain_numbers(text: str) -> str:
-    """Return a text with lengths in thousands, commas and node counts as plain digits.
+    """Return a text in which lengths, numbers with commas, and node counts are plain digits.
 
     A power of two in thousands is a multiple of 1,024, because sequence lengths are.
 
@@ -223,7 +225,7 @@ def own_sentences(text: str) -> str:
 
 
 def _is_of_others(sentence: str) -> bool:
-    """Return whether a sentence is about the training of other people."""
+    """Return whether a sentence is about other people's training."""
     by_others = re.sub(_REPORT_OF_INSTRUMENT, "", sentence, flags=re.IGNORECASE)
     if not re.search(_OTHERS_TRAINING, by_others, re.IGNORECASE):
         return False
@@ -295,7 +297,7 @@ def accumulation(text: str) -> int:
 
 
 def is_stated(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern that is not negated or called forgotten."""
+    """Return whether a pattern has a match that is neither negated nor called forgotten."""
     matches = re.finditer(pattern, text, re.IGNORECASE)
     return any(not _is_unused(_line_before(text, match.start())) for match in matches)
 

@@ -1,4 +1,4 @@
-"""Translates a described training run for the planner, which computes memory and layouts."""
+"""Translates the description of a training run into the planner's input."""
 
 import math
 from dataclasses import replace
@@ -60,7 +60,8 @@ def _model(shape: ModelShape) -> Model:
         kv_heads=shape.kv_heads,
         ffn_hidden=shape.ffn_hidden,
         sequence_length=shape.sequence_length,
-        # Sequences longer than the catalogue's get a learned position for each token.
+        # If sequences are longer than those of the catalogue's model, there is a learned position
+        # for each token.
         positions=max(shape.positions, shape.sequence_length),
         vocabulary=shape.vocabulary,
         tied_embeddings=shape.tied_embeddings,

@@ -33,8 +33,10 @@ TUNED_MICRO_TOKENS = 8192
 NeMo's recipes of 2024 and 2025 have at most this many on H100.
 """
 PIPELINE_MICRO_TOKENS = 2048
-"""Largest number of tokens in a micro-batch with a pipeline. A single longer sequence is
-allowed."""
+"""Largest number of tokens in a micro-batch with a pipeline.
+
+A micro-batch of a single sequence may be longer.
+"""
 DEFAULT_SEQUENCE = 2048
 ASSUMED_DEVICES = 64
 """Assumed number of devices if a row does not state one."""
@@ -79,7 +81,7 @@ class Prediction:
     def as_dict(self) -> dict[str, Any]:
         """Return the prediction as plain values.
 
-        If the speed is unknown, the numbers are None, with the reason.
+        If the speed is unknown, the numbers are None and the reason is given.
         """
         low, high = self.interval
         return {
@@ -160,7 +162,7 @@ class AssumedValue(StrEnum):
 
 
 class Assumption(NamedTuple):
-    """Return the assumption as readable text."""
+    """An assumed value, and the text that names it."""
 
     value: AssumedValue
     text: str
@@ -209,7 +211,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
 
 
 def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
-    """Return the model, with a gated feed-forward or an untied output layer if its size needs it.
+    """Return the model, with a gated feed-forward block or an untied head if its size implies that.
 
     No column states these two properties, but they follow from the layers, widths, vocabulary and
     number of parameters.
@@ -229,7 +231,7 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Return the row with the parameter count of the catalogue model that the row names."""
+    """Add the parameter count of the catalogue model that the row names, and return the row."""
     if row.billions:
         return row
     name = _catalogue_name(row.model, models)
@@ -253,7 +255,7 @@ def _assumed_setup(
     device: Accelerator,
     assumed: list[Assumption],
 ) -> StepSetup:
-    """Return the setup of a row.
+    """Return the step model's input for a row.
 
     Values that the row does not state are assumed, and added to `assumed`.
     """
@@ -355,7 +357,7 @@ def shape_for(row: PublishedRow, models: Mapping[str, Model]) -> tuple[Model, st
 
 
 def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Model]:
-    """Return the models of the row's kind, Llama or GPT, or all models if none is of that kind."""
+    """Return the models of the row's kind, Llama or GPT, or all models if none is of this kind."""
     is_llama = "llama" in row.model.lower()
     family = {}
     for name, model in models.items():
@@ -394,7 +396,7 @@ def _size_error(model: Model, sequence_length: int, parameters: float) -> float:
 
 
 def _name_words(text: str) -> set[str]:
-    """Return the words of a model's name, and those joined by "-" (nemotron-22b, llama-3-8b)."""
+    """Return a model name's words, and adjacent words joined by "-" (nemotron-22b, llama-3-8b)."""
     plain = text.lower()
     in_order = re.findall(r"[a-z0-9.]+", plain)
     name_words = {*in_order, *map("-".join, pairwise(in_order))}
@@ -407,7 +409,7 @@ def _name_words(text: str) -> set[str]:
 
 
 def _parameter_count(model: Model, sequence_length: int = 0) -> int:
-    """Return the number of parameters, including a learned position for each token."""
+    """Return the number of parameters, including a learned embedding of each position."""
     if model.position_embedding == "learned":
         more_positions = model.hidden * max(0, sequence_length - model.positions)
     else:
@@ -480,9 +482,9 @@ def _assumed_layout(row: PublishedRow, device: Accelerator, assumed: list[Assump
 def _tensor_and_pipeline(
     row: PublishedRow, device: Accelerator, assumed: list[Assumption]
 ) -> tuple[int, int]:
-    """Return tensor and pipeline size.
+    """Return the tensor and pipeline sizes.
 
-    Sizes that are not given are the smallest with which the states fit in 60 % of the memory.
+    Sizes that are not given are the smallest that let the states fit in 60 % of the memory.
     """
     stated = row.layout
     if stated.tensor and stated.pipeline:
@@ -496,9 +498,9 @@ def _tensor_and_pipeline(
 
 
 def _least_that_fit(row: PublishedRow, device: Accelerator) -> tuple[int, int]:
-    """Return the smallest tensor and pipeline sizes with which a row's states fit.
+    """Return the smallest tensor and pipeline sizes that let a row's states fit.
 
-    Stated sizes do not change.
+    Sizes that the row states are not changed.
     """
     stated = row.layout
     tensor = stated.tensor or 1
@@ -586,7 +588,7 @@ def _free_bytes(setup: StepSetup) -> float:
 def _sequence_bytes(setup: StepSetup) -> float:
     """Return the number of bytes that one sequence's activations take.
 
-    They comprise the activations that each layer keeps, the working set of one layer, and the
+    The activations comprise those that each layer keeps, the working set of one layer, and the
     logits.
     """
     layout = setup.layout

@@ -43,7 +43,7 @@ def predict_file(path: Path) -> list[Prediction]:
 
 
 def predictions_text(predictions: Iterable[Prediction]) -> str:
-    """Return the predictions for a terminal, one line each."""
+    """Return the predictions as text for a terminal, one line each."""
     return "\n".join(map(_prediction_line, predictions))
 
 

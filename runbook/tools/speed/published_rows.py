@@ -77,7 +77,10 @@ _WORDS = {
 _VOCABULARY = r"\bv(?:ocab(?:ulary)?)?[ =]+(\d{4,})"
 """Phrases that state the vocabulary of a model: "vocab 131072", "V=250880"."""
 _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", "blockwise"))
-"""Words in a source that name an FP8 recipe, each with the recipe. All other recipes cost the same."""
+"""Words in a source that name an FP8 recipe, each with the recipe.
+
+All other recipes are equally costly.
+"""
 _LARGEST_NUMBER = 1e9
 """A larger number in a cell is ignored as a typing error."""
 _TUNED_SOFTWARE = (
@@ -113,7 +116,7 @@ _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 class PublishedRow:
     """A row of the table.
 
-    Values that the row does not state are 0 or an empty string, also in its layout.
+    Values that the row does not state, including those of its layout, are 0 or an empty string.
     """
 
     number: int
@@ -198,7 +201,7 @@ class _Cells:
 
 
 def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
-    """Return the row in our terms.
+    """Return the row with our names for its values.
 
     Unknown words and empty cells count as missing.
     """
@@ -303,7 +306,7 @@ def billions_in(model: str) -> float:
 def convention(text: str, software: str = "", date: str = "") -> str:
     """Return the name in `flops.CONVENTIONS` for the words of a source.
 
-    The default is the usual convention of its software.
+    The default is the usual convention of the software.
 
     >>> convention("Megatron-DeepSpeed factor 4, V=250880"), convention("6N + 12 l d s per token")
     ('megatron-deepspeed-f4', 'llm-foundry')
@@ -349,7 +352,7 @@ def zero_stage(text: str) -> int:
 def has_flash(text: str, date: str) -> bool:
     """Return whether attention stores no scores.
 
-    If the text does not say so, the date decides, because fused attention became common after 2022.
+    If the text does not say, the date decides, because fused attention became common after 2022.
     """
     if re.search(r"(without|no) flash", text) and not re.search(r"flash attention \(", text):
         return False
@@ -362,9 +365,9 @@ def has_flash(text: str, date: str) -> bool:
 
 
 def has_interleaving(text: str) -> bool:
-    """Return whether the recipes of a software interleave the stages of a pipeline.
+    """Return whether a program's recipes interleave pipeline stages.
 
-    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but the recipes of its forks have
+    NVIDIA's recipes have done so since 2021 (arXiv:2104.04473), but those of Megatron's forks have
     not.
 
     >>> has_interleaving("megatron-lm v2.5"), has_interleaving("bigscience megatron-deepspeed")

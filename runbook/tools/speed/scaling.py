@@ -1,4 +1,4 @@
-"""Finds figures in a text which show that more devices or nodes are no faster."""
+"""Finds figures in a text which show that more devices or nodes are not faster."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -49,15 +49,17 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|;\s|\n")
 _MOST = 0.5
 """Largest share of a step that communication may take."""
 _MOST_MEASUREMENTS = 40
-"""Number of figures that are compared. A person compares few."""
+"""Largest number of figures that are compared. A person compares only a few."""
 _LEAST_FALL = 0.75
-"""A rate per device that falls to less than this share is a loss."""
+"""Scaling is poor if the rate per device falls to less than this share."""
 _LONGER_STEP = 1.6
-"""A step that takes more than this many times as long is a loss. More devices have more samples."""
+"""Scaling is poor if a step takes more than this many times as long, because more devices process
+more samples.
+"""
 _SHORTER_WHOLE = 0.9
-"""The same samples should take less than this share of the time on more devices."""
+"""On more devices, the same samples should take less than this share of the time."""
 _LEAST_GAIN = 1.2
-"""More devices should have at least this many times the total rate."""
+"""More devices should reach at least this many times the total rate."""
 
 
 class _Kind(StrEnum):
@@ -119,7 +121,10 @@ def _part(
     reached: float,
     same_effect: tuple[str, ...],
 ) -> GapPart:
-    """Return the usual cause of what two measurements show, and others with the `same_effect`."""
+    """Return the usual cause of the poor scaling that two measurements show.
+
+    `same_effect` has the other causes.
+    """
     smaller, larger = pair
     evidence = (
         f'it says "{smaller.quoted}" and "{larger.quoted}" '
@@ -173,8 +178,8 @@ def _count_of(
 ) -> re.Match[str] | None:
     """Return the number of devices that a figure belongs to.
 
-    It is the next number if the sentence begins with a figure, as in "9 s on one GPU", and the last
-    number before the figure otherwise.
+    If the sentence begins with a figure, as in "9 s on one GPU", this is the next number.
+    Otherwise, it is the last number before the figure.
     """
     later = [count for count in counts if count.start() >= figure.end()]
     earlier = [count for count in counts if count.end() <= figure.start()]
@@ -204,7 +209,7 @@ def _measurement(
 
 
 def _value(figure: re.Match[str], kind_of_time: _Kind) -> tuple[float, _Kind]:
-    """Return the value of a figure, in its base unit, and what it measures."""
+    """Return the value of a figure, in its base unit, and the quantity that it measures."""
     if figure["rate"]:
         rate = figure["rate"].replace(",", "")
         value = 1000 * float(rate[:-1]) if rate.endswith("k") else float(rate)

@@ -1,4 +1,4 @@
-"""Words that name how a training run was set up, where the set-up itself makes steps slow.
+"""Words about how a training run was set up, if that set-up itself makes steps slow.
 
 These causes are options and habits of measurement. `sign_rows` has the causes that people and
 programs describe.
@@ -13,20 +13,20 @@ from runbook.tools.speed.sign_rows import (
 
 _RATE = r"(?:throughput|speed|(?:samples|tokens|tok|images) ?/ ?s\w*|tflops?)"
 _OFF = r"(?![\"'()]*[ \t]*[=:,(]?[ \t]*[\"']?(?:0|false|no|off|none|warn\w*|version|info)\b)"
-"""Text after an option that is not switched off."""
+"""Text after an option which shows that the option is not switched off."""
 _LONGER = r"(slow\w*|longer|more time|decrease in speed|increase in time)"
 _REPLACED = (
     r"\b(?:instead of|rather than|not|no longer|replac\w+|switch\w* from|moved? from)\b"
     r"[^.;]{0,30}\bdata_?parallel"
 )
-"""Words of a sentence about a training that does not use DataParallel."""
+"""Words of a sentence about a training run that does not use DataParallel."""
 _OTHERS = r"\b(?:other|another|more|somebody else's|other people's) (?:\w+ )?"
 _OTHER_WORK = r"(?:programs?|jobs?|tasks?|trainings?|users?)\b"
 
 _NO_UNIT = (
     r"(?! ?(?:%|s\b|ms|sec\w*|min\w*|h\b|hours?|it\b|x\b|k?tok\w*|tflop\w*|samples|steps|img))"
 )
-"""Text after the number of a version, which has no unit."""
+"""Text after a version number, which has no unit."""
 
 SET_UP_SIGNS = (
     CausePattern(

@@ -1,4 +1,4 @@
-"""Words with which engineers and programs name the cause of slow steps: one row per cause.
+"""Words that engineers and programs use for the cause of slow steps: one row per cause.
 
 Each row states where its words were seen. Rows are ordered by weight: without step times, the first
 rows that match are reported as the first causes.
@@ -53,7 +53,7 @@ _CPU_OFFLOAD = (
     r"\bcpu[ _-]?offload(?:ing|ed|s|er|policy)?"
     r"(?:_(?!(?:activations|weights|num_layers|double_buffering|(?:use_)?pin_memory)\b)\w+)?\b"
 )
-"""Names of an offload to the host, without options that only select the offloaded part."""
+"""Names for offloading to the host, except options that only select what is offloaded."""
 _CLAUSE = r"(?:[^.;,]|,(?! and\b))"
 """A character of a clause. A semicolon or ", and" starts a new subject."""
 
@@ -64,15 +64,15 @@ _COLLECTIVES = (
 """Names of the messages between ranks."""
 GROWING = "growing steps"
 NO_GAIN_FROM_DEVICES = ("DataParallel", "unequal work", "data wait", "stragglers")
-"""Causes of devices that add no speed, besides the links between them."""
+"""Causes, other than slow links, that may keep more devices from increasing the speed."""
 NO_GAIN_FROM_NODES = ("communication", "unequal work", "data wait")
-"""Causes of nodes that add no speed, besides the network between them."""
+"""Causes, other than a slow network, that may keep more nodes from increasing the speed."""
 _WAITING_DEVICE = ("host", "micro-batch", "saves", "evaluation")
-"""Causes of a device whose load falls to zero, besides the loader."""
+"""Causes, other than the data loader, for which a device's load may fall to zero."""
 _PERIODIC = ("saves", "evaluation", "data wait", "garbage collection")
-"""Causes of slow steps that come back."""
+"""Causes of slow steps that recur."""
 SLOWING_DOWN = ("memory", "data wait", "stragglers", "slow steps")
-"""Causes of steps that become longer, besides something that fills up."""
+"""Causes, other than something that fills up, for which steps may become longer."""
 _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
 
@@ -132,7 +132,7 @@ _UNHARMED = (
 )
 """Words of a sentence about a change of software which show that it did no harm."""
 _IS_ASKED = rf"^\s*\W*(?:question:? )?(?:can|could|may|does|is it possible|how (?:do|can))\b(?!.*{_SLOWED}).*\?"
-"""A question of whether something can be used, with no word about speed."""
+"""A question whether something can be used, without any word about speed."""
 _IS_SMALL = (
     r"\b(?:is|are|was|stays?|remains?) (?:only |very |quite |now )?(?:negligible|small|low|little|fine|hidden|gone)\b"
     r"|\b(?:under|below|less than|only) \d+(?:\.\d+)? ?%"
@@ -147,7 +147,7 @@ OLD_DEVICES = (
 A bare 1080 may be a batch or a number of milliseconds.
 """
 _UNTIL_NEWER_DEVICE = r"(?:(?!\b(?:gb|[abh])\d00)[^.;])"
-"""A character of a clause that does not begin the name of a device that is fast with bf16."""
+"""A character of a clause at which no name of a device that is fast with bf16 begins."""
 _FIGURES_ONE_AFTER_ANOTHER = r"(?:\d+ ?%?(?:,|/|,? (?:and|to|or|then))? ?)*"
 _NETWORK_OF_TRAINING = (
     r"[^.;\n]{0,20}\b(?:training|compute|nccl|mpi|data|gpus?|jobs?)\b"
@@ -174,9 +174,12 @@ class CausePattern:
     source: str = "public threads read before 2026-11-27"
     """Where these words were seen."""
     unless: str = ""
-    """Pattern for sentences in which these words name no cause, because they say that all is well."""
+    """Pattern for sentences in which these words name no cause, for example because all is well."""
     same_effect: tuple[str, ...] = ()
-    """Other causes with the effect that these words describe, so that they name none of them."""
+    """Other causes of the effect that these words describe.
+
+    The words do not show which of these causes applies.
+    """
 
 
 SIGNS = (

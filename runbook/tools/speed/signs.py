@@ -1,6 +1,6 @@
 """Finds causes that a text or a log names.
 
-Causes can be suspected without a model, but no model predicts how much time they take.
+No model predicts how much time these causes cost.
 """
 
 import re
@@ -24,17 +24,17 @@ _DECIDING_NUMBER = re.compile(
 """Numbers that identify a cause: no workers, a single core, or more than 100 % of a peak."""
 _DECIDING_WORDS = {"0": "<none>", "1": "<single>"}
 _MOST_VARIANTS = 8
-"""Largest number of kept lines that differ only in such numbers."""
+"""Largest number of kept lines that differ only in numbers that identify a cause."""
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
 """Words which show that a figure is someone else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
-"""Phrases that divide by the peak of another number format."""
+"""Phrases which show that an MFU was divided by the peak of a different number format."""
 _PEAK_OF_DEVICE = (
     r"\b(?:peak|promised|hard-?coded|tailored|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
     r"(gb\d00|[abhv]\d{2,3})\b"
     r"|\b(gb\d00|[abhv]\d{2,3})(?:'s)? (?:bf16 |16-bit |tensor core )?peak\b"
 )
-"""Phrases that name the device whose peak an MFU is divided by."""
+"""Phrases that name the device on whose peak an MFU is based."""
 _ANY_DEVICE = (
     r"\b(?:[abhv]\d{2,3}s?|gb\d00|t4|l4|l40s?|mi\d{3}x?|p100|k80|rtx ?\w+|quadro(?: rtx)? ?\w*"
     r"|titan ?\w*|[1-5]0[6-9]0(?: ?ti)?)\b"
@@ -236,14 +236,14 @@ def _peak_of_another_device(text: str) -> str:
         divisor = match[1] or match[2]
         others = text[: match.start()] + text[match.end() :]
         devices = re.findall(_ANY_DEVICE, others)
-        # A text that names the divisor's device once more compares it with the other devices.
+        # A text that names the divisor's device again compares it with the other devices.
         if devices and not any(_has_peak_of(device, divisor) for device in devices):
             return divisor
     return ""
 
 
 def _has_peak_of(name: str, divisor: str) -> bool:
-    """Return whether a device is the divisor, or has the same 16-bit peak."""
+    """Return whether a device is the divisor of an MFU, or has the divisor's 16-bit peak."""
     device = find_accelerator(name)
     other = find_accelerator(divisor)
     if device is None or other is None:

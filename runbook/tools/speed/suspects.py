@@ -1,8 +1,8 @@
-"""Causes that a slow training run's set-up makes likely, although no word of its text names them.
+"""Causes that the set-up of a slow training run makes likely, although its text does not name them.
 
 Each suspect has a weight: the share of public threads with these devices that accepted the cause,
-times a factor for each sign in the text. A suspect has no estimated time. It is listed only if the
-text says that the training is slow, and if fewer causes were found than an answer lists.
+times a factor for each sign in the text. A suspect has no estimated time. Suspects are listed only
+if the text says that the training is slow, and if fewer causes were found than an answer lists.
 """
 
 import math
@@ -59,18 +59,18 @@ _LOW_LOAD = (
     r"|\b(?:gpus?|cards?|devices?)\b[^.;]{0,20}\bunder-?utili[sz]ed\b"
     r"|(?<!\d)\d{1,4} ?(?:mi?b)? ?/ ?\d{5} ?mi?b\b"
 )
-"""Words about a device whose load stays low, as with small matrices, or with an empty memory."""
+"""Words about a device whose load stays low, as with small matrices, or whose memory is nearly empty."""
 _NO_GAIN = (
     r"\b(?:no|not|n't|without) (?:any )?(?:\w+ )?(?:faster|speed\w*|accelerat\w+|gain|scal\w+|improv\w+)"
     r"|\bsame (?:speed|time)\b|\b(?:slower|longer) (?:with|on) (?:more|two|\d+|multiple) (?:gpus|devices)\b"
 )
-"""Words about more devices that do not help."""
+"""Words that say that more devices do not help."""
 _ANOTHER_DEVICE = (
     r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[2-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|mi\d{3}x?)\b"
     r"[^.;]{0,60}\b(?:slow\w*|not (?:any )?faster|no faster|same speed)\b[^.;]{0,20}"
     r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[1-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|p100|mi\d{3}x?)\b"
 )
-"""Words of a comparison between two kinds of devices."""
+"""Words that compare two types of devices."""
 _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
 
 
@@ -82,7 +82,7 @@ _OTHERS_FIGURES = (
     r"|\bsame (?:config\w*|settings?|parameters|dataset|data|model|code) (?:as|with)\b"
     r"|\b(?:other|another) (?:code ?base|framework|library|repo\w*|implementation|trainer)s?\b"
 )
-"""Words that compare a training with one of other people."""
+"""Words that compare a training run with other people's."""
 _ONE_PROCESS_EACH = (
     r"\b(?:ddp|fsdp|horovod|torchrun|deepspeed|megatron\S*|accelerate|mpirun|srun|zero-?[123]"
     r"|distributed\w*|nproc\w*|world[_ ]size)\b"
@@ -91,9 +91,9 @@ _ONE_PROCESS_EACH = (
 _DEVICE_AT_WORK = (
     r"\b(?:utili[sz]ation|utils?|usage|nvidia-smi|vram|gpu memory|mfu|tflops?|power draw)\b"
 )
-"""Words about a device that can be seen at work."""
+"""Words that show that a device is in use."""
 _MEDIA = r"\b(?:images?|imgs?|imagenet|coco|videos?|frames|audio|speech|spectrograms?|webdataset)\b"
-"""Words for samples that are decoded while a training runs."""
+"""Words for samples that are decoded during training."""
 _QUANTIZED = r"\b(?:q-?lora|[48][- ]?bit|int[48]|nf4|bitsandbytes|bnb|load_in_[48]bit)\b"
 _CHECKPOINTING = r"\b(?:gradient|activation)[_ -]checkpointing\b|\brecompute\b"
 _CHANGED_SOFTWARE = (
@@ -110,12 +110,12 @@ _ANOTHER_PROGRAM = (
     r"\bslower than (?!(?:an?|one|single|\d+|the|my|our|with|on|when|before|usual|expected|normal"
     r"|it|in|for)\b)[a-z]"
 )
-"""Words that compare two programs or models by their names."""
+"""Words that compare two programs or models by name."""
 _ROLLOUTS = r"\b(?:grpo|ppo|rlhf|rloo|rollouts?|reinforcement)\b"
 _ATTENTION = r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battn_impl\w*"
 _COMPILED_FOR_DEVICE = r"\b(?:tpus?|xla|jax)\b|\btorch\.compile\b"
 _YOUNG_SOFTWARE = r"\b(?:rocm|mi[23]\d\d\w?|blackwell|b[23]00|gb[23]00|rtx ?50\d0|50[6-9]0)\b"
-"""Devices that software was mended for until recently."""
+"""Devices whose software support was still being fixed until recently."""
 _SMALL_MODEL = (
     r"\b(?:tiny|small|nano) (?:\w+ )?(?:model|network|transformer|gpt\w*)\b|\b[1-9]\d?m param\w*"
 )
@@ -123,13 +123,13 @@ _SMALL_MODEL = (
 
 @dataclass(frozen=True)
 class _Sign:
-    """Words of a set-up that make a cause more or less likely."""
+    """Words about a set-up that make a cause more or less likely."""
 
     cause: str
     patterns: tuple[str, ...]
     """Patterns for text in lower case, all of which must match."""
     factor: float
-    """How many times likelier the cause is where the words are. Below 1, it is less likely."""
+    """How many times likelier these words make the cause. A factor below 1 makes it less likely."""
     evidence: str
     remedy: str = ""
 
@@ -334,9 +334,10 @@ _SIGNS_OF_SET_UP = (
     _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),
     _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is seen at work"),
 )
-"""Signs of a set-up, with factors from the threads that `usual_causes` counts and from experience."""
+"""Signs in a set-up. Their factors come from the threads that `usual_causes` counts, and from experience."""
 _FACTOR_OF_DISTANCE = {0: 10.0, 1: 4.0, 2: 2.0}
-"""How many times likelier a cause is whose subject is that many sentences from a complaint."""
+"""How many times likelier a cause is, by the distance in sentences from its subject to a complaint.
+"""
 _VAGUE_TOPICS = {
     "growing steps": 0.2,
     "host": 0.5,
@@ -347,18 +348,23 @@ _VAGUE_TOPICS = {
     "software version": 0.5,
     "stragglers": 0.3,
 }
-"""Share of the threads with these subjects next to a complaint that accepted the cause.
+"""Share of threads that accepted the cause, among those with its subject next to a complaint.
 
-The other subjects were accepted in most threads.
+All other causes were accepted in most such threads.
 """
 _FACTOR_OF_SYMPTOM = 40.0
 """How many times likelier the first cause of a described effect is."""
 _LOG_SHARE_OF_DEVICES = math.log(0.2)
-"""Several devices are a sign of a cause that at least this share of their threads accepted."""
+"""The use of multiple devices is a sign of a cause if at least this share of the threads about
+multiple devices accepted the cause.
+
+The value is a natural logarithm."""
 _AS_PLANNED = 1.25
 """A step that takes less than this many times the planned time is as fast as its set-up allows."""
 _FACTOR_OF_PLANNED_SPEED = 5.0
-"""How many times likelier it is that others do less work, if a step takes the planned time."""
+"""How many times likelier it is that the training used for comparison does less work, if a step
+takes the planned time.
+"""
 _FACTOR_OF_SAME_EFFECT = 4.0
 """How many times likelier the other causes of a described effect are."""
 
@@ -368,15 +374,15 @@ class Suspect(NamedTuple):
 
     part: GapPart
     has_sign: bool
-    """Whether the text has a sign of it, or its devices do, because there are several.
+    """Whether the text, or the use of multiple devices, is a sign of the cause.
 
-    Without a sign, it is only usual for any training.
+    Without a sign, the cause is merely usual for such a training run.
     """
 
 
 @dataclass
 class _Suspicion:
-    """What speaks for a cause."""
+    """The evidence for a cause."""
 
     weight: float
     """Natural logarithm of the cause's share."""
@@ -396,7 +402,7 @@ class _Suspicion:
 
 @dataclass
 class _Suspicions:
-    """The suspicions of a text by cause."""
+    """The suspicions about a text, by cause."""
 
     setting: TrainingKind
     by_cause: dict[str, _Suspicion] = field(default_factory=dict)
@@ -417,7 +423,10 @@ class _Suspicions:
         self.by_cause.setdefault(cause, unusual).add(factor, evidence, remedy)
 
     def add_named(self, cause: str, factor: float, evidence: str, remedy: str) -> None:
-        """Take words about a cause into account. They make it as usual as a cause that is named."""
+        """Take words about a cause into account.
+
+        The cause becomes at least as likely as a named cause.
+        """
         self.add(cause, factor, evidence, remedy)
         suspicion = self.by_cause[cause]
         suspicion.weight = max(suspicion.weight, LOG_SHARE_OF_OTHERS + math.log(factor))
@@ -429,7 +438,7 @@ def ranked_suspects(
     symptoms: Sequence[GapPart] = (),
     slowdown: float = math.inf,
 ) -> list[Suspect]:
-    """Return the suspects of a text that calls a training slow, and its symptoms, likeliest first.
+    """Return the suspects if a text calls a training run slow, and its symptoms, likeliest first.
 
     `slowdown` is the ratio of the reached to the planned time of a step, or infinite if unknown.
 
@@ -465,7 +474,10 @@ def ranked_suspects(
 
 
 def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[Suspect]:
-    """Yield suspicions as parts of a gap, the likeliest first. A symptom keeps its own part."""
+    """Yield suspicions as parts of a gap, the likeliest first.
+
+    The part of a symptom is used as it is.
+    """
     parts = {symptom.name: symptom for symptom in symptoms}
     by_weight = sorted(suspicions.by_cause.items(), key=lambda item: -item[1].weight)
     for cause, suspicion in by_weight:
@@ -485,6 +497,6 @@ def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[
 
 
 def _evidence_of_topic(topic: TopicOfComplaint) -> str:
-    """Return the words of a subject of a complaint as evidence."""
+    """Return the words about the subject of a complaint, as evidence."""
     quoted = " ".join(topic.words.split())[:60]
     return f'it says "{quoted}" where it calls the training slow'

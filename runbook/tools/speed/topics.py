@@ -1,6 +1,6 @@
 """Causes whose subject is in the same sentence as a complaint about the speed.
 
-No phrase of such a text names the cause, but people complain about the part of a training run that
+No phrase in such a text names the cause, but people complain about the part of a training run that
 they suspect or have measured.
 """
 
@@ -50,9 +50,9 @@ COMPLAINT = (
     r"|no (?:big |significant |real )?difference (?:between|in) (?:the )?(?:times?|speed|throughput)"
     r"|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
-"""Words with which people describe a slow training.
+"""Words with which people describe a slow training run.
 
-They are a group, so that words about the loss are known.
+The pattern is a group, so that matches about the loss can be recognized.
 """
 
 
@@ -64,7 +64,7 @@ _MENDED = (
 
 
 _WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
-"""Words of a sentence which show that a training run does not have its subject."""
+"""Words which show that a training run does not use what the sentence is about."""
 _OTHER_SUBJECT = (
     r"\b(?:loss(?:es)?|accuracy|converg\w+|perplexity|nan|inf|errors?|exception|traceback|crash\w*|oom"
     r"|out of memory|learning rate|fault|quality)\b"
@@ -73,7 +73,7 @@ _SPEED = (
     r"\b(?:slow\w*|speeds?|fast\w*|throughput|times?|utili[sz]\w+|idle|usage|seconds?|minutes?|hours?|long\w*"
     r"|bottleneck\w*|efficien\w+|mfu|tflops?|overhead|wait\w*)\b|\d ?(?:s|ms|min|h)\b|/s\b"
 )
-"""Words of a sentence about the speed, although it may also have words about another subject."""
+"""Words of a sentence about speed, even if it also has words about another subject."""
 
 
 _QUESTION = re.compile(
@@ -87,19 +87,22 @@ _ASKED = (
     r"|how long|iteration times?|step times?|train(?:ing)? times?|time (?:cost|needed|per|of)|efficien\w+"
     r"|bottleneck\w*|performance)\b"
 )
-"""Words of a question about the speed."""
+"""Words of a question about speed."""
 _DURATION = (
     r"(?<![\w.])\d[\d.,]*(?:\s?-\s?\d+)? ?(?:h|hrs?|hours?|days?|weeks?|minutes?|mins?|seconds?|secs?|s|ms)\b(?!\w)"
     r"|(?<![\w.])\d[\d.,]*k? ?(?:it|iters?|steps?|samples?|tokens?|tok|img|images)\w* ?(?:/|per|every) ?s\w*"
     r"|\bwhole night\b|\b(?:several|many|few) (?:hours|days|weeks)\b"
 )
-"""A time or a rate, which the question in the same or one of the next sentences is about."""
+"""A time or a rate.
+
+A question in the same sentence or in one of the next sentences may be about it.
+"""
 _REACH_OF_A_QUESTION = 2
-"""Number of sentences after a duration in which a question is about it."""
+"""Maximum distance, in sentences, of a question from the duration that it is about."""
 _TRAINING = (
     r"\b(?:train\w*|fine-?tun\w*|epochs?|iterations?|steps?|gpus?|gradient\w*|pre-?train\w*)\b"
 )
-"""Words of a text that is about a training."""
+"""Words of a text about training."""
 
 
 @dataclass(frozen=True)
@@ -269,11 +272,14 @@ _TOPICS = (
 )
 """Topics, starting with those that have few words that are specific to them."""
 REMEDIES = {topic.cause: topic.remedy for topic in _TOPICS}
-"""The remedy of each cause that is a topic."""
+"""The remedy for each cause that is a topic."""
 _FARTHEST = 2
-"""Largest distance of a sentence that may be about a complaint: the next sentence but one."""
+"""Maximum distance from a complaint of a sentence that may explain it: the next sentence but one."""
 _MOST_COMPLAINTS = 50
-"""Number of complaints that are read. A person writes few, a log may repeat one in every line."""
+"""Maximum number of complaints to read.
+
+People write few, but a log may repeat one in every line.
+"""
 
 
 @dataclass(frozen=True)
@@ -289,7 +295,7 @@ class TopicOfComplaint:
 
 
 def complains(text: str) -> bool:
-    """Return whether a sentence of a text in lower case calls a training run slow.
+    """Return whether a sentence of a lower-case text calls a training run slow.
 
     >>> complains("the step is slow"), complains("it was slow until we packed. the loss drops")
     (True, False)
@@ -298,7 +304,7 @@ def complains(text: str) -> bool:
 
 
 def asks_about_speed(text: str) -> bool:
-    """Return whether a text in lower case asks about the speed of a training, or how long it takes.
+    """Return whether a lower-case text asks about the speed of training, or how long it takes.
 
     >>> asks_about_speed("why is one t4 faster?"), asks_about_speed("it is faster. ok?")
     (True, False)
@@ -309,7 +315,7 @@ def asks_about_speed(text: str) -> bool:
 
 
 def _places_of_questions(sentences: list[str]) -> list[int]:
-    """Return the places of the sentences that ask about speed, or about a duration before them."""
+    """Return the indices of sentences that ask about speed or about a duration before them."""
     places = []
     for place, sentence in enumerate(sentences):
         if not _QUESTION.search(sentence) or re.search(_OTHER_SUBJECT, sentence):

@@ -1,7 +1,7 @@
-"""How often each cause is the answer in a kind of training, before any word points to a cause.
+"""How often each cause explains a slow training run of a kind, regardless of its text.
 
-The shares come from public threads whose asker or maintainer accepted a cause. They are the prior
-that `suspects` multiplies with what the words of a text make more or less likely.
+The shares come from public threads in which the asker or a maintainer accepted a cause. The shares
+are the prior that `suspects` multiplies by factors for the words of a text.
 """
 
 import math
@@ -30,19 +30,19 @@ _LANGUAGE_MODEL = (
     r"\b(?:llms?|llama\S*|gpt\S*|bert\S*|roberta|t5|qwen\S*|mi[sx]tral\S*|falcon\S*|gemma\S*|megatron\S*"
     r"|q?lora|tokens?|language model\w*)\b"
 )
-"""Words for models of text, whose samples are small and are prepared before a training."""
+"""Words for language models, whose samples are small and are prepared before training."""
 _NEVER_SEEN = 0.2
-"""Number of threads that a cause counts for in a setting where no thread accepted it."""
+"""Number of threads that is assumed for a cause in a setting in which no thread accepted it."""
 LOG_SHARE_OF_OTHERS = math.log(0.05)
-"""Natural logarithm of the share of threads that accepted a cause which is not in the table.
+"""Natural logarithm of the share of threads that accepted a cause that is not in the table.
 
-Saves, evaluations, debug options and others each had 4 or 5 of 99 threads, always with a word about
-them.
+Saves, evaluations, debug options and others were each accepted in 4 or 5 of 99 threads, which
+always mentioned them.
 """
 
 
 class TrainingKind(StrEnum):
-    """The devices of a training, which decide what is usual."""
+    """The kind of a training run, which determines the usual causes."""
 
     NODES = "several nodes"
     DEVICES = "several devices"
@@ -52,18 +52,19 @@ class TrainingKind(StrEnum):
 
 @dataclass(frozen=True)
 class UsualCause:
-    """A cause, and the number of threads that accepted it although no word named it."""
+    """A cause, and the number of threads that accepted it although their words did not name it."""
 
     cause: str
     remedy: str
     nodes: float
     devices: float
     text: float
-    """Threads about a language model on one device, or without a word about devices."""
+    """Number of threads about a language model on one device, or on an unknown number of devices.
+    """
     others: float
 
     def threads(self, setting: TrainingKind) -> float:
-        """Return the number of threads of a setting that accepted the cause."""
+        """Return the number of threads for a setting that accepted the cause."""
         by_setting = {
             TrainingKind.NODES: self.nodes,
             TrainingKind.DEVICES: self.devices,
@@ -197,13 +198,13 @@ USUAL_CAUSES = (
 )
 """Causes that askers do not name, with the threads that accepted them: 92 of 160 public threads.
 
-The threads were read until 2026-11-28. A thread with two accepted causes counts half for each. Those
-whose words name the cause, as they do for most saves and offloads, are not counted.
+The threads are from before 2026-11-28. A thread with two accepted causes counts half for each.
+Threads that name the cause, as most do for saves and offloads, are not counted.
 """
 
 
 def setting_of(text: str, facts: Facts) -> TrainingKind:
-    """Return the devices that a text in lower case or its facts describe.
+    """Return the kind of training run that a lower-case text or its facts describe.
 
     >>> setting_of("slow on two nodes", {}), setting_of("slow on 8 gpus", {}), setting_of("slow", {})
     (<TrainingKind.NODES: 'several nodes'>, <TrainingKind.DEVICES: 'several devices'>, <TrainingKind.ANY: 'any training'>)
@@ -224,7 +225,7 @@ def spans_nodes(facts: Facts) -> bool:
 
 
 def log_shares(setting: TrainingKind) -> dict[str, float]:
-    """Return the natural logarithm of each usual cause's share of the threads of a setting."""
+    """Return the natural logarithm of each usual cause's share of the threads for a setting."""
     counts = {usual.cause: usual.threads(setting) or _NEVER_SEEN for usual in USUAL_CAUSES}
     total = sum(counts.values())
     return {cause: math.log(count / total) for cause, count in counts.items()}

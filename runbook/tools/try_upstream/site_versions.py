@@ -20,7 +20,7 @@ from runbook.tools.try_upstream.messages import UpstreamMessage
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """Index of wheels without CUDA, which take 0.2 GB instead of 2 to 3 GB.
 
-This index is tried first. The configured index has the same versions.
+This index is tried first. The configured index has the same versions of torch.
 """
 INSTALL_SECONDS = 3600.0
 _COMPLETE = "complete"
@@ -49,7 +49,7 @@ def environment_name(versions: Versions) -> str:
 
 
 def interpreter(versions: Versions) -> str:
-    """Return an interpreter of this version that is on PATH or was installed by pyenv.
+    """Return an interpreter of this Python version that is on PATH or was installed by pyenv.
 
     Raise `RunbookError` if there is no such Python.
     """

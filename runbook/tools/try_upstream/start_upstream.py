@@ -49,7 +49,9 @@ _CHAIN = "so that each job of the chain ends with a checkpoint"
 _NO_GPU = "no GPU"
 _NO_KERNELS = "needs Transformer Engine or apex"
 _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
-"""The site's variables that name files on its nodes, besides all with PATH in their names."""
+"""The site's variables that name files on its nodes, in addition to all variables with PATH in
+their names.
+"""
 _SEE = (
     "Read its last lines: they name an argument it does not know, a missing package, or token "
     "files it cannot read."
@@ -75,7 +77,7 @@ class UpstreamTrial:
     program: str
     ranks: int
     versions: str
-    """The versions of Python and packages with which the program ran, as text."""
+    """The versions of Python and packages that the program ran with, as text."""
     changes: tuple[dict[str, str], ...]
     """Arguments that differ from the rendered ones, each with its reason."""
     log: ParsedLog
@@ -237,7 +239,10 @@ class SmallJob:
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """Return each option's values by its name without dashes. The last occurrence counts."""
+        """Return each option's values by the option's name without dashes.
+
+        The last occurrence counts.
+        """
         return {option.removeprefix("--"): values for option, *values in self.arguments}
 
 
@@ -326,7 +331,10 @@ def _save_folders(job: SmallJob) -> list[Path]:
 
 
 def in_words(versions: Versions | None) -> str:
-    """Describe the Python and packages of a trial. None means the installed versions."""
+    """Describe the versions of Python and packages in a trial.
+
+    None means the installed versions.
+    """
     if versions is None:
         return f"Python {platform.python_version()} and the packages installed here"
     return f"Python {versions.python}, {', '.join(versions.packages)}: the site's own"
@@ -335,7 +343,7 @@ def in_words(versions: Versions | None) -> str:
 def check_checkout(checkout: Path, pinned: Checkout) -> Check:
     """Compare a checkout with the commit that the site pins.
 
-    They agree if the commit is the same and no file is changed.
+    They agree if the commit is the same and no file has been changed.
     """
     head = _git(checkout, "rev-parse", "HEAD")
     changed = _git(checkout, "status", "--porcelain", "--untracked-files=no")
@@ -382,7 +390,7 @@ def small_arguments(
     root: Path,
     jobs: int = 1,
 ) -> tuple[list[list[str]], list[dict[str, str]]]:
-    """Return arguments with which a laptop can train, and a reason for each change.
+    """Return arguments that let a laptop train, and a reason for each change.
 
     The arguments cover the steps of all `jobs`, and each job ends after its own steps. Absolute
     paths are moved to below `root`.
@@ -417,7 +425,7 @@ def small_arguments(
 
 @dataclass(frozen=True)
 class SmallValue:
-    """The value of an option in the trial, with the reason for it."""
+    """The value of an option in the trial, and the reason for the value."""
 
     text: str
     """The value, or empty if the option is left out, or if an added option has no value."""
@@ -653,7 +661,7 @@ def _write_tokens(prefix: Path, vocabulary: int) -> None:
 
 
 def _check_end(log: ParsedLog, code: int, errors: list[str]) -> Check:
-    """Check that the program ended normally, or else report its first error."""
+    """Check that the program ended normally. Otherwise, report its first error."""
     ended = shell.how_it_ended(code)
     if code and errors:
         ended = f"{ended}; first error: {errors[0]}"

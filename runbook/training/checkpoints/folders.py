@@ -48,7 +48,7 @@ class CheckpointFolder:
     metadata: dict[str, Any]
 
     def shards(self) -> set[str]:
-        """Shard files with a recorded checksum."""
+        """Return the names of the shard files that have a recorded checksum."""
         shards: set[str] = set()
         for name in self.metadata["files"]:
             if name.startswith(f"{SHARDS}/"):
@@ -58,7 +58,7 @@ class CheckpointFolder:
 
 
 _deletions: list[Future[None]] = []
-"""Deletions of old checkpoints by this process, which run while the training continues."""
+"""Deletions of old checkpoints by this process, which run while training continues."""
 
 
 def wait_for_deletions() -> None:
@@ -79,7 +79,7 @@ def _delete(folder: Path, *, in_background: bool) -> None:
 
 
 def remove_leftovers(root: Path) -> list[str]:
-    """Remove what a killed save left behind, and return the names."""
+    """Remove the files that a killed save left behind, and return their names."""
     wait_for_deletions()
     leftovers = [*unfinished_folders(root), *root.glob(f"{TRACKER}{PART}")]
     for path in leftovers:
@@ -157,9 +157,9 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Point the tracker at a checkpoint. After a kill the tracker may be one checkpoint behind.
+    """Make the tracker name this checkpoint. After a kill, it may be one checkpoint behind.
 
-    Return the tracker's fault, or '' if it was correct, and the newest iteration.
+    Return what was wrong with the tracker ('' if nothing was), and the newest iteration.
     """
     tracker = root / TRACKER
     named = tracked_iteration(root)
@@ -186,7 +186,7 @@ def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
 
 
 def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
-    """Return the checkpoints, newest first, and the faults of checkpoints that cannot be opened.
+    """Return the checkpoints, newest first, and what is wrong with those that cannot be opened.
 
     The tracker is not used, because it may be corrupt, empty, or older than the newest checkpoint
     (after a kill between the two renames).
@@ -314,9 +314,9 @@ def _file_fault(checkpoint: CheckpointFolder, name: str) -> str:
 def differences(
     values: Mapping[str, object], planned: Mapping[str, object], whose: str = "plan"
 ) -> str:
-    """Describe every value that differs from the planned one.
+    """Describe every value that differs from the planned value.
 
-    Return an empty string if none differs.
+    Return an empty string if no value differs.
     """
     texts = []
     for key, value in planned.items():

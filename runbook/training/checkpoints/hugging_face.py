@@ -1,4 +1,4 @@
-"""Hugging Face folders: import and export of weights and configs.
+"""Imports and exports weights and configs as Hugging Face folders.
 
 Each of our models has a corresponding `transformers` model.
 """
@@ -74,7 +74,7 @@ _FIXED: dict[str, object] = {
     # Refers to code that comes with the folder
     "auto_map": (),
 }
-"""Keys that are accepted with these values only."""
+"""Keys that are accepted only with these values."""
 _ALIASES = {
     "gpt2": {
         "hidden_size": "n_embd",
@@ -99,13 +99,13 @@ They are masks and angles saved by older versions, and the copy of a tied head.
 
 @dataclass(frozen=True)
 class Kind:
-    """A `transformers` model that computes the same as one of ours.
+    """A `transformers` model that computes the same function as one of ours.
 
-    hugging_face.json lists them all.
+    hugging_face.json lists all kinds.
     """
 
     architecture: str
-    # Values that our model must have so that it can be exported as this kind
+    # Values that our model must have to be exported as this kind
     needed: dict[str, object]
     # Our value for each key of the kind's config
     values: dict[str, str]
@@ -198,7 +198,7 @@ def _their_names(model: PlannedModel, kind: Kind) -> Iterator[tuple[str, tuple[s
 
 
 def _our_shape(name: str, model: PlannedModel) -> tuple[int, ...]:
-    """Return the shape of a weight in the whole model."""
+    """Return the shape of a weight in the complete model."""
     hidden = model.shape.hidden
     ffn_rows = 2 * model.shape.ffn_hidden if model.shape.gated else model.shape.ffn_hidden
     qkv_heads = model.shape.heads + 2 * model.shape.kv_heads
@@ -238,8 +238,8 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
     In our query-key-value matrix, the queries of a group of heads come before the group's key and
     value. GPT-2 stores all queries, then all keys, then all values in one matrix, and its matrices
-    have the shape [in, out]. The other models have three matrices, and a separate gate. In both, a
-    rotary pair consists of the elements i and i + size / 2.
+    have the shape [in, out]. The other models have three matrices, and a separate gate. In our form
+    and in theirs, a rotary pair consists of the elements i and i + size / 2.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"
@@ -300,14 +300,14 @@ def export_folder(
     request: OfflineRequest,
     end_of_document: int,
 ) -> dict[str, object]:
-    """Write config.json and the weights in float32. The request sets the size of the files.
+    """Write config.json and the weights in float32, in files of the size that the request sets.
 
-    Only one weight is in memory at a time, because a large model as a whole would not fit.
+    Only one weight is in memory at a time, because a large model would not fit.
     """
     config = config_of(model, end_of_document)
     their_names = dict(_their_names(model, kinds()[str(config["model_type"])]))
     absent = {name for name in their_names if _lacks_bias(name, model)}
-    # A checkpoint without one of the weights is refused here, before anything is written.
+    # A checkpoint that lacks a weight is refused here, before anything is written.
     whole.stored_names(their_names.keys() - absent, masters=True)
     # GPT-2 always has biases, so absent biases are written as zeros.
     if config["model_type"] != "gpt2":
@@ -433,7 +433,7 @@ def _write_header(stream: BinaryIO, shapes: Mapping[str, tuple[int, ...]]) -> No
     """Write the header of a safetensors file.
 
     The safetensors library is not used, because it can only write tensors that are completely in
-    memory. The header is its length in eight bytes, and then JSON
+    memory. The header consists of its length in eight bytes, followed by JSON
     (https://huggingface.co/docs/safetensors).
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
@@ -484,7 +484,7 @@ def check_shapes(
 
 
 class SourceWeights:
-    """Weights of another program, in the form of a state that can be saved.
+    """Weights of a different program, in the form of a state that can be saved.
 
     `read_weight` reads each weight only when it is written.
     """
@@ -493,7 +493,7 @@ class SourceWeights:
     host_copies = None
 
     def __init__(self, model: PlannedModel, names: Iterable[str]) -> None:
-        """`names` are our names of the weights that the other program's files contain."""
+        """`names` are our names for the weights that the other program's files contain."""
         self.model, self._ours = model, {stored_key(ours): ours for ours in names}
 
     def sharded_state(self) -> State:
@@ -558,7 +558,7 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """Return our modules that have biases in the folder.
+    """Return those of our modules that have biases in the folder.
 
     Raise `RefusedError` with each value that differs from the plan.
     """
@@ -686,7 +686,7 @@ def _is_full_attention(layer_types: object) -> bool:
 
 
 def _refuse_scaled_positions(path: Path, theirs: Mapping[str, object]) -> None:
-    """Raise `RefusedError` unless rotary positions are the default ones, without scaling."""
+    """Raise `RefusedError` unless rotary positions have the default type, without scaling."""
     for key in ("rope_scaling", "rope_parameters"):
         rotary = theirs.get(key)
         if rotary is None:
@@ -815,7 +815,7 @@ class _SafetensorsFiles:
             self._places[_plain(name)] = path.name
 
     def _check_index(self, path: Path) -> None:
-        """Raise `RefusedError` if the index file (if any) assigns a weight to the wrong file."""
+        """Raise `RefusedError` if an index file exists and assigns a weight to the wrong file."""
         if not path.exists():
             return
         try:
@@ -871,5 +871,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefix of the model that it was saved in."""
+    """Return a weight's name without the prefix of the model in which it was saved."""
     return name.removeprefix("transformer.").removeprefix("model.")

@@ -94,7 +94,7 @@ class MegatronWeights(SourceWeights):
         check_shapes(folder, stored_shapes, planned_shapes, ignored)
 
     def read_weight(self, key: str) -> torch.Tensor:
-        """Return a whole weight in float32. Rows of the padded vocabulary are zero."""
+        """Return a complete weight in float32. Rows of the padded vocabulary are zero."""
         value = finite(self._read[key](), self._folder, key).float()
         if key in PADDED:
             return to_ours(key, [value[: self.model.shape.vocabulary]], self.model)
@@ -102,7 +102,7 @@ class MegatronWeights(SourceWeights):
 
 
 def _newest(folder: Path) -> Path:
-    """Return the subfolder that the tracker names, or `folder` itself if there is no tracker."""
+    """Return the subfolder that the tracker names, or `folder` itself if it has no tracker."""
     tracker = folder / "latest_checkpointed_iteration.txt"
     if not tracker.is_file():
         return folder
@@ -153,7 +153,7 @@ def _check_arguments(content: Any, path: Path, model: PlannedModel) -> tuple[int
 def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
     """Return the options of the program that saved the checkpoint.
 
-    Options that older versions lack get the values that these versions imply.
+    An option that an older version lacks gets the value that this version implies.
     """
     values: dict[str, Any] = dict(_MEGATRON["absent"])
     for key, value in vars(arguments).items():
@@ -175,7 +175,7 @@ def _stored_arguments(arguments: argparse.Namespace) -> argparse.Namespace:
 
 
 def _planned_arguments(model: PlannedModel) -> dict[str, object]:
-    """Return the options with which Megatron-LM builds the plan's model."""
+    """Return the options that make Megatron-LM build the plan's model."""
     shape = model.shape
     has_rotary = shape.position_embedding == "rope"
     values: dict[str, object] = {
@@ -258,8 +258,8 @@ def _rank_files(
 ) -> Stored:
     """Return the weights in the files of all tensor and pipeline ranks.
 
-    Shapes are returned at once. The parts of a weight are joined only when it is read, so that only
-    one weight is in memory at a time.
+    Shapes are returned immediately. The parts of a weight are joined only when it is read, so that
+    only one weight is in memory at a time.
     """
     stages = _read_stages(folder, tensor, pipeline)
     pieces_by_key: dict[str, list[torch.Tensor]] = {}
@@ -309,7 +309,7 @@ def _chunk_names(content: Iterable[str]) -> list[str]:
 
 
 def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
-    """Return a weight's name with its layer in the whole model, and its layer in the chunk (or -1).
+    """Return a weight's name with its layer in the full model, and its layer in the chunk (or -1).
 
     `first_layer` is the number of layers before the chunk, and a chunk numbers its layers from 0.
     """

@@ -140,7 +140,7 @@ class SaveResult:
     iteration: int
     # Time from the start of the save until the checkpoint was complete
     seconds: float
-    # How long the training waited for the save
+    # How long training waited for the save
     stall_seconds: float
     bytes: int
     folder: Path
@@ -163,7 +163,7 @@ class PendingSave:
     ) -> None:
         """Agree with all ranks on which rank writes what.
 
-        A state that is written in the background is copied first.
+        A state that will be written in the background is copied first.
         """
         self.spec = spec
         self.iteration = progress.iteration
@@ -205,7 +205,7 @@ class PendingSave:
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
 
-        # Time that the training has waited for the save so far
+        # Time that training has waited for the save so far
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
@@ -275,7 +275,7 @@ class PendingSave:
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The checkpoint from which a run resumes, and the faults of newer ones."""
+    """The checkpoint from which a run resumes, and what is wrong with newer ones."""
 
     progress: TrainingProgress
     folder: Path
@@ -283,11 +283,11 @@ class LoadedCheckpoint:
     # Values that differ from the plan's and change the training
     changes: list[str]
     harmless: list[str]  # Values that differ without changing the training
-    # Whether another engine wrote it, so that its optimizer state was not loaded
+    # Whether a different engine wrote the checkpoint, so that its optimizer state was not loaded
     weights_only: bool
-    # What was wrong with the tracker, which is rewritten; empty if it was correct
+    # What was wrong with the tracker, which is then rewritten; empty if nothing was
     tracker_fault: str
-    # Number of iterations by which a newer but incomplete checkpoint was ahead
+    # Number of iterations by which a newer but incomplete checkpoint is ahead of this one
     lost_iterations: int
     # sha256 of the cached sample order; empty in older checkpoints
     data_cache: dict[str, str]
@@ -297,10 +297,9 @@ class LoadedCheckpoint:
 
 
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
-"""A function that loads the copies in node memory if they are newer than its first argument, an
-iteration.
+"""A function that loads the copies in node memory if they are newer than its first argument.
 
-The second argument is the iteration of the newest checkpoint on the shared disk.
+The first argument is an iteration. The second is that of the shared disk's newest checkpoint.
 """
 
 
@@ -310,7 +309,7 @@ def load_checkpoint(
     """Load the newest complete checkpoint.
 
     Return None if there has never been one. Raise `RefusedError` if no checkpoint is both complete
-    and compatible. Copies in node memory that are newer are preferred.
+    and compatible. Newer copies in node memory are preferred to the checkpoint.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))
@@ -347,7 +346,7 @@ def load_checkpoint(
 
 
 def _with_problems(near: LoadedCheckpoint, problems: list[str], newest: int) -> LoadedCheckpoint:
-    """Return the copy loaded from node memory, and add the faults of skipped checkpoints."""
+    """Return the copy loaded from node memory, and add what is wrong with skipped checkpoints."""
     lost_iterations = max(0, newest - near.progress.iteration)
     return dataclasses.replace(near, problems=problems, lost_iterations=lost_iterations)
 
@@ -371,8 +370,8 @@ def _load_candidate(
     if same_ranks:
         restore_random(run_on_all_ranks(lambda: stored.read_object(random_state().unique_key)))
     else:
-        # If the layout has changed, there are no saved random states for these ranks. A new seed
-        # avoids repeating earlier random numbers
+        # If the layout has changed, no random states were saved for these ranks. A new seed keeps
+        # earlier random numbers from being repeated
         seed_ranks(spec.seed + 7919 * checkpoint.iteration, graphs=spec.tuning.cuda_graphs)
 
     root = spec.path(spec.checkpoint.folder)
@@ -406,8 +405,7 @@ def _load_candidate(
 def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], list[str]]:
     """Return the differences between a checkpoint's training run and the plan.
 
-    The first list contains the differences that change the training, and the second contains the
-    harmless ones.
+    The first list contains the differences that change training, and the second the harmless ones.
     """
     metadata = checkpoint.metadata
     if metadata.get("fingerprint") == spec.fingerprint:
@@ -423,7 +421,7 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the faults in the checkpoint's files. Each rank verifies a part of the files."""
+    """Return the problems in the checkpoint's files. Each rank verifies some of the files."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks
@@ -436,7 +434,7 @@ def _verify(checkpoint: CheckpointFolder) -> str:
 
 
 def keep_checkpoint_padding(spec: PhasePlan) -> PhasePlan:
-    """Return `spec` with the padded vocabulary of the newest checkpoint, if that can be used.
+    """Return `spec` with the newest checkpoint's padded vocabulary, if this padding can be used.
 
     The checkpoint must have the same vocabulary, and its padded size must be divisible by the
     tensor-parallel size. Megatron pads to a multiple of 128 x tensor, so a different

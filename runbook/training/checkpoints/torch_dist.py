@@ -4,9 +4,9 @@ megatron-core's own writer forks a manager and a process for each file. These pr
 killed rank, and they report a full disk only indirectly. Here torch's plain writer writes the same
 layout in this process, with fsync.
 
-torch's reader loads a whole stored tensor into memory to get any part of it. `StoredShards` reads
-only the bytes of a range. So each rank needs memory only for its own part, and the replicas
-together read each number once.
+To get any part of a stored tensor, torch's reader loads the whole tensor into memory.
+`StoredShards` reads only the bytes of a range. So each rank needs memory only for its own part, and
+the replicas together read each number once.
 
 torch writes `.metadata` of a `torch_dist` folder as a pickle. Only the classes that describe
 tensors may be unpickled here; a checkpoint that names any other class is refused. Other content of
@@ -57,15 +57,14 @@ from runbook.training.process_groups import (
 from runbook.training.ranks import on_gpu
 
 WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
-"""What a rank has written: torch's metadata with the position of each tensor, and the sha256 of
-each file.
-"""
+"""What a rank has written: torch's metadata with each tensor's position, and each file's sha256."""
 
 
 class ShardWriter:
-    """A state that is ready to be written.
+    """Writes a state of the training into a checkpoint folder.
 
-    The ranks have agreed on which rank writes what, and nothing is on disk yet.
+    When a writer has been made, the ranks have agreed on which rank writes what, and nothing is on
+    disk yet.
 
     `prepare` and `finish` are called on all ranks together. `write` is called between them. It does
     not communicate with other ranks, so a separate thread may call it.
@@ -81,8 +80,8 @@ class ShardWriter:
     ) -> None:
         """Prepare to write `state` into the empty `folder`.
 
-        If the state is copied, training may change it immediately. For a tensor of which the state
-        has only the shape, `read` returns the data by its key when it is written.
+        If the state is copied, training may change it immediately. If the state has only the shape
+        of a tensor, `read` returns the tensor's data for its key at the time of writing.
         """
         self.folder = folder
         shards_by_key = _shards_by_key(state)
@@ -96,7 +95,7 @@ class ShardWriter:
         host_copies = {} if copies is None else _copy_to_host(tensors, copies)
         self._num_files, self._num_threads = _files_and_threads(num_bytes, is_read=read is not None)
         # If torch made the copies, it would wait for the training's CUDA stream after every 10 MB,
-        # for up to a step each time.
+        # and each wait could take as long as a step.
         self._writer = FileSystemWriter(folder, sync_files=True, per_thread_copy_ahead=0)
         self._sums = _sum_while_writing(self._writer)
         self._planner = MCoreSavePlanner(flatten_state_dict=False)
@@ -107,9 +106,9 @@ class ShardWriter:
         self._plan = self._agree_on_plan(shards_by_key)
 
     def _agree_on_plan(self, shards_by_key: dict[str, list[Any]]) -> Any:
-        """Return the plan of what this rank writes.
+        """Return this rank's plan, which lists the tensors and objects that it writes.
 
-        Rank 0 assigns each tensor that several ranks have to one of them.
+        If more than one rank has a tensor, rank 0 assigns the tensor to one of them.
         """
         is_first = torch.distributed.get_rank() == 0
         writer = self._writer
@@ -185,13 +184,14 @@ class ShardWriter:
 
 FILE_BYTES = 2**30
 MOST_FILES = 4
-"""Bytes per file.
+"""Maximum number of files that a rank on a GPU writes.
 
-On a GPU, a rank uses one more file and thread for every `FILE_BYTES`, up to `MOST_FILES`.
+On a GPU, a rank uses one more file and thread for every `FILE_BYTES` of its data, up to this
+maximum.
 
-On a CPU it writes one file, because the cores are busy computing. torch keeps all weights of a file
-in memory if they are read during the save, so imported weights are spread over as many files as
-necessary.
+On a CPU, a rank writes one file, because the cores are busy computing. If weights are read during
+the save, torch keeps all weights of a file in memory, so imported weights are spread over as many
+files as necessary.
 """
 
 
@@ -203,7 +203,7 @@ def _shards_by_key(state: State) -> dict[str, list[Shard]]:
     """Return this rank's part of `state` in the form that megatron-core's planner expects."""
     shards: dict[str, list[Shard]] = {}
     for shard in _shards_written_here(state):
-        # Objects from several ranks share a key and differ in their position.
+        # Objects from different ranks share a key and differ in their position.
         if isinstance(shard, ShardedObject):
             key = shard.unique_key
         else:
@@ -221,7 +221,7 @@ def _files_and_threads(num_bytes: int, *, is_read: bool) -> tuple[int, int]:
     """
     num_files = 1 + num_bytes // FILE_BYTES
     if is_read:
-        # One file at a time, so that only one imported weight is in memory
+        # The files are written one at a time, so that only one imported weight is in memory
         return num_files, 1
 
     if not on_gpu():
@@ -236,7 +236,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return the function that gives the writer the data of an item.
+    """Return the function from which the writer gets the data of an item.
 
     The data is read from imported weights, or taken from a host copy or from the state.
     """
@@ -278,7 +278,7 @@ def _copy_to_host(shards: list[ShardedTensor], copies: HostCopies) -> dict[Place
 def _sum_while_writing(writer: FileSystemWriter) -> dict[str, Any]:
     """Return the sha256 of every file that the writer will write, by name.
 
-    The checksums are complete once the files are written, which happens sequentially.
+    The files are written sequentially, and the checksums are complete once all files are written.
     """
     sums: dict[str, Any] = {}
     create = writer.fs.create_stream
@@ -314,7 +314,7 @@ def state_bytes(state: State) -> int:
 def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
     """Return the shards of a verified checkpoint.
 
-    Rank 0 reads their metadata and sends it to the other ranks.
+    Rank 0 reads the metadata of the shards and sends it to the other ranks.
     """
     folder = checkpoint.folder / folders.SHARDS
     return StoredShards(
@@ -323,7 +323,7 @@ def open_shards(checkpoint: folders.CheckpointFolder) -> StoredShards:
 
 
 PIECE_BYTES = 16 * 2**20
-"""Bytes of a file that are in host memory at a time while a tensor is loaded.
+"""Largest number of bytes of a file that are in host memory at a time while a tensor is loaded.
 
 This is a power of two, to match the block size of file systems.
 """
@@ -378,7 +378,7 @@ class Box(NamedTuple):
     def flat_range(self, start: int, stop: int) -> Iterator[Box]:
         """Yield the rectangles that cover a range of numbers, counted row by row.
 
-        There are up to three rectangles: part of a row, whole rows, and part of a row.
+        Up to three rectangles cover the range: part of a row, whole rows, and part of a row.
 
         >>> [tuple(box) for box in Box(10, 2, 5, 4).flat_range(3, 13)]
         [(10, 5, 1, 1), (11, 2, 2, 4), (13, 2, 1, 1)]
@@ -397,7 +397,7 @@ class Box(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredShards:
-    """The tensors and objects of one checkpoint, read in parts."""
+    """The tensors and objects of a checkpoint, which are read in parts."""
 
     folder: Path
     description: metadata.Metadata
@@ -408,9 +408,9 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill `into` with this rank's part of a stored tensor, from element `start` on."""
+        """Fill `into` from this rank's part of a stored tensor, beginning at element `start`."""
         first = 0
-        # The parts that a factory makes are stored one after another
+        # The parts of a tensor that a factory makes are stored one after another
         for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
@@ -445,7 +445,7 @@ class StoredShards:
         start: int,
         into: torch.Tensor,
     ) -> None:
-        """Fill `into` with the elements of the flattened `piece`, from position `start` on.
+        """Fill `into` with the elements of the flattened `piece`, beginning at position `start`.
 
         A piece of an optimizer's state is a flat range of a matrix. The range consists of up to
         three boxes: part of a row, whole rows, and part of a row. A checkpoint of a different
@@ -539,7 +539,7 @@ def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box,
 def _overlaps(
     targets: Iterable[tuple[Box, torch.Tensor]], chunk: Box
 ) -> list[tuple[Box, torch.Tensor]]:
-    """Return each target's overlap with a stored chunk, and the overlapping part of the target."""
+    """Return the box in which each target overlaps a stored chunk, and that part of the target."""
     overlaps = []
     for box, view in targets:
         overlap = box.overlap(chunk)
@@ -673,14 +673,14 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions that Megatron-LM's files name, apart from tensors.
+"""Classes and functions in Megatron-LM's files that describe no tensors.
 
-None of them is called.
+Placeholders replace them, so none of them is called.
 """
 
 
 class Placeholder:
-    """Replaces an object in a pickle that is not needed.
+    """An object that replaces an unneeded object in a pickle.
 
     Its methods do nothing.
     """
@@ -750,7 +750,7 @@ def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata
 
 COMMON_FILE = "common.pt"
 COMMON_STATE = "common_state"
-"""Since 0.19, megatron-core stores everything but tensors as an object of this name."""
+"""Since 0.19, megatron-core stores everything except the tensors in an object of this name."""
 MAX_COMMON_BYTES = 256 * 2**20
 """Largest object that is read into memory. Arguments and counters take up a few kilobytes."""
 
@@ -758,7 +758,7 @@ MAX_COMMON_BYTES = 256 * 2**20
 def read_common(folder: Path, description: metadata.Metadata) -> Any:
     """Return everything in a checkpoint except its tensors.
 
-    Raise `RefusedError` if this is missing or contains more than data.
+    Raise `RefusedError` if this part is missing or contains more than data.
     """
     if (folder / COMMON_FILE).exists():
         return read_pickle(folder / COMMON_FILE)
@@ -796,7 +796,7 @@ def read_pickle(source: Path | io.BytesIO, *, name: Path | None = None) -> Any:
     """Load the output of `torch.save`, and map its tensors to the file.
 
     Raise `RefusedError` if the file contains more than data. If the source is bytes, error messages
-    show `name`.
+    show `name` as the name of the file.
     """
     path = source if isinstance(source, Path) else name
     if isinstance(source, Path) and source.exists() and not source.is_file():
@@ -931,7 +931,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
 
 def _described_bytes(tensor: metadata.TensorStorageMetadata) -> int | None:
-    """Return the bytes of the tensor that an entry describes, or None if it describes no tensor."""
+    """Return the bytes of the tensor that an entry describes, or None if it is not a tensor."""
     try:
         num_bytes = math.prod(tensor.size) * tensor.properties.dtype.itemsize
         lengths = [*tensor.size]

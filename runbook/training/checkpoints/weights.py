@@ -1,4 +1,4 @@
-"""Reads whole weights of a checkpoint one at a time, by the names of megatron-core's modules."""
+"""Reads a checkpoint's complete weights one at a time, by the names of megatron-core's modules."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class WholeWeights:
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
         """Return each named weight's key in the checkpoint.
 
-        With `masters`, it is the key of the optimizer's float32 copy if there is one.
+        With `masters`, the key is that of the optimizer's float32 copy, if the checkpoint has one.
         """
         described = self.shards.description.state_dict_metadata
         stored = {}
@@ -36,7 +36,7 @@ class WholeWeights:
                 raise RefusedError(
                     TrainingMessage.WEIGHT_OF_ANOTHER_MODEL, folder=self.folder, name=name
                 )
-            # The float32 copy that the optimizer updates
+            # The key of the float32 copy that the optimizer updates
             master = f"optimizer.state.fp32_param.{key}"
             stored[name] = master if masters and master in described else key
 
@@ -78,7 +78,7 @@ READ_FORMATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def finite(weight: torch.Tensor, folder: Path, name: str) -> torch.Tensor:
-    """Return the weight. Raise `RefusedError` unless all values are finite 16- or 32-bit floats.
+    """Return `weight`. Raise `RefusedError` unless all values are finite 16- or 32-bit floats.
 
     64-bit values would be rounded, and 8-bit values have no meaning without their scales, which are
     stored elsewhere.

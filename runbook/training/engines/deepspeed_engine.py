@@ -1,4 +1,4 @@
-"""The DeepSpeed engine: ZeRO 0 to 3 around GPTModel.
+"""The DeepSpeed engine, which trains GPTModel with ZeRO 0 to 3.
 
 Tensor parallelism goes through DeepSpeed's `mpu`.
 """
@@ -42,8 +42,8 @@ _COLLECTIVES = (
 )
 """`deepspeed.comm` backend methods that are timed.
 
-They are the collectives for gradients and for ZeRO 3's weights, without the messages between
-pipeline stages.
+They are the collectives for gradients and for ZeRO 3's weights. Messages between pipeline stages
+are not timed.
 """
 
 _SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")
@@ -75,15 +75,15 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Correct those behaviors of DeepSpeed that do not fit this training loop."""
+        """Correct the behaviors of DeepSpeed that do not fit this training loop."""
         for state in self.adam.state.values():
-            # DeepSpeed takes a step with learning rate 0 to allocate the moments
+            # DeepSpeed takes a step with a learning rate of 0 to allocate the moments
             state["step"].zero_()
 
         step_adam = self.adam.step
 
         def step_unless_bad(*_: Any, **__: Any) -> None:
-            """Step, unless the step was abandoned or has bad gradients.
+            """Update the weights, unless the step was abandoned or has bad gradients.
 
             All DeepSpeed optimizers call this function.
             """
@@ -92,7 +92,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
 
         self.adam.step = step_unless_bad  # type: ignore[method-assign]
         if self.engine.fp16_enabled():
-            # The training loop handles this itself.
+            # The training loop itself handles an overflow at the smallest scale.
             self.engine.optimizer.loss_scaler.raise_error_at_min_scale = False
             self._let_scale_grow_later()
 
@@ -135,7 +135,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self.engine._take_model_step = step_and_change
 
     def _norm(self) -> float:
-        """Return the norm of the whole gradient.
+        """Return the norm of the full gradient.
 
         DeepSpeed returns inf or -1 if the norm is not finite.
         """
@@ -158,7 +158,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
     def _mark_gradients(self) -> None:
         """Copy the weights' attributes to their gradients.
 
-        DeepSpeed looks for them there when it computes a norm in 16 bits.
+        DeepSpeed reads the attributes from the gradients when it computes a norm in 16 bits.
 
         Without these attributes, the norm would omit the other tensor-parallel ranks.
         """
@@ -171,7 +171,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         """Run the forward and backward passes of one step."""
         self._expect(num_microbatches)
         total = torch.zeros((), device=device())
-        # During the first steps, ZeRO 3 checks that its modules run in the same order
+        # During the first steps, ZeRO 3 checks that the modules always run in the same order
         with local_rank_variable():
             for index in range(num_microbatches):
                 self.engine.set_gradient_accumulation_boundary(index + 1 == num_microbatches)
@@ -241,7 +241,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return engine.whole_logits(logits[:, : ids.shape[1]])
 
     def _padded(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Pad texts to one of a few compiled lengths, and return them with token positions."""
+        """Pad texts to one of a few compiled lengths, and return them and their token positions."""
         longest = self.spec.model.shape.positions
         length = ids.shape[1]
         padded = engine.sampling_length(length, longest)
@@ -261,7 +261,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return state
 
     def _gathered(self, shard: engine.Shard) -> engine.Shard:
-        """Return the shard with its complete weight, on the host of the replica that writes it."""
+        """Return the shard with its complete weight, in host memory if this replica writes it."""
         weight = shard.data
         if not isinstance(weight, torch.nn.Parameter):
             return shard
@@ -291,12 +291,12 @@ class DeepSpeedEngine(engine.TrainingEngine):
         self._fill_persistent_weights()
 
     def finish_own(self, common: engine.CommonState) -> None:
-        """Restore these values, and gather the small weights that are not sharded."""
+        """Restore the values in `common`, and gather the small weights that are not sharded."""
         super().finish_own(common)
         self._fill_persistent_weights()
 
     def _fill_persistent_weights(self) -> None:
-        # ZeRO 3 keeps small weights whole on all ranks.
+        # ZeRO 3 keeps small weights unsharded on all ranks.
         small_weights = getattr(self.engine.optimizer, "persistent_parameters", [])
         if small_weights:
             small_weights[0].partition(small_weights)
@@ -375,8 +375,7 @@ _TENSOR_GROUPS = {
     f"get_model_parallel_{fact}": getattr(parallel_state, f"get_tensor_model_parallel_{fact}")
     for fact in ("group", "rank", "world_size")
 }
-"""Methods that DeepSpeed calls for model-parallel ranks, mapped to those for tensor-parallel ranks.
-"""
+"""The methods that DeepSpeed calls for model-parallel ranks, here for tensor-parallel ranks."""
 MODEL_PARALLEL_UNIT = SimpleNamespace(**vars(parallel_state) | _TENSOR_GROUPS)
 """megatron-core's groups as the `mpu` that DeepSpeed expects."""
 

@@ -1,7 +1,7 @@
-"""DeepSpeed's pipeline engine around GPTModel.
+"""DeepSpeed's pipeline engine, which trains GPTModel.
 
-The model is a list of layers, the embedding and the head can be tied, and computing and updating
-are separate calls.
+The model is a list of layers, the embedding and the head can be tied, and the computation and the
+update of a step are separate calls.
 """
 
 import functools
@@ -28,8 +28,8 @@ from runbook.training.engines.engine import MicroBatches, mean_loss, whole_logit
 class DeepSpeedPipeline(DeepSpeedEngine):
     """DeepSpeed's pipeline behind the interface of `engine.TrainingEngine`.
 
-    Each rank has built its own stage of GPTModel, and the list of layers refers to the modules of
-    that stage.
+    Each rank has built its own stage of GPTModel, and the list of layers refers to this stage's
+    modules.
     """
 
     def _begin(self) -> Any:
@@ -128,7 +128,7 @@ class DeepSpeedPipeline(DeepSpeedEngine):
 
 
 def layer_list(spec: PhasePlan, gpt: Any) -> list[LayerSpec]:
-    """Return the layers of the whole model.
+    """Return the layers of the complete model.
 
     DeepSpeed builds only the layers of this rank's stage, from the modules of `gpt`.
     """
@@ -183,10 +183,10 @@ def _score(part: Any, hidden: torch.Tensor) -> torch.Tensor:
 class Part(torch.nn.Module):
     """One module of a stage, registered under its own name.
 
-    The part can use the whole stage, but does not own the stage's other weights.
+    The module can use the entire stage, but does not own the stage's other weights.
     """
 
-    # Weight of the head, unless the head has its own
+    # The head's weight, unless the head has its own
     weight = None
 
     def __init__(

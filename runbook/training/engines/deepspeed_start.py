@@ -24,7 +24,8 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
-# The oldest tested version of DeepSpeed; the engine relies on undocumented behavior
+# The oldest version of DeepSpeed with which the engine was tested; it relies on undocumented
+# behavior
 OLDEST_VERSION = (
     0,
     19,
@@ -69,7 +70,7 @@ def import_deepspeed() -> Any:
 
 
 def join_deepspeed() -> None:
-    """Let DeepSpeed use the current process groups instead of those of an earlier run."""
+    """Make DeepSpeed use the current process groups instead of those of an earlier run."""
     deepspeed = import_deepspeed()
     deepspeed.comm.comm.cdb = None
     deepspeed.utils.groups._release_process_group_references()
@@ -105,15 +106,15 @@ def initialize_engine(
 
 
 def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
-    """Discard standard output: DeepSpeed prints to it."""
+    """Discard standard output in this block, because DeepSpeed prints to it."""
     return contextlib.redirect_stdout(io.StringIO())
 
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Set the variable with which DeepSpeed selects this rank's GPU.
+    """Set the variable that tells DeepSpeed which GPU is this rank's.
 
-    DeepSpeed takes LOCAL_RANK as the number of a GPU. That is wrong if each rank sees only one GPU,
+    DeepSpeed uses LOCAL_RANK as the number of a GPU. This is wrong if each rank sees only one GPU,
     and srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again
     in the first forward pass. DeepSpeed also requires Open MPI's variable to have the same value,
     so that variable is removed and restored afterwards.

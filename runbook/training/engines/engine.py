@@ -44,12 +44,10 @@ MicroBatch: TypeAlias = dict[str, torch.Tensor]
 MicroBatches: TypeAlias = Iterator[MicroBatch]
 
 Shard: TypeAlias = ShardedTensor | ShardedTensorFactory | ShardedObject
-"""This rank's part of a tensor or object, with its position in the whole, as megatron-core
-describes it.
-"""
+"""This rank's part of a tensor or object and its position in the whole, in megatron-core's form."""
 Shards: TypeAlias = dict[str, Shard]
 State: TypeAlias = dict[str, Shards]
-"""Shards by section: `model0`, `model1` ...
+"""Shards by section: `model0`, `model1` and so on
 
 (one model chunk each), `optimizer`, `random`.
 """
@@ -58,7 +56,7 @@ ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 
 MASTER = "fp32_param"
 """The float32 copy of a weight, in the optimizer's state."""
-# The first part includes waiting for data, and the second includes waiting for communication
+# The first of these includes waiting for data, and the second waiting for communication
 DATA, COMPUTE = (
     "data_wait_seconds",
     "forward_backward_seconds",
@@ -71,8 +69,8 @@ class StepClock:
     """Measures the time that the parts of a step take.
 
     The host only queues work for a GPU, so the host's clock cannot measure that work. On a GPU,
-    parts begin and end with events in the stream. The events are read once the loop has waited for
-    the GPU anyway, so that reading them costs no time.
+    events in the stream mark the beginning and the end of each part. They are read when the loop
+    has waited for the GPU anyway, so that reading them takes no time.
     """
 
     def __init__(self, make_event: Callable[[], Any] | None = None) -> None:
@@ -100,7 +98,7 @@ class StepClock:
                 self._spans.setdefault(part, []).append((start, self._mark()))
 
     def timed(self, collective: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a version of the function whose time is counted.
+        """Return a wrapper of the function that counts its time.
 
         If it returns a handle, waiting for the handle is counted too.
         """
@@ -159,7 +157,7 @@ class _TimedHandle:
 class OptimizerUpdate:
     """The result of one optimizer step."""
 
-    # Norm of the whole gradient before clipping; NaN if the step was skipped
+    # Norm of the full gradient before clipping; NaN if the step was skipped
     gradient_norm: float
     # Whether the step was left out because a gradient overflowed (fp16)
     skipped: bool
@@ -167,7 +165,7 @@ class OptimizerUpdate:
     numbers: Mapping[str, float] = field(default_factory=dict)
     """Other numbers that an engine computes in a step, by their names in metrics.jsonl.
 
-    The numbers of the last rank are written, also to TensorBoard and the trackers.
+    The last rank's numbers are written to metrics.jsonl, TensorBoard and the trackers.
     """
 
 
@@ -182,7 +180,7 @@ class CommonState:
 
 @dataclass(frozen=True)
 class WeightPart:
-    """The flat range of one weight whose optimizer state is on this rank.
+    """The flat range of a weight for which this rank has the optimizer state.
 
     This rank also has the float32 copy of that range.
     """
@@ -192,8 +190,8 @@ class WeightPart:
     main: torch.Tensor
     """The tensor that Adam updates.
 
-    It is the float32 weight, a part of that weight, or a buffer of many weights in which this
-    weight begins at `offset`.
+    This tensor is the float32 weight, a part of that weight, or a buffer of many weights in which
+    this weight begins at `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
@@ -240,7 +238,7 @@ class WeightPart:
 
 @dataclass(frozen=True)
 class Destination:
-    """The destination of a stored range, and the replica that reads the range for all replicas.
+    """The tensor that receives a stored range, and the replica that reads the range for all.
 
     If the reader is None, each replica reads its own range.
     """
@@ -253,7 +251,7 @@ class Destination:
 
 @dataclass(frozen=True)
 class OwnTensor:
-    """A flat tensor of this rank's state, with its name in the checkpoint."""
+    """A flat tensor of this rank's state, with the name that it has in a checkpoint."""
 
     name: str
     tensor: torch.Tensor
@@ -261,7 +259,7 @@ class OwnTensor:
 
 @dataclass(frozen=True)
 class OwnedState:
-    """The optimizer state on this rank, by weight, and whether it is sharded over the replicas."""
+    """This rank's optimizer state by weight, and whether it is sharded over the replicas."""
 
     parts: dict[torch.nn.Parameter, WeightPart]
     is_cut: bool
@@ -282,7 +280,7 @@ class OwnedState:
 
 
 class TrainingEngine(abc.ABC):
-    """A model that can be trained. `models` contains a rank's chunks of it.
+    """A model that can be trained. `models` contains this rank's chunks of the model.
 
     Every method is called on every rank.
     """
@@ -292,8 +290,8 @@ class TrainingEngine(abc.ABC):
         self.models = models
         # The tensors that a checkpoint contains for each weight, in addition to the weight itself
         self.state_kinds = (MASTER, *spec.optimizer.moments)
-        # Each weight's shape and its position in the whole model, recorded before ZeRO 3 shards the
-        # weights
+        # Each weight's shape and its position in the complete model, recorded before ZeRO 3 shards
+        # the weights
         self._shards = [sharded_weights(model) for model in models]
         self.host_copies = make_host_copies()
         self.clock = StepClock(
@@ -311,7 +309,7 @@ class TrainingEngine(abc.ABC):
         Return the sum of the micro-batches' mean losses, or 0 on a rank without losses.
 
         The number of micro-batches may change from step to step, because a batch that ramps up has
-        fewer of them at first.
+        fewer micro-batches at first.
         """
 
     @abc.abstractmethod
@@ -355,8 +353,8 @@ class TrainingEngine(abc.ABC):
         """Return the weights and the optimizer state as sharded tensors that hold the data to save.
 
         The optimizer state of each weight is gathered on the replica that writes it. The other
-        replicas have only a description of it without data. Writing the weights is distributed in
-        the same way.
+        replicas only have a description of the state, without data. Writing the weights is
+        distributed in the same way.
 
         Gathered state is copied to the host, one weight after another, so that the GPU needs memory
         for only one. These copies are complete after `host_copies.wait`. State that is already
@@ -409,7 +407,7 @@ class TrainingEngine(abc.ABC):
         kind: str,
         writer: int,
     ) -> torch.Tensor | None:
-        """Return the sum of all replicas' parts of a state.
+        """Return the whole of a state of which each replica has a part.
 
         The result is in host memory of the replica that writes the state.
         """
@@ -427,7 +425,7 @@ class TrainingEngine(abc.ABC):
         return copy
 
     def common_state(self) -> CommonState:
-        """Return the most steps that Adam has taken on any rank, and the loss scale."""
+        """Return the largest number of Adam's steps on any rank, and the loss scale."""
         own_steps = max((part.num_steps() for part in self._owned().parts.values()), default=0)
         return CommonState(
             reduce_number(own_steps, torch.distributed.ReduceOp.MAX), self._scaler_values()
@@ -442,8 +440,8 @@ class TrainingEngine(abc.ABC):
     ) -> None:
         """Load a checkpoint, range by range and in place.
 
-        Without the optimizer state, Adam starts over. Each number is read by a single replica:
-        either the replica that owns it, or one that sends it to the others.
+        Without the optimizer state, Adam starts over. A single replica reads each number, and sends
+        it to the other replicas that need it.
         """
         copy = parallel_state.get_data_parallel_rank(with_context_parallel=True)
         with torch.no_grad():
@@ -468,8 +466,8 @@ class TrainingEngine(abc.ABC):
 
         The tensors are flat and may be written to.
 
-        All ranks must call it together. Unlike a checkpoint's shards, they include data that other
-        ranks also hold.
+        All ranks must call this method together. Unlike a checkpoint's shards, the tensors include
+        data that other ranks also hold.
         """
         tensors: dict[tuple[int, int], OwnTensor] = {}
         with torch.no_grad():
@@ -484,7 +482,7 @@ class TrainingEngine(abc.ABC):
         return [own_tensor for own_tensor in tensors.values() if own_tensor.tensor.nbytes]
 
     def finish_own(self, common: CommonState) -> None:
-        """Restore all values but the tensors, after the tensors from `own_tensors` are filled."""
+        """Restore everything except tensors, once the tensors from `own_tensors` are filled."""
         for part in self._owned().parts.values():
             part.set_steps(common.optimizer_step)
         self._restore_scaler(common.loss_scaler)
@@ -551,7 +549,7 @@ class TrainingEngine(abc.ABC):
         )
 
     def num_parameters(self) -> int:
-        """Return the number of trained parameters in the whole model.
+        """Return the number of trained parameters in the complete model.
 
         Each rank counts the parameters for which it is the main replica, and the counts are summed.
         """
@@ -563,7 +561,7 @@ class TrainingEngine(abc.ABC):
         return reduce_number(count)
 
     def holds_loss(self) -> bool:
-        """Return whether this rank's loss is used.
+        """Return whether the loss of this rank is used.
 
         The loss is used on the first tensor-parallel rank of the last pipeline stage.
         """
@@ -572,12 +570,12 @@ class TrainingEngine(abc.ABC):
 
 
 def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Return the mean over the unmasked tokens."""
+    """Return the mean loss over the unmasked tokens."""
     return (losses.float() * mask).sum() / mask.sum().clamp(min=1)
 
 
 def whole_logits(logits: torch.Tensor) -> torch.Tensor:
-    """Return the logits for the whole vocabulary, gathered from the tensor-parallel ranks."""
+    """Return the logits for the full vocabulary, gathered from the tensor-parallel ranks."""
     whole: torch.Tensor = gather_from_tensor_model_parallel_region(logits.float())
     return whole
 
@@ -627,7 +625,7 @@ def assign_writers(sizes: dict[str, int], copies: int) -> dict[str, int]:
 def sharded_weights(model: Any) -> Shards:
     """Return the weights of a GPTModel as sharded tensors.
 
-    Each layer is named by its number in the whole model.
+    Each layer is named by its number in the complete model.
     """
     weights: Shards = model.sharded_state_dict(metadata={"non_homogeneous_layers": True})
     if any("_extra_state" in name and leaf.data is not None for name, leaf in weights.items()):
@@ -649,7 +647,7 @@ def trained_weights(weights: State) -> Iterator[tuple[str, Any]]:
 
 
 def each_shard(node: Any) -> Iterator[Shard]:
-    """Yield every sharded tensor and object in a nested state, including what factories make."""
+    """Yield every sharded tensor and object in a nested state, including factories' products."""
     if isinstance(node, ShardedTensorFactory):
         yield from each_shard(node.build())
     elif isinstance(node, ShardedTensor | ShardedObject):

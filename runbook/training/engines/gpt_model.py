@@ -1,4 +1,4 @@
-"""megatron-core's GPTModel, built from the plan: configuration, layers and initial weights.
+"""Builds megatron-core's GPTModel, with its layers and initial weights, from the plan.
 
 The seed, the weight's name and the position in the weight determine each initial value, so each
 rank generates only its own values. A counter-based generator (Philox in numpy, whose stream is the
@@ -76,9 +76,9 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """Return this rank's chunks of the model: one chunk, or `virtual_pipeline` chunks.
+    """Return this rank's chunks of the model, of which there are `virtual_pipeline` or one.
 
-    With `draw`, they have initial weights.
+    With `draw`, the chunks have initial weights.
     """
     shape = spec.model.shape
     config = transformer_config(spec)
@@ -163,7 +163,7 @@ def _use_own_kernels(model: Gpt, parts: frozenset[str], *, in_8_bits: bool) -> N
 def _mark_cut_weights(model: GPTModel) -> None:
     """Mark the weights that are sharded over tensor-parallel ranks.
 
-    Megatron-core marks them only if it initializes them. A weight without this mark counts as
+    Megatron-core marks weights only if it initializes them. A weight without this mark counts as
     replicated, and the gradient norm then omits the other ranks' parts.
     """
     for module in model.modules():
@@ -270,7 +270,7 @@ def _recompute_options(spec: PhasePlan) -> dict[str, object]:
 
 
 def _refuse_without_parts(spec: PhasePlan) -> None:
-    """Raise `RefusedError` if software that the plan's tuning requires is missing here."""
+    """Raise `RefusedError` if software that the plan's tuning requires is not installed."""
     tuning = spec.tuning
     fuses = spec.tuning.fuse_gradients == "always"
     wants = {
@@ -295,10 +295,10 @@ def _refuse_without_parts(spec: PhasePlan) -> None:
 def uses_fused_kernels() -> bool:
     """Return whether a bias is fused with the operations that follow it.
 
-    One kernel fuses bias and activation, another fuses bias, dropout and residual sum.
-    megatron-core uses torch.compile for them, which needs a C compiler on a GPU. Without a
-    compiler, torch reports that it is missing, and computes the operations one by one. On a CPU the
-    kernels save too little to require a compiler.
+    One kernel fuses bias and activation, and a second fuses bias, dropout and residual sum.
+    megatron-core uses torch.compile for both, which needs a C compiler on a GPU. Without a
+    compiler, torch reports its absence and computes the operations one by one. On a CPU the kernels
+    save too little to require a compiler.
     """
     return on_gpu()
 
@@ -313,8 +313,8 @@ def _activation(spec: PhasePlan) -> tuple[Callable[[torch.Tensor], torch.Tensor]
 
         _dynamo.config.suppress_errors = True
 
-    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is the tanh form too, although its
-    # configuration names the exact form, and it requires a bias.
+    # GPT-2's GELU is the tanh form. megatron-core's fused GELU is also the tanh form, although its
+    # configuration names the exact form. It requires a bias.
     if fused and shape.biases:
         gelu = torch.nn.functional.gelu
     else:
@@ -385,13 +385,13 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         """Compute causal attention, and ignore any mask that is passed."""
         key = whole_sequence(key)
         value = whole_sequence(value)
-        # [s, b, h, d] -> [b, h, s, d]: views only, the kernels take any stride over heads and
-        # sequence.
+        # These are only views from [s, b, h, d] to [b, h, s, d], because the kernels accept any
+        # stride over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
-        # With sequence parallelism, the whole block already runs in that fork. A second fork would
-        # restart it, and the dropout masks of scores and hidden states would use the same random
-        # numbers.
+        # With sequence parallelism, the whole block already runs with a forked random state. A
+        # second fork would restart it, and the dropout masks of scores and hidden states would use
+        # the same random numbers.
         forks = dropout and not self.config.sequence_parallel
         with get_cuda_rng_tracker().fork() if forks else contextlib.nullcontext():
             mixed = self._mixed(query, key, value, dropout)
@@ -407,7 +407,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
     ) -> torch.Tensor:
         """Return the attention of this rank's queries to all earlier tokens.
 
-        The queries come from both pieces of the rank's sequence.
+        The queries come from both of the rank's pieces of the sequence.
         """
         context = parallel_state.get_context_parallel_group()
         if context.size() == 1:
@@ -415,7 +415,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         places = (context.rank(), 2 * context.size() - 1 - context.rank())
         length = query.shape[2] // 2
         visible = [(position + 1) * length for position in places]
-        # These are copied, so that the tensor with all queries, keys and values can be freed.
+        # Keys and values are copied, so that the tensor with all queries, keys and values can be
+        # freed.
         pieces = [piece.contiguous() for piece in torch.split(query, length, 2)]
         mixed = []
         for piece, end in zip(pieces, visible, strict=True):
@@ -440,7 +441,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         rows = query.shape[2]
         num_keys = key.shape[2]
         options: dict[str, Any] = {"is_causal": True}
-        # With fewer queries than keys, the mask must let the last query attend to the last key
+        # If there are fewer queries than keys, the mask must let the last query attend to the last
+        # key
         if rows != num_keys:
             if query.device.type != "cpu" and query.dtype != torch.float32:
                 # Flash attention aligns its causal mask in this way.
@@ -477,7 +479,7 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
 
 
 def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
-    """Return [sequence, ...], joined from the pieces of all ranks that share the sequence.
+    """Return the full sequence [sequence, ...], joined from the pieces of all ranks that share it.
 
     Gradients are summed in the backward pass. Each rank has an early piece and a late piece, taken
     from opposite ends of the sequence, so that all ranks have equal attention work.
@@ -525,15 +527,15 @@ Numbers: TypeAlias = np.ndarray[Any, np.dtype[np.float32]]
 PhiloxKey: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
 PANEL = 64
-"""Columns in a panel.
+"""Number of columns in a panel of random numbers.
 
 The numbers of a panel are generated row by row, so that both row slices and column slices consist
-of long runs. A rank whose slice ends within a panel generates the whole width of that panel.
+of long runs. A rank whose slice ends within a panel generates the panel's full width.
 """
 ROWS = 512
-"""Rows of a panel that are generated at a time, in arrays that stay in the processor's cache."""
+"""Number of panel rows that are generated at a time, so that they stay in the processor's cache."""
 _NUMBERS_A_STEP = 8
-"""Random numbers per counter step.
+"""Number of normal random numbers per step of the generator's counter.
 
 Each step yields four 64-bit values, and each value yields two numbers.
 """
@@ -541,7 +543,7 @@ _STEPS_A_ROW = PANEL // _NUMBERS_A_STEP
 BLOCK_BYTES = 256 * 2**20
 """Bytes of a weight that are in host memory at a time before they are copied to a GPU."""
 MOST_THREADS = 8
-"""Largest number of threads.
+"""Largest number of threads that generate initial weights.
 
 With more threads, numbers would be generated faster than the GPU's bus can copy them.
 """
@@ -552,7 +554,7 @@ longer.
 
 
 def fill_first_weights(shards: Shards, model: PlannedModel, seed: int) -> None:
-    """Write initial weights by GPT-2's rule.
+    """Write initial weights according to GPT-2's rule.
 
     Weights are normally distributed. Matrices that add to the residual stream are scaled down with
     the depth of the model.
@@ -655,7 +657,10 @@ def _draw_panel(
     key: PhiloxKey,
     std: float,
 ) -> None:
-    """Fill rows of a panel. The first row begins at `counter` of this key's generator."""
+    """Fill rows of a panel.
+
+    `counter` is the position of the first row in the key's random stream.
+    """
     philox = np.random.Philox(key=key).advance(counter)
     for part in torch.split(target, ROWS):
         count = len(part) * PANEL
@@ -672,7 +677,7 @@ def _normal_numbers(philox: np.random.Philox, count: int, std: float) -> Numbers
     halves = philox.random_raw(count // 2).view(np.uint32)
     single = np.float32
     radius = np.multiply(halves[0::2], single(2.0**-32), dtype=single, casting="unsafe")
-    radius += single(2.0**-33)  # Above 0, and at most 1
+    radius += single(2.0**-33)  # The value is above 0 and at most 1
     np.log(radius, out=radius)
     radius *= single(-2 * std * std)
     np.sqrt(radius, out=radius)

@@ -1,4 +1,4 @@
-"""The megatron-core engine: GPTModel in DDP, distributed optimizer, 1F1B schedule."""
+"""The megatron-core engine trains GPTModel in DDP, with a distributed optimizer and 1F1B."""
 
 import contextlib
 import functools
@@ -91,9 +91,9 @@ class MegatronEngine(engine.TrainingEngine):
 
     @property
     def smallest_part(self) -> int:
-        """Return the smallest number of micro-batches that can be computed separately.
+        """Return the smallest number of micro-batches that can be computed on their own.
 
-        Interleaved stages process them in groups.
+        Interleaved stages process micro-batches in groups.
         """
         if len(self.chunks) == 1:
             return 1
@@ -113,7 +113,7 @@ class MegatronEngine(engine.TrainingEngine):
     ) -> Losses:
         """Compute the first micro-batches of a step, and sum their gradients on this rank.
 
-        Nothing is sent to other replicas.
+        No gradients are sent to other replicas.
         """
         silent: dict[str, object] = {
             "finalize_model_grads_func": None,
@@ -165,7 +165,7 @@ class MegatronEngine(engine.TrainingEngine):
             group["lr"] = learning_rate
             group["weight_decay"] = self.spec.optimizer.weight_decay * group["wd_mult"]
 
-        # This lowers the loss scale if it is too high
+        # This call lowers the loss scale if it is too high
         overflowed = self.optimizer.prepare_grads()
         # Without a scaler the scale is always 1, and reading it would make the host wait for the
         # device.
@@ -321,7 +321,7 @@ class MegatronEngine(engine.TrainingEngine):
 
 @contextlib.contextmanager
 def _changed(config: Any, values: dict[str, object]) -> Iterator[None]:
-    """Change values of megatron-core's configuration within the block."""
+    """Change values of megatron-core's configuration until the block ends."""
     before = {name: getattr(config, name) for name in values}
     try:
         for name, value in values.items():

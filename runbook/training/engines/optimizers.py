@@ -10,9 +10,10 @@ from runbook.training.engines import gpt_model
 
 
 def shares_optimizer(spec: PhasePlan) -> bool:
-    """Return whether each replica updates only its part of the weights.
+    """Return whether each replica updates only its own part of the weights.
 
-    A single replica would only exchange gradients and weights with itself.
+    This is not the case for a single replica, which would only exchange gradients and weights with
+    itself.
     """
     return spec.parallel.zero_stage == 1 and spec.parallel.data * spec.parallel.context > 1
 
@@ -50,14 +51,14 @@ def megatron_optimizer(spec: PhasePlan, chunks: list[Any]) -> Any:
 
 
 def inner_optimizer(optimizer: Any) -> Any:
-    """Return the only optimizer in megatron-core's chain of optimizers."""
+    """Return the single optimizer in megatron-core's chain of optimizers."""
     chained = getattr(optimizer, "chained_optimizers", [optimizer])
     assert len(chained) == 1, "a dense model has one optimizer"
     return chained[0]
 
 
 def _use_fused_adam(adam: Any) -> None:
-    """Let torch update all weights in one kernel, as Apex and Transformer Engine do."""
+    """Make torch update all weights in one kernel, as Apex and Transformer Engine do."""
     if not isinstance(adam, torch.optim.Adam):
         return
     for group in adam.param_groups:

@@ -1,6 +1,6 @@
 """Decides whether to skip, roll back or stop after a step whose loss or gradients are bad.
 
-A value is bad if it is not finite, or has jumped.
+A loss is bad if it is not finite or has jumped, and a gradient norm is bad if it is not finite.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class BadStep:
     """Key in the run file's `training` section that sets the policy."""
 
     def as_event(self) -> dict[str, object]:
-        """Return the step, its fault and its samples as fields for events.jsonl."""
+        """Return the step, what was wrong with it, and its samples as fields for events.jsonl."""
         samples = list(range(self.first_sample, self.last_sample + 1))
         facts = {
             **vars(self),
@@ -43,15 +43,15 @@ def withholds_jumps(limits: Limits) -> bool:
 
 
 def answers_spikes(limits: Limits) -> bool:
-    """Return whether a spike that has been confirmed by later steps is answered by an action.
+    """Return whether the policy acts on a spike that later steps have confirmed.
 
-    A policy that notes a spike only records it, and a policy that skips has acted before.
+    The policy `note` only records a spike, and the policy `skip` has already acted on it.
     """
     return limits.spike_policy not in ("note", "skip")
 
 
 def may_roll_back(limits: Limits) -> bool:
-    """Return whether a policy can return to a checkpoint and pass over samples."""
+    """Return whether a policy may return to a checkpoint and skip samples."""
     return "rollback" in (limits.nan_policy, limits.spike_policy)
 
 
@@ -71,7 +71,7 @@ class BadStepPolicy:
         return str(getattr(self._limits, bad.key))
 
     def needs_checkpoint(self, bad: BadStep) -> bool:
-        """Return whether the action depends on whether there is a checkpoint."""
+        """Return whether the action depends on the existence of a checkpoint."""
         return self.policy(bad) == "rollback"
 
     def action(self, bad: BadStep, *, has_checkpoint: bool) -> str:
@@ -94,7 +94,7 @@ class BadStepPolicy:
         return "stop"
 
     def error(self, bad: BadStep) -> TrainingError:
-        """Return the error that explains why the training ends here."""
+        """Return the error that explains why the training ends at this step."""
         reason = self._why_stopped(bad)
         error = TrainingError(
             TrainingMessage.BAD_VALUE,
@@ -109,9 +109,9 @@ class BadStepPolicy:
         return error
 
     def _why_stopped(self, bad: BadStep) -> Statement:
-        """Return why the policy ends the training here.
+        """Return the reason why the policy ends the training.
 
-        An unknown policy also ends the training, and the reason is then the policy's name.
+        An unknown policy also ends the training, and the reason is then its name.
         """
         policy = self.policy(bad)
         if policy == "skip":

@@ -25,7 +25,7 @@ FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 HEARTBEAT_SECONDS = 0.5
 """Time between two heartbeats of a rank.
 
-Jobs have another interval: BEAT_SECONDS in `jobs/job_folder.py`.
+Jobs have a different interval, which is BEAT_SECONDS in `jobs/job_folder.py`.
 """
 
 
@@ -41,7 +41,7 @@ class Heartbeat:
     start: int
     # The current step, or 0 before the first step
     step: int = 0
-    # What the rank is doing: a step, an evaluation, a save, or something between these
+    # The rank's activity, which is a step, an evaluation, a save, or something between these
     activity: str = "starting"
     # Innermost source line that the main thread is executing
     where: str = ""
@@ -54,7 +54,7 @@ class Heartbeat:
     limit: float = 0.0
     # File on the rank's machine from which its stacks can be read
     stacks: str = ""
-    # Number of collectives for each process group, and of messages for each direction
+    # Number of collectives per process group, and of messages per direction
     entered: dict[str, int] = field(default_factory=dict)
     # Output of PyTorch's flight recorder for a stuck rank
     collectives: str = ""
@@ -65,13 +65,13 @@ class Heartbeat:
     def age(self) -> float:
         """Return the seconds since this heartbeat.
 
-        Only the rank's own machine can compute them.
+        Only the rank's own machine can compute this age.
         """
         return uptime() - self.uptime
 
     @property
     def stuck(self) -> bool:
-        """Return whether nothing has changed for longer than the limit."""
+        """Return whether the rank has made no progress for longer than the limit."""
         return self.still > self.limit
 
 
@@ -125,13 +125,13 @@ class HeartbeatFile:
     def open(self) -> None:
         """Open the file.
 
-        Every rank that reads or writes it calls this. Raise `OSError` if the file cannot be opened.
+        Every rank that reads or writes the file calls this. Raise `OSError` if it cannot be opened.
         """
         flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | os.O_CLOEXEC
         self._descriptor = os.open(self.path, flags, 0o600)
 
     def write(self, beat: Heartbeat) -> None:
-        """Rewrite a rank's slot. A full disk does not end the training."""
+        """Write a heartbeat into its rank's slot. A full disk does not end the training."""
         with contextlib.suppress(OSError):
             os.pwrite(
                 self._descriptor, as_slot(asdict(beat)), (beat.rank - self.ranks.start) * SLOT_BYTES
@@ -216,9 +216,9 @@ class HeartbeatWriter:
 
     @contextlib.contextmanager
     def during(self, activity: str, steps: int = 0) -> Iterator[None]:
-        """Record this rank's activity while the block runs.
+        """Record what this rank is doing while the block runs.
 
-        It takes about as long as `steps` steps.
+        The activity takes about as long as `steps` steps.
         """
         self._work = steps
         self._begin(activity)
@@ -235,7 +235,7 @@ class HeartbeatWriter:
         self._began = moment
 
     def current(self) -> Heartbeat:
-        """Return what this rank is doing now."""
+        """Return this rank's current heartbeat."""
         moment = uptime()
         beat = self._beat
         entered = self.entered()

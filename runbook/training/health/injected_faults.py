@@ -1,7 +1,7 @@
 """Points in the trainer at which a drill can inject a fault into a rank.
 
 They do nothing if the environment variable RUNBOOK_FAULTS is not set.
-`runbook/tools/drills/faults.py` describes its values and their effects.
+`runbook/tools/drills/faults.py` describes this variable's values and their effects.
 """
 
 import importlib
@@ -17,7 +17,7 @@ class NoFaults:
     """A rank without injected faults."""
 
     def has(self, kind: str) -> bool:
-        """Return whether a fault of this kind is armed."""
+        """Return whether this rank has an injected fault of this kind."""
         return False
 
     def step(self, iteration: int) -> None:
@@ -42,7 +42,7 @@ class NoFaults:
         return None
 
     def save(self, boundary: str) -> None:
-        """Called when a save reaches a boundary between its parts."""
+        """Called when a save reaches the boundary between two of its parts."""
 
 
 armed = NoFaults()

@@ -23,8 +23,8 @@ from runbook.plan_file.messages import AlarmMessage
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
-# Share of the free memory. Growth that adds up to less than this by the end of the training is not
-# reported as a leak
+# Share of the free memory. Growth is not reported as a leak if it adds up to less than this by the
+# end of the training
 LEAK_SHARE = 0.5
 # A leak is reported again if its speed increases by this factor
 AGAIN_FACTOR = 2.0
@@ -98,7 +98,7 @@ class MemoryWatch:
         self.bytes_per_step = bytes_per_step
 
     def agree(self, bytes_per_step: list[float]) -> Iterator[Alarm]:
-        """Yield this rank's alarm if its leak is the fastest of all.
+        """Yield this rank's alarm if its leak is the fastest of all ranks.
 
         `bytes_per_step` is the growth on each rank.
         """
@@ -117,7 +117,7 @@ class MemoryWatch:
 
 
 def host_bytes() -> int:
-    """Return the resident memory of this process, or 0 if the system does not report it."""
+    """Return the bytes of this process's resident memory, or 0 if they are unknown."""
     try:
         _, resident_pages, *_ = Path("/proc/self/statm").read_text("ascii").split()
     except OSError:
@@ -127,7 +127,7 @@ def host_bytes() -> int:
 
 
 def host_bytes_left() -> int:
-    """Return Linux's estimate of the memory that is available without swapping."""
+    """Return Linux's estimate of the bytes of memory that are available without swapping."""
     lines = Path("/proc/meminfo").read_text("ascii").splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
 
@@ -135,7 +135,7 @@ def host_bytes_left() -> int:
 class DiskWatch:
     """Checks the checkpoints' file system from time to time.
 
-    Each state is reported once, and again only if it gets worse.
+    A shortage is reported once, and again only if it gets worse.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -146,7 +146,7 @@ class DiskWatch:
         self._bytes = saved_bytes * spec.model.parameters
         self._urgency = 0
         self._next_look = 0.0
-        self._seconds = deque[float](maxlen=20)  # Maximum over the newest steps
+        self._seconds = deque[float](maxlen=20)  # Seconds of the newest steps
 
     def saved(self, num_bytes: int) -> None:
         """Record the size of a save."""
@@ -165,7 +165,7 @@ class DiskWatch:
             usage = shutil.disk_usage(existing)
             saved = saved_iterations(self.folder)
         except OSError:
-            # The next save will report what is wrong with the folder
+            # The next save reports the folder's fault
             return
 
         saves = next_saves(self.spec, iteration)
@@ -234,9 +234,9 @@ def first_without_room(
     num_bytes: int,
     saved: list[int],
 ) -> int:
-    """Return the iteration of the first save for which the disk has no room, or 0 if all saves fit.
+    """Return the iteration of the first save that does not fit on the disk, or 0 if all saves fit.
 
-    Saves that are kept until then count.
+    The space of the saves that are kept until then is taken into account.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
@@ -253,7 +253,7 @@ def first_without_room(
 
 
 def _urgency(failing_save: int, saves: Sequence[int], *, is_full: bool) -> int:
-    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, or else 0."""
+    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, or 0."""
     if failing_save and failing_save == saves[0]:
         return 2
     if failing_save or is_full:

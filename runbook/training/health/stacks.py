@@ -1,6 +1,6 @@
-"""Gets the stacks of another process on this machine.
+"""Gets the stacks of a different process on this machine.
 
-That process writes them when it receives a signal.
+The other process writes its stacks when it receives a signal.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ from pathlib import Path
 STACK_SIGNAL = signal.SIGUSR2
 """Signal that makes a rank write the stacks of all its threads to its file.
 
-Writing them requires neither the GIL nor our code.
+The stacks are written without the GIL and without our code.
 """
 POLL_SECONDS = 0.01
 
@@ -26,9 +26,9 @@ def send_signals(pid: int, *signals: int) -> None:
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a process continue, ask it for its stacks, and return them all.
+    """Let a process continue, ask it for its stacks, and return the stacks of all its threads.
 
-    The result is empty if the process did not write them in time.
+    The result is empty if the process did not write its stacks in time.
 
     faulthandler writes line by line, and on a busy machine the process may wait for a core between
     two lines. The kernel shows when the handler has returned: the signal is no longer pending, and

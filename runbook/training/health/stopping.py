@@ -7,7 +7,7 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
-"""Environment variable with the seconds that the job has left when its ranks start.
+"""Environment variable that contains the seconds that the job has left when its ranks start.
 
 The job's script sets the variable if it knows the time limit.
 """
@@ -21,7 +21,7 @@ class StopConditions:
     The training loop checks the conditions between two steps. It keeps a reserve before the job's
     time limit, so that the last save is complete before the queue kills the job. The reserve is
     twice the longest save so far plus twice the longest step. Until the first save, a save is
-    assumed to take a twentieth of the time.
+    assumed to take a twentieth of the job's time.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """The watchdog of one rank.
 
-It writes the heartbeat, counts collectives, and works with the other watchdogs to find and kill a
-hung rank.
+It writes the rank's heartbeat, counts collectives, and works with the other watchdogs to find and
+kill a hung rank.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ CHECKS_PER_SECOND = 100.0
 
 @dataclass(frozen=True)
 class Hang:
-    """A hung rank that other ranks are waiting for."""
+    """A hung rank for which other ranks are waiting."""
 
     beat: Heartbeat
     seconds: float
@@ -62,14 +62,14 @@ def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
-    """Return the ranks the others are waiting for; empty while any rank makes progress.
+    """Return the hung ranks, or no ranks while any rank makes progress.
 
     A rank waits for a rank in one of its groups if that rank has entered fewer collectives or has
     not sent a message. A rank is hung if others wait for it and it waits for no one. It does not
     matter where a waiting rank blocks. On a GPU, that is the first copy or `.item()` after the wait
     began. If all ranks have entered the same number of collectives, the hung ranks are those that
-    are still inside the last one. If none of the ranks or all of them are still inside, the
-    process-group timeout ends the job.
+    are still inside the last one. If no rank or every rank is still inside, the process-group
+    timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []
@@ -88,7 +88,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
-    """Return the ranks that wait for another rank, and the ranks that they wait for."""
+    """Return the ranks that wait for other ranks, and the ranks for which they wait."""
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
@@ -126,20 +126,20 @@ def _late_sender(key: str, count: int, counts: Mapping[int, Mapping[str, int]]) 
 class HangReports:
     """Reports that machines exchange through the ranks' store once no rank makes progress.
 
-    No file is touched. On each machine, the first healthy rank reports the heartbeats of all its
+    No files are used. On each machine, the first healthy rank reports the heartbeats of all its
     ranks. The first machine reads all reports and names the rank that the others are waiting for.
     That rank's own machine ends it.
     """
 
     world_size: int
     local: range
-    # A separate connection, because the main thread may be waiting on the other
+    # A separate connection is used, because the main thread may be waiting on its own
     clone_store: Callable[[], Any]
     _store: Any = None
     _next_look: float = 0.0
 
     def find(self, beats: Sequence[Heartbeat], now: float) -> list[Hang]:
-        """Return the hung ranks of this machine. The watchdog calls this repeatedly."""
+        """Return this machine's hung ranks. The watchdog calls this method repeatedly."""
         machines = self.world_size // len(self.local)
         machine = self.local.start // len(self.local)
         if len(beats) < len(self.local) or not all(beat.stuck for beat in beats):
@@ -168,7 +168,7 @@ class HangReports:
         return hangs
 
     def _withdraw(self, machine: int) -> None:
-        """Delete this machine's report, because a rank makes progress again."""
+        """Delete this machine's report, because a rank is making progress again."""
         if not self._next_look:
             return
         self._store.delete_key(f"hang {machine}")
@@ -191,8 +191,8 @@ class HangReports:
 STACK_SECONDS = 6.0
 """Longest wait for the stacks of a hung rank.
 
-A rank is ended at 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others time
-out.
+A rank is ended after 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others
+time out.
 """
 STACK_LINES = 40
 HUNG_EXIT_CODE = 70
@@ -272,8 +272,8 @@ class Watchdog:
             self._rested_until = now + HANG_SHARE * self._timeout / 2
         self._looked = now
         own_beat = self.heartbeat.current()
-        # This must happen before other ranks notice that this rank is stuck, because they kill it
-        # then
+        # This must happen before other ranks notice that this rank is stuck, because they then kill
+        # it
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
@@ -282,9 +282,9 @@ class Watchdog:
             self._end_hung([own_beat, *others], now)
 
     def _show_collectives(self, own_beat: Heartbeat) -> None:
-        """Save the record of collectives when this rank gets stuck.
+        """Save this rank's record of collectives when the rank gets stuck.
 
-        The heartbeat contains a summary of the record.
+        The rank's heartbeat contains a summary of the record.
         """
         if not own_beat.stuck:
             self._shown = ""
@@ -294,7 +294,7 @@ class Watchdog:
         own_beat.collectives = self._shown
 
     def _raise_timeouts(self, limit: float) -> None:
-        """Raise the timeout of the process groups if steps take long.
+        """Raise the timeout of the process groups if steps take a long time.
 
         The groups must not end a rank before the watchdog does.
         """
@@ -356,7 +356,7 @@ class Watchdog:
         """
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
-        # Otherwise the rank would continue to train, and these steps would be lost when it is
+        # Otherwise the rank would continue to train, and the new steps would be lost when it is
         # killed
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
@@ -419,9 +419,9 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Return whether this process was not running for at least half the limit.
+    """Return whether this process has not run for at least half the limit.
 
-    In that case the other ranks may not have been running either.
+    If so, the other ranks may not have run either.
     """
     return now - looked > limit / 2
 
@@ -444,7 +444,7 @@ def make_watchdog(spec: PhasePlan, ranks: Ranks, environment: Mapping[str, str])
 _COLLECTIVES = re.compile("gather|reduce|scatter|broadcast|barrier|all_?to_?all")
 """Methods of torch's ProcessGroup.
 
-All communication of megatron-core and DeepSpeed goes through one of them.
+All communication of megatron-core and DeepSpeed goes through these methods.
 """
 
 _entered: dict[str, int] = {}
@@ -513,9 +513,9 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Return the name under which a rank counts its messages to or from another rank.
+    """Return the name under which a rank counts its messages to or from `peer`.
 
-    The receiver counts them under `recv`, the sender under `send`.
+    The receiver counts messages under `recv`, and the sender counts them under `send`.
 
     >>> message_key("3", "send", 0, 4), message_key("3", "recv", 4, 0)
     ('send 3 0>4', 'recv 3 0>4')
@@ -534,7 +534,7 @@ def is_inside() -> bool:
 
 
 def entered() -> dict[str, int]:
-    """Return the number of collectives for each group, and of messages for each direction.
+    """Return the number of collectives per group, and of messages per direction.
 
     A group that this rank has not used has a count of 0.
     """
@@ -549,7 +549,7 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of the group that only a background thread waits for.
+"""Description of the process group on which only a background thread waits.
 
 That thread notices by itself when its partner is lost.
 """
@@ -569,7 +569,7 @@ def raise_timeouts(seconds: float) -> None:
 ENTRIES_KEPT = 100
 """Number of recent collectives in a file, in addition to all unfinished ones.
 
-Such a file takes up about 50 kB; with all collectives it would take up a megabyte.
+Such a file takes up about 50 kB. With all collectives, it would take up a megabyte.
 """
 
 

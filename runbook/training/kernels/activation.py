@@ -1,7 +1,7 @@
 """Triton kernels for the bias and the GELU or SwiGLU between the two matmuls of an MLP.
 
 A pass over the activations is memory-bound, so each kernel reads its inputs once. The backward pass
-also sums the gradient of the bias. Each program adds up a block of rows in float32 and in a fixed
+also sums the gradient of the bias. Each program sums a block of rows in float32 and in a fixed
 order, so the result is reproducible.
 """
 

@@ -2,9 +2,9 @@
 
 torch's flash kernel for CPUs computes 16-bit attention in float32 tiles. Here the attention of a
 block of queries to all keys up to the block's end consists of two plain matmuls, which oneDNN
-computes in bf16. That takes about half the time of the flash kernel, forward and backward (8 heads
+computes in bf16. This takes about half as long as the flash kernel, forward and backward (8 heads
 of 64, 1,024 tokens: 26 ms instead of 55 ms on one Zen 5 core; 2,048 tokens: 162 ms instead of 263
-ms; torch 2.13, 2026-11-21). In float32 the flash kernel is just as fast, so it is used there. Only
+ms; torch 2.13, 2026-11-21). In float32, the flash kernel is just as fast and is used instead. Only
 the inputs and the output are kept for the backward pass, which recomputes the probabilities of each
 block.
 
@@ -14,7 +14,7 @@ float32 at a time. The gradient overwrites the logits, which are not read again.
 for logits of any number format, and the gradient is rounded to that format once. If the vocabulary
 is not sharded and the format has float32's range, the forward pass already computes the gradient
 for a loss with weight 1, because it has the exponentials at hand. The backward pass then multiplies
-by the actual weight, which rounds once more unless the weight is a power of two.
+by the actual weight, so the gradient is rounded once more unless the weight is a power of two.
 """
 
 from typing import Any
@@ -162,8 +162,8 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # The product is computed in blocks. Otherwise torch would make float32 copies of both
-            # whole factors.
+            # The product is computed in blocks. Otherwise, torch would make float32 copies of both
+            # factors as a whole.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None
@@ -184,7 +184,7 @@ class _CrossEntropy(torch.autograd.Function):
 def _uncut_losses(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return the losses for a vocabulary that is not sharded.
 
-    If a gradient is needed, it is computed now and overwrites the logits.
+    If a gradient is needed, it is computed at the same time and overwrites the logits.
     """
     flat = logits.detach().view(-1, logits.shape[-1])
     flat_labels = labels.reshape(-1)

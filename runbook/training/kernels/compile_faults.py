@@ -2,7 +2,7 @@
 
 A missing compiler or an old driver does not change the loss: `training.kernels: auto` falls back to
 megatron-core's own kernels, and a function that torch cannot compile is computed operation by
-operation. Users should know about both, because steps take longer.
+operation. Users should know about either case, because steps take longer.
 """
 
 import logging
@@ -13,13 +13,13 @@ from runbook.training.ranks import on_gpu
 
 DYNAMO_LOGGER = "torch._dynamo"
 NOT_COMPILED = "WON'T CONVERT"
-"""First words of torch's warning about a function that it cannot compile (torch 2.6 to 2.13)."""
+"""Beginning of torch's warning about a function that it cannot compile (torch 2.6 to 2.13)."""
 DUE_TO = "due to:"
 ADVICE = "Set TORCHDYNAMO_VERBOSE"
 
 
 def slower_kernels(spec: PhasePlan) -> str:
-    """Return why `auto` does not use the trainer's own kernels on this GPU.
+    """Return the reason why `auto` does not use the trainer's own kernels on this GPU.
 
     The text is empty if `auto` uses these kernels.
     """
@@ -48,7 +48,7 @@ class CompilerFaults(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Collect the function and the error that a warning names.
 
-        Its stack trace separates the two.
+        In the warning, a stack trace separates the function from the error.
         """
         message = record.getMessage()
         if not message.startswith(NOT_COMPILED):

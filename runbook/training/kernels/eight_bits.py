@@ -2,8 +2,8 @@
 
 A layer's forward matmul and the matmul for the gradient of its input use 8-bit factors (e4m3, but
 e5m2 for gradients). Each factor is scaled by its current largest absolute value. The gradient of a
-weight is computed in bf16 and summed in float32, as without fp8. In 8 bits, the factors of that
-matmul would have to be transposed in memory, and that matmul needs the precision most. Attention,
+weight is computed in bf16 and summed in float32, as without fp8. With 8 bits, the factors of this
+third matmul would have to be transposed in memory, and it needs the precision most. Attention,
 norms, embedding and head stay in bf16.
 """
 
@@ -68,9 +68,9 @@ _passes = 0
 
 
 def begin_pass() -> None:
-    """Make the next pass convert every weight to 8 bits again.
+    """Make the next pass over the model convert every weight to 8 bits again.
 
-    Optimizers and checkpoints write to `weight.data`, and torch does not count these changes of a
+    Optimizers and checkpoints write to `weight.data`, and torch does not count such changes to a
     tensor. So the code that runs the model reports when the weights may have changed.
     """
     global _passes

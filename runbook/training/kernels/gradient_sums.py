@@ -1,4 +1,4 @@
-"""Decides which code adds a weight's gradient to megatron-core's float32 sum.
+"""Decides which code adds the gradient of a weight to megatron-core's float32 sum.
 
 The module also decides which value autograd receives instead.
 """
@@ -14,7 +14,7 @@ def sums_in_place(parameter: Any) -> bool:
 
 
 def gradient_after_sum(parameter: Any) -> torch.Tensor | None:
-    """Return what to pass to autograd if a parameter's gradient is already in its sum.
+    """Return the value for autograd if a parameter's gradient is already in its float32 sum.
 
     If gradients are reduced during the backward pass, a hook of megatron-core starts each
     reduction. The hook runs only if autograd receives a tensor, but it does not read the tensor's

@@ -26,7 +26,7 @@ PARTS = ("norm", "linear", "layers", "cross_entropy")
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Environment variable for benchmarks.
 
-It lists the parts to use instead of all parts, separated by commas.
+The variable lists the parts to use instead of all parts, separated by commas.
 """
 
 
@@ -34,8 +34,9 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
     """Return the parts to replace.
 
     Raise `RefusedError` if `compiled` was requested but cannot run. `auto` uses the parts that can
-    run here. On a GPU these are all parts, only the norm and the loss if Transformer Engine
-    provides the layers, or only the norm if Triton kernels cannot run. On a CPU there are none.
+    run on this machine. On a GPU, these are all parts, or only the norm and the loss if Transformer
+    Engine provides the layers, or only the norm if Triton kernels cannot run. On a CPU, no parts
+    are replaced.
     """
     kernels = spec.tuning.kernels
     if kernels == "plain" or (kernels == "auto" and not on_gpu()):
@@ -63,7 +64,7 @@ def chosen_parts(spec: PhasePlan, *, has_transformer_engine: bool) -> frozenset[
 
 
 def fault_of_8_bits(parts: frozenset[str]) -> str:
-    """Return why 8-bit products cannot run here, or an empty string if they can."""
+    """Return the reason why 8-bit products cannot run here, or an empty string if they can."""
     if "linear" not in parts:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
@@ -76,7 +77,7 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
 
 @functools.cache
 def triton_fault() -> str:
-    """Return why Triton kernels cannot run in this process, or an empty string if they can.
+    """Return the reason why this process cannot run Triton kernels, or an empty string if it can.
 
     A kernel is compiled and run once, because otherwise a missing C compiler or an old driver would
     go unnoticed. For tests, Triton's interpreter can run kernels on a CPU, slowly.

@@ -27,7 +27,7 @@ def use_fused_layers(model: Any) -> None:
 
 
 def _fused_forward(module: Any) -> Callable[..., Any] | None:
-    """Return the replacement for a module's forward function, or None if there is none."""
+    """Return the replacement for a module's forward function, or None if it has no replacement."""
     if isinstance(module, torch.nn.LayerNorm | torch.nn.RMSNorm):
         return functools.partial(_normalize, module)
     if isinstance(module, MLP):
@@ -45,8 +45,8 @@ def _normalize(
 ) -> Any:
     """Return the norm of `values`.
 
-    With a residual stream, return the norm of the sum, and the sum. The module itself is called, so
-    that sharded weights are gathered first.
+    With a residual stream, add `values` to the stream, and return the norm of this sum and the sum
+    itself. The module itself is called, so that sharded weights are gathered first.
     """
     bias = getattr(module, "bias", None)
     if residual is None:

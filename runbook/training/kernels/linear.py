@@ -1,10 +1,10 @@
 """Replaces the matmuls of megatron-core's layers, and the accumulation of weight gradients.
 
-megatron-core adds the bias in a separate pass after the matmul. In another pass, it adds each
+megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds each
 micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here the matmul adds the bias
-itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. So there
-is no copy of the gradient, and it is not rounded to 16 bits in between. Apex's extension does the
-same if it is installed.
+itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. So the
+gradient is neither copied nor rounded to 16 bits in between. Apex's extension does the same if it
+is installed.
 """
 
 import functools
@@ -81,11 +81,12 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Replace the function that megatron-core's layers call to multiply."""
+    """Multiply in place of the function that megatron-core's layers call."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
-    # The result is flat here, because a view that a Function returns must not be changed in place.
+    # The result is a flat tensor, because a view that a Function returns must not be changed in
+    # place.
     rows = input.reshape(-1, input.shape[-1])
     result: torch.Tensor = _Linear.apply(rows, weight, bias, messages, is_cut, in_8_bits)  # type: ignore[no-untyped-call]
     sequence = input.shape[0] * (group.size() if is_cut else 1)
@@ -97,8 +98,9 @@ class _Linear(torch.autograd.Function):
 
     `values` has the shape [tokens, inputs].
 
-    With a group, the gradient of the values is summed over its ranks. If the sequence is sharded
-    (`is_cut`), the values are gathered first, and each rank gets its part of the sum.
+    With a group, the gradient of the values is summed over the group's ranks. If the sequence is
+    sharded (`is_cut`), the values are gathered before the product, and each rank gets its own part
+    of the sum.
     """
 
     @staticmethod
@@ -205,7 +207,7 @@ def _weight_gradient(
 
 
 def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
-    """Return the sum of the gradient over all tokens, in the form that autograd needs."""
+    """Return the bias's gradient (a sum over all tokens) in the form that autograd needs."""
     if gradient.device.type == "cpu":
         return gradient.sum(0)
     from runbook.training.kernels.sums import column_sum
@@ -230,7 +232,7 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Look up embeddings, instead of megatron-core's embedding.
+    """Look up embeddings in place of megatron-core's function.
 
     Return zeros for tokens that belong to other tensor-parallel ranks.
     """

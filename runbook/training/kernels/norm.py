@@ -1,4 +1,4 @@
-"""Triton kernels for the residual stream: add a block's output and bias, and normalize.
+"""Triton kernels that add a block's output and bias to the residual stream, and normalize it.
 
 The sum and its norm are computed in one pass over memory, both forward and backward. The sum is
 rounded to the stream's number format before it is normalized, as if both were computed separately.
@@ -14,7 +14,7 @@ import triton.language as tl
 from runbook.training.kernels.sums import add_partials, column_sum
 
 _PROGRAMS = 528
-"""Number of programs in the backward pass: four for each streaming multiprocessor of an H100.
+"""Number of programs in the backward pass, which is four per streaming multiprocessor of an H100.
 
 Each program sums the gradients of its rows.
 """
@@ -38,7 +38,7 @@ def add_and_normalize(
     bias: torch.Tensor | None,
     epsilon: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the norm of `values + added_bias + residual`, and that sum."""
+    """Return the norm of `values + added_bias + residual`, and this sum itself."""
     return _Norm.apply(values, added_bias, residual, weight, bias, epsilon)  # type: ignore[no-any-return]
 
 
@@ -99,7 +99,7 @@ class _Norm(torch.autograd.Function):
         )
         ctx.adds = adds
         if not adds:
-            # A sum that was not computed here has no gradient of its own.
+            # A sum that was not computed here has no separate gradient.
             ctx.mark_non_differentiable(mean)
             return result, mean
 

@@ -1,9 +1,9 @@
 """Adds the gradients of biases and norms, summed over all tokens, to megatron-core's float32 sums.
 
-A layer has eight such bias and norm vectors. Autograd would round each one to 16 bits, store it,
-and add it in a separate kernel in every micro-batch. For a model of 1.3B parameters, these kernels
-took 4 % of a step on an H200 (2026-11-26). Here one kernel writes partial sums in float32, and a
-second kernel adds them to the float32 sum in a fixed order.
+A layer has eight such bias and norm vectors. Autograd would round the gradient of each to 16 bits,
+store it, and add it in a separate kernel in every micro-batch. For a model of 1.3B parameters,
+these kernels took 4 % of a step on an H200 (2026-11-26). Here one kernel writes partial sums in
+float32, and a second kernel adds them to the float32 sum in a fixed order.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ _ROW_BLOCKS = 32
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
     """Sum [..., width] over all dimensions but the last.
 
-    The sum is the gradient of a bias, and is returned in the same form as by `add_partials`.
+    The sum is the gradient of a bias, and `add_partials` describes the form in which it is
+    returned.
     """
     values = values.contiguous()
     width = values.shape[-1]
@@ -82,7 +83,7 @@ def add_partials(
 
 
 def _gradient_to_return(parameter: Any, total: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the value for autograd: None if the gradient is already in the parameter's sum."""
+    """Return the value for autograd, or None if the parameter's sum already has the gradient."""
     if parameter is None or total is None:
         return None
     if sums_in_place(parameter):
@@ -127,8 +128,7 @@ def _total(
     COLUMNS: tl.constexpr,
 ):
     which = tl.program_id(1)
-    # Triton evaluates `first is not None` at compile time, so this condition has an `if` of its
-    # own.
+    # Triton evaluates `first is not None` at compile time, so this condition is a separate `if`.
     if first is not None:
         if which == 0:
             _add_parts(

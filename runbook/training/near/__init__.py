@@ -6,6 +6,6 @@ room         whether the copies fit into the node's memory
 state_file   one rank's state as a file with its checksum
 which_copy   which copies a start loads: pure functions
 exchange     sending files between partner ranks
-copies       how copies are saved, chosen, loaded and removed during a training
-removal      removing the copies when a training stops for good
+copies       how copies are saved, chosen, loaded and removed during training
+removal      removing the copies when training stops for good
 """

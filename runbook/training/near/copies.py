@@ -1,7 +1,7 @@
 """Saves, chooses, loads and removes copies of the training state in node memory.
 
-All ranks call every method together. No copy is essential. If something goes wrong with a copy, it
-is reported once, and the training continues with the checkpoints on the shared file system.
+All ranks call every method together. No copy is essential. If a copy fails, the fault is reported
+once, and the training continues with the checkpoints on the shared file system.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class NearCopies:
         self.log = log
         self.rank = torch.distributed.get_rank()
         self.lineage = share_value(secrets.token_hex(8))
-        """Random name of this segment, stored in its copies."""
+        """Random name of this segment, which its copies contain."""
         # On a CPU the other cores are busy computing.
         self.threads = min(MOST_THREADS, cores_of_rank()) if on_gpu() else 1
         self.account = SaveAccount()
@@ -91,9 +91,9 @@ class NearCopies:
     # Methods used at the start
 
     def _open(self) -> bool:
-        """Open this node's folder, and find the ranks that share it and the partner.
+        """Open this node's folder, and find the partner and the ranks that share the folder.
 
-        Return whether copies can be used.
+        Return whether this run can use copies.
         """
         name = share_value(places.training_name(self.spec))
         place, faults = _attempt_together(
@@ -154,7 +154,7 @@ class NearCopies:
     def _list(self) -> "Listing":
         """List this node's files.
 
-        Gather which copies all nodes have, and which ones earlier starts tried.
+        Gather the copies on all nodes, and the copies that earlier starts tried.
         """
         history = share_value(load_history(self.log.earlier_events()) if self.rank == 0 else None)
         assert history is not None
@@ -204,7 +204,7 @@ class NearCopies:
     ) -> LoadedCheckpoint | None:
         """Verify, send and load copies.
 
-        Return None if a copy is damaged. It is not tried again.
+        Return None if a copy is damaged. A damaged copy is not tried again.
         """
         copies = choice.copies
         readers = [self.nodes.holder(copy.rank, copy.node) for copy in copies]
@@ -236,7 +236,7 @@ class NearCopies:
         readers: list[int],
         files: Mapping[CopyKey, OpenState],
     ) -> list[tuple[CopyKey, str]]:
-        """Send copies to ranks whose own node lacks them, and return the faults.
+        """Send copies to ranks whose own node lacks them, and return the errors.
 
         All ranks synchronize after each round, so that they begin the next round together.
         """
@@ -253,7 +253,7 @@ class NearCopies:
 
             for faults_there in _gather(faults_here):
                 faults += faults_there
-            # In the next round, a rank would wait again for the partner that failed
+            # In the next round, a rank would again wait for the partner that failed
             if faults:
                 break
 
@@ -267,7 +267,7 @@ class NearCopies:
     ) -> str:
         """Send or receive one copy, if this rank is its sender or receiver.
 
-        Return the fault, or an empty string.
+        Return the error as text, or an empty string.
         """
         assert self._exchange is not None, "without partners only own copies are chosen"
         try:
@@ -291,7 +291,7 @@ class NearCopies:
         part.rename(self.place.path(opened.header.iteration, opened.header.rank))
 
     def _fill(self, opened: OpenState) -> str:
-        """Fill this rank's tensors from a copy. Return the fault, or an empty string."""
+        """Fill this rank's tensors from a copy. Return the error as text, or an empty string."""
         try:
             with torch.no_grad():
                 opened.read_into(self.engine.own_tensors())
@@ -321,7 +321,7 @@ class NearCopies:
         )
 
     def begin(self) -> None:
-        """Keep the loaded copies until newer ones are complete, and check the available space."""
+        """Keep the loaded copies until newer copies are complete, and check the available space."""
         if not self.is_on:
             return
         kept = set()
@@ -334,7 +334,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # The node needs space for two sets of copies, and the kept copies are one of them.
+            # The node needs space for two sets of copies, of which the kept copies are one.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -360,7 +360,7 @@ class NearCopies:
             self._loaded = None
             self.log.event("near_continued", iteration=loaded.iteration, near=loaded.lineage)
 
-    # Methods used during the training
+    # Methods used during training
 
     def save(
         self,
@@ -368,9 +368,9 @@ class NearCopies:
         data_cache: Mapping[str, str],
         shared_iteration: int,
     ) -> None:
-        """Write this rank's state, and send it to the partner while the training continues.
+        """Write this rank's state, and send it to the partner while training continues.
 
-        Nothing is written while the previous copies are still in transit.
+        No new copy is written while the previous copies are still in transit.
         """
         if not self.is_on:
             return
@@ -408,9 +408,9 @@ class NearCopies:
         self.account.add(header.iteration, time.monotonic() - start)
 
     def _finish_pending(self, *, wait: bool = False) -> bool:
-        """Return whether no copy is in transit anymore.
+        """Return whether no copy is still in transit.
 
-        If any rank has a fault, all ranks stop making copies.
+        If any rank has an error, all ranks stop making copies.
         """
         pending = self._pending
         if pending is None:
@@ -465,7 +465,7 @@ class NearCopies:
             self._place.remove_all_but(set())
 
     def _turn_off(self, faults: list[str]) -> bool:
-        """Report why copying stops, and return False. Complete copies are kept."""
+        """Report the reason why copying stops, and return False. Complete copies are kept."""
         self._say(f"no more copies are made; the training continues without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
@@ -475,7 +475,7 @@ class NearCopies:
     def _faults(
         self, look: Callable[[CopyKey], str], copies: list[CopyKey]
     ) -> list[tuple[CopyKey, str]]:
-        """Check this rank's copies, and return the faulty copies of all ranks, each with its fault."""
+        """Check this rank's copies. Return the damaged copies of all ranks, each with its error."""
         faults_here = []
         for copy in copies:
             if fault := look(copy):
@@ -498,7 +498,7 @@ class NearCopies:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What a start knows about the copies before it reads any of them."""
+    """The information that a start has about the copies before it reads any of them."""
 
     history: LoadHistory
     files: dict[CopyKey, OpenState]
@@ -515,7 +515,7 @@ class SaveAccount:
     """Iteration of the newest copy."""
     copies: int = 0
     left_out: int = 0
-    """Number of copies that were skipped because the previous ones were still in transit."""
+    """Number of copies that were skipped because the previous copies were still in transit."""
     stall_seconds: float = 0.0
 
     def add(self, iteration: int, seconds: float) -> None:
@@ -535,7 +535,7 @@ class _PendingCopy:
         self._future: Future[None] | None = None
 
     def write(self, random: bytes, tensors: list[OwnTensor]) -> str:
-        """Write everything except the checksum. Return the fault, or an empty string."""
+        """Write everything except the checksum. Return the error as text, or an empty string."""
         copies = self._copies
         try:
             _use_again(copies.stale_file(copies.rank, self.header.iteration), self._part)
@@ -566,7 +566,7 @@ class _PendingCopy:
         return self._future is not None and self._future.done()
 
     def fault(self) -> str:
-        """Wait for the thread, and return its error as text, or an empty string."""
+        """Wait for the thread, and return the text of its error, or an empty string."""
         assert self._future is not None
         try:
             self._future.result()
@@ -616,19 +616,19 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Put the node's name in front of a fault, because paths are the same on all nodes."""
+    """Put the node's name in front of a fault, because all nodes have the same paths."""
     return f"{socket.gethostname()}: {fault}"
 
 
 def _gather(value: T) -> list[T]:
-    """Return every rank's value, on all ranks."""
+    """Gather the value of every rank, and return all values on all ranks."""
     values: list[Any] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(values, value)
     return values
 
 
 def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
-    """Run an action on every rank. Return this rank's result, and the faults of all ranks."""
+    """Run an action on all ranks. Return this rank's result, and the faults of all ranks."""
     result = None
     fault = ""
     try:
@@ -640,7 +640,7 @@ def _attempt_together(action: Callable[[], T]) -> tuple[T | None, list[str]]:
 
 
 def _faults_of_all(fault: str) -> list[str]:
-    """Return the faults of all ranks. If there are none, only a single number is exchanged."""
+    """Return the errors of all ranks. If there are none, only a single number is exchanged."""
     if not reduce_number(int(bool(fault)), torch.distributed.ReduceOp.MAX):
         return []
     return [text for text in _gather(fault) if text]

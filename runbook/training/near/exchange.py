@@ -44,7 +44,7 @@ class Exchange:
         received: Path,
         source: int,
     ) -> None:
-        """Send a file to one rank while receiving a file from another."""
+        """Send a file to one rank while receiving a file from a different rank."""
         self._carry(_Outgoing(self._group, sent, to), _Incoming(self._group, received, source))
 
     def send(self, path: Path, to: int) -> None:
@@ -58,8 +58,8 @@ class Exchange:
     def _carry(self, *flows: "_Flow") -> None:
         """Transfer all files at the same time, block by block.
 
-        A file that cannot be read or written does not stop the other rank. The error is raised at
-        the end.
+        If a file cannot be read or written, the other rank is not stopped, and the error is raised
+        at the end.
         """
         try:
             for flow in flows:
@@ -149,7 +149,7 @@ class _Flow(abc.ABC):
 class _Outgoing(_Flow):
     """A file to send.
 
-    A block that cannot be read is sent as zeros, so the copy will fail its verification.
+    A block that cannot be read is sent as zeros, so verification will reject the copy.
     """
 
     def begin(self) -> None:

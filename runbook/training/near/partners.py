@@ -1,4 +1,4 @@
-"""Maps ranks to nodes, and to the partner rank on another node that keeps a copy of their state."""
+"""Maps each rank to its node, and to its partner rank, which keeps a copy on a different node."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class NodeMap:
         return len(counts) == 1
 
     def rings(self) -> list[list[int]]:
-        """Return the rings, one for each position on a node.
+        """Return the rings of ranks, one for each position on a node.
 
         A rank sends to the next rank in its ring.
 
@@ -68,7 +68,7 @@ class NodeMap:
 
 
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
+    """Group transfers (from rank, to rank) into rounds in which each rank has at most one transfer.
 
     All ranks begin a round together, so that none waits while its partner is busy with another
     transfer.

@@ -1,4 +1,4 @@
-"""The folder of a training run in a node's memory: its path, file names and permissions."""
+"""Defines the path, file names and permissions of a training run's folder in a node's memory."""
 
 import contextlib
 import hashlib
@@ -25,7 +25,7 @@ class NodePlace:
 
     folder: Path
     node: str
-    """A name that exactly the ranks with the same folder share."""
+    """A name for the folder's node, which only the ranks with the same folder share."""
 
     def path(self, iteration: int, rank: int) -> Path:
         """Return the file of one rank's state."""
@@ -36,14 +36,14 @@ class NodePlace:
         return self.folder / f"{name}{PART}"
 
     def files(self) -> Iterator[tuple[Path, int, int]]:
-        """Yield complete files, with their iteration and rank."""
+        """Yield complete files, each with its iteration and rank."""
         for path in sorted(self.folder.iterdir()):
             match = _NAME.fullmatch(path.name)
             if match:
                 yield path, int(match[1]), int(match[2])
 
     def remove_all_but(self, kept: set[Path]) -> None:
-        """Remove all other files of this training run on this node."""
+        """Remove all files of this training run on this node except those in `kept`."""
         for path in self.folder.iterdir():
             if path not in kept:
                 path.unlink(missing_ok=True)
@@ -67,7 +67,7 @@ def _remove_stale(top: Path, kept: str) -> None:
     """Remove copies of abandoned training runs, because they occupy the node's memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
-        # Another rank of this node may have removed it already
+        # A different rank of this node may have removed it already
         with contextlib.suppress(OSError):
             times = [path.stat().st_mtime for path in (folder, *folder.iterdir())]
             if folder.name != kept and max(times) < oldest:

@@ -1,4 +1,4 @@
-"""Removes a training run's copies from the memory of the node that this program runs on.
+"""Removes a training run's copies from the memory of the node on which this program runs.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 
@@ -18,7 +18,7 @@ from runbook.training.near import places
 
 
 def remove_copies(spec: PhasePlan) -> bool:
-    """Remove the copies of this training run from this node. Return whether all are gone."""
+    """Remove the copies of this training run from this node. Return whether no copy is left."""
     folder = places.top_folder(spec.checkpoint.near_folder) / places.training_name(spec)
     # A file that cannot be removed must not prevent the removal of the others.
     shutil.rmtree(folder, ignore_errors=True)

@@ -18,8 +18,7 @@ _FILES = (
     ("", "memory.max", "memory.current"),
     ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 )
-"""For control groups version 2 and 1: the controller's folder, the file with the limit, and the
-file with the memory in use.
+"""The controller's folder, its limit file and its usage file, for control groups version 2 and 1.
 """
 _CACHE = ("inactive_file", "total_inactive_file")
 """Lines in memory.stat, for version 2 and 1, with the pages that the kernel reclaims before it
@@ -28,7 +27,7 @@ kills a process.
 
 
 def lack_of_room(folder: Path, needed: int) -> str:
-    """Return why `needed` more bytes do not fit into a folder in node memory, or ''.
+    """Return the reason why `needed` more bytes do not fit into a folder in node memory, or ''.
 
     Files in the folder occupy the node's memory, and count toward the memory limit of the job that
     writes them.
@@ -45,7 +44,7 @@ def lack_of_room(folder: Path, needed: int) -> str:
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield the free memory of each control group that this process is in."""
+    """Yield the free memory of each control group to which this process belongs."""
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):

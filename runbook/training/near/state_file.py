@@ -1,12 +1,12 @@
-"""One rank's state as one file: a header, random states, tensors, and a checksum over all of it.
+"""Stores a rank's state as a file with a header, random states, tensors and a checksum.
 
     8 bytes      length of the header
     header       JSON: the identity of the state, and the name and size of each tensor
     body         the random states (torch's plain format), then the tensors in order
     32 bytes     sha256 over the header and the sha256 of each block of the body
 
-The body is hashed in blocks, so that several threads can hash it. Verification fails for a
-truncated file, and for a file with a single flipped bit.
+The body is hashed in blocks, so that multiple threads can hash it. Verification detects a truncated
+file and a single flipped bit.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ class OpenState:
         return self.start + self.header.body_bytes + DIGEST_BYTES
 
     def fault(self, threads: int) -> str:
-        """Return what is wrong with the content, or an empty string if its checksum is correct."""
+        """Return the fault of the content, or an empty string if its checksum is correct."""
         try:
             with self.path.open("rb", buffering=0) as stream:
                 expected = os.pread(stream.fileno(), DIGEST_BYTES, self.file_bytes - DIGEST_BYTES)
@@ -190,7 +190,7 @@ def digest_of(
     body_bytes: int,
     threads: int,
 ) -> bytes:
-    """Return the checksum of a file whose body begins at `start`."""
+    """Compute the checksum of a file whose body begins at `start`."""
 
     def block_digest(offset: int) -> bytes:
         size = min(BLOCK_BYTES, start + body_bytes - offset)
@@ -217,7 +217,7 @@ def pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def load_plain(content: bytes) -> SavedRandomStates:
-    """Load data that `torch.save` has written, without running any code in it."""
+    """Load data that `torch.save` has written, without running any code that the data contains."""
     values: SavedRandomStates = torch.load(
         io.BytesIO(content), map_location="cpu", weights_only=True
     )
@@ -254,7 +254,7 @@ def _read_piece(descriptor: int, offset: int, piece: torch.Tensor) -> None:
 
 
 def _run(threads: int, action: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
-    """Apply an action to each item, in several threads if there is more than one."""
+    """Apply an action to each item, in multiple threads if there is more than one item."""
     if threads == 1 or len(items) < 2:
         return [action(item) for item in items]
     with ThreadPoolExecutor(threads) as pool:

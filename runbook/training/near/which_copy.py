@@ -10,8 +10,7 @@ from typing import NamedTuple
 MOST_LOADS = 2
 """Largest number of starts that load the same copies. Later starts load the shared checkpoint.
 
-If a training run fails several times soon after loading the same copies, the copies may be the
-cause.
+If a training run repeatedly fails soon after loading the same copies, the copies may be the cause.
 """
 
 
@@ -90,7 +89,7 @@ def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
         elif name == "near_verifying":
             looks[copy] = looks.get(copy, 0) + 1
         elif name == "near_broken":
-            # That start did not crash, because it recorded the faults of the copies
+            # The start did not crash, because it recorded the faults of the copies
             looks.pop(copy, None)
         elif name == "near_loading":
             looks.pop(copy, None)
@@ -143,5 +142,5 @@ def choose_copies(
 
 
 def _nearest(copies: Sequence[CopyKey], node: int) -> CopyKey:
-    """Return the copy on the rank's own node, or else the copy on the first node that has one."""
+    """Return the copy on the rank's own node, or else a copy on the first node that has one."""
     return min(copies, key=lambda copy: (copy.node != node, copy.node))

@@ -28,7 +28,7 @@ from runbook.plan_file.rehearsed_work import (
 )
 
 SNAPSHOT_STEP = 1.01
-"""The tensors at the peak are recorded again once the peak has grown by this factor."""
+"""Factor by which the peak must grow before the tensors at the peak are recorded again."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400
@@ -56,7 +56,7 @@ class StepCounts:
 class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the operators that run while this mode is active.
 
-    With `fake`, numbers that the code reads are made up, and nothing is sent.
+    With `fake`, numbers that the code reads are made up, and no messages are sent.
     """
 
     def __init__(self, *, fake: bool, device_type: str) -> None:
@@ -74,7 +74,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._snapshot_at = 0.0
 
     def reset(self) -> StepCounts:
-        """Return the counts so far, and start over.
+        """Return the counts so far, and start counting again.
 
         The peak of the new counts starts at the memory that is in use now.
         """
@@ -216,7 +216,7 @@ class OperatorCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _seen(self, current: int) -> None:
         """Record this number of bytes on the device as a point of the timeline.
 
-        It becomes the peak if it exceeds the current peak.
+        The number becomes the peak if it exceeds the current peak.
         """
         counts = self.counts
         # Intermediate results of a kernel never reach memory.
@@ -283,9 +283,9 @@ _NO_KERNEL = frozenset(
 
 
 def _number_in(tensor: Any) -> bool | int | float:
-    """Return the number in a fake tensor if torch knows it, and otherwise zero.
+    """Return the number in a fake tensor if torch knows this number, and otherwise zero.
 
-    Zero means that nothing overflowed, nothing is wrong, and all sums are zero.
+    Zero means that nothing overflowed, that no rank has a fault, and that all sums are zero.
     """
     if getattr(tensor, "constant", None) is not None:
         number: bool | int | float = tensor.constant.item()

@@ -1,4 +1,4 @@
-"""Stands in for a GPU that this machine lacks.
+"""Replaces a GPU that this machine lacks.
 
 torch.cuda behaves as on the target, and fake tensors are on a separate device.
 
@@ -29,7 +29,7 @@ _IS_CUDA = torch.Tensor.is_cuda.__get__  # type: ignore[attr-defined]
 
 
 class _Stream:
-    """Replacement for streams and events, because everything runs in order here."""
+    """A stream or event that does nothing, because all operations run in order without a GPU."""
 
     cuda_stream = 0
 

@@ -40,11 +40,11 @@ Answers: TypeAlias = dict[tuple[Any, str], Any]
 
 
 def rehearse(spec: PhasePlan, rank: int) -> RehearsedRank:
-    """Build a rank of the job, and run a step with enough micro-batches to reach the peak."""
+    """Build a rank of the job, and run a step with enough micro-batches for the memory peak."""
     start = time.monotonic()
     trainer_requirements.check(
         spec, spec.parallel.world_size, fp16=spec.device != "cpu"
-    )  # As the trainer does
+    )  # The trainer does the same
     for_gpu = spec.device != "cpu"
     # DeepSpeed's accelerator layer knows only the devices in its own list.
     if spec.engine == "deepspeed":
@@ -162,7 +162,7 @@ class _Grown:
             )
 
     def synchronizations(self) -> dict[str, int]:
-        """Return how often each line waits for the device, in descending order."""
+        """Return the number of waits for the device by source line, in descending order."""
         numbers = {}
         for line, count in self.step.synchronizations.most_common():
             numbers[line] = self.number(self.once.synchronizations[line], count)
@@ -193,7 +193,7 @@ class _Grown:
     def _does_not_grow(self, kind: str) -> bool:
         """Return whether the amount of this type of work stays the same with fewer micro-batches.
 
-        The work may move to a different pass.
+        The work may belong to a different pass in the smaller batch.
         """
         if self.run <= self.once_microbatches:
             return False
@@ -211,9 +211,9 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Return the number of micro-batches beyond which a step needs no more memory.
+    """Return a number of micro-batches with which a step's memory reaches its peak.
 
-    That is the number of micro-batches in flight on this stage, plus a few.
+    This is the number of micro-batches in flight on this stage, plus a few.
 
     >>> from types import SimpleNamespace as N
     >>> cuts = [N(pipeline=stages, virtual_pipeline=chunks) for stages, chunks in ((1, 1), (16, 1),
@@ -287,7 +287,7 @@ class _Rehearsal:
     def smallest_step(self) -> tuple[int, StepCounts]:
         """Run the smallest possible step, so that later steps find their memory already allocated.
 
-        Return its number of micro-batches and its counts.
+        Return this step's number of micro-batches and its counts.
         """
         smallest = 1
         if self.spec.parallel.virtual_pipeline > 1:
@@ -314,7 +314,7 @@ class _Rehearsal:
         )
 
     def save(self) -> int:
-        """Return the bytes of a checkpoint that this rank writes."""
+        """Return the number of bytes that this rank writes to a checkpoint."""
         from megatron.core.dist_checkpointing.mapping import ShardedTensor, is_main_replica
 
         from runbook.training.engines.engine import each_shard
@@ -331,7 +331,7 @@ class _Rehearsal:
         return sum(data.nbytes for data in own_parts if not data.is_meta)
 
     def resume(self) -> int:
-        """Return the bytes of a checkpoint that this rank reads to resume from it."""
+        """Return the number of bytes that this rank reads to resume from a checkpoint."""
         from runbook.training.checkpoints.torch_dist import PIECE_BYTES
         from runbook.training.engines.engine import CommonState
 
@@ -439,7 +439,7 @@ def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _replaced(answers: Answers) -> Iterator[None]:
-    """Replace attributes within the block."""
+    """Replace attributes until the block ends."""
     before = {attribute: getattr(*attribute) for attribute in answers}
     for (owner, name), function in answers.items():
         setattr(owner, name, function)
@@ -468,9 +468,9 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the functions by which DeepSpeed receives messages from other ranks.
+    """Return replacements for the functions with which DeepSpeed receives other ranks' messages.
 
-    They return the content that these messages would have.
+    The replacements return the content that these messages would have.
     """
     from runbook.training.engines.deepspeed_start import import_deepspeed
     from runbook.training.engines.gpt_model import DTYPES

@@ -1,6 +1,6 @@
 """The circumstances of a training run, for the header of replay.jsonl.
 
-They include versions, the trainer's own files, and machines.
+The circumstances include versions, the trainer's own files, and machines.
 """
 
 import functools
@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def hash_of_code() -> str:
-    """Return a sha256 of the trainer's own files. It does not depend on the commit."""
+    """Return a sha256 of the trainer's own files, which does not depend on the commit."""
     digest = hashlib.sha256()
     for package in (training, plan_file):
         folder = Path(package.__file__ or "").parent
@@ -93,7 +93,7 @@ def header(
     is_bitwise: bool,
     watched: dict[str, list[str]],
 ) -> ReplayLine:
-    """Return the first line of a segment."""
+    """Return the first line that a segment writes to replay.jsonl."""
     kinds: list[list[MarkKey]] = []
     for rank in ranks:
         if rank.keys not in kinds:

@@ -46,7 +46,7 @@ This value is an estimate. Rounding in bf16 should stay far below it, and a flip
 exceeds it.
 """
 REPEATS = 2
-"""How often a rank recomputes a micro-batch after the first two computations differ."""
+"""Number of times that a rank recomputes a micro-batch after two computations have differed."""
 
 Numbers: TypeAlias = dict[ComputedPlace, float]
 
@@ -228,7 +228,7 @@ class Replayer:
         num_microbatches: int,
         states: RandomStates,
     ) -> Numbers | None:
-        """Let the corresponding rank of the next replica compute this rank's micro-batches.
+        """Make the corresponding rank of the next replica compute this rank's micro-batches.
 
         Return None if there is only one replica.
         """
@@ -236,7 +236,7 @@ class Replayer:
         size = group.size()
         if size == 1:
             return None
-        # The numbers are pickled for the neighbour, because it has a different device.
+        # The micro-batches are pickled for the neighbour, because it has a different device.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -255,7 +255,7 @@ class Replayer:
         return numbers
 
     def _suspect(self, own_numbers: list[Numbers], neighbour: Numbers | None) -> "_Suspect | None":
-        """Return where this rank's first two computations differ first, or None if they agree."""
+        """Return the first difference between this rank's first two computations, or None."""
         difference = first_difference(own_numbers[0], own_numbers[1], self._tolerance)
         if difference is None:
             return None
@@ -352,7 +352,7 @@ class _Suspect:
 def first_of_replicas(suspects: Any) -> list[_Suspect]:
     """Return the first rank with a difference in each replica.
 
-    The other ranks of the replica have received wrong numbers from that rank.
+    The replica's other ranks have received wrong numbers from this first rank.
     """
     firsts: dict[int, _Suspect] = {}
     for suspect in suspects:

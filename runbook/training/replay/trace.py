@@ -1,18 +1,18 @@
-"""Fingerprints of what a rank computes.
+"""Takes fingerprints of a rank's results.
 
 Fingerprints cover activations, gradients of activations, and gradients of weights.
 
 A fingerprint is the sum of the words in a tensor's memory. Flipping a bit changes a word by a power
 of two, so the sum always changes. Two differences that cancel each other out are not detected.
 
-The output of a matmul is recorded before the sum over tensor-parallel ranks. After that sum, all of
-these ranks have the wrong number, so its origin is lost.
+The output of a matmul is recorded before the sum over tensor-parallel ranks. After this sum, all of
+these ranks have a wrong number, so its origin is lost.
 
 If bits are compared and each layer is computed by a single rank, only the ends of its blocks are
 watched, which reads a quarter of the bytes. A wrong number within a block reaches the block's
-output or the gradient of one of its weights. If it reaches neither, the step is bit-identical to a
-step without the error. If norms are compared with a tolerance, a wrong number may become too small
-to notice, so all outputs are watched.
+output or the gradient of one of its weights. If it reaches neither of them, the step is
+bit-identical to a step without the error. If norms are compared with a tolerance, a wrong number
+may become too small to notice, so all outputs are watched.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ class WatchedOutputs:
 
     @classmethod
     def of(cls, *, bitwise: bool, ranks_of_a_layer: int) -> "WatchedOutputs":
-        """Return the fewest outputs that reveal every wrong number, its rank and its layer.
+        """Return the smallest set of outputs that reveals a wrong number with its rank and layer.
 
         Ranks that compute a layer together (tensor, sequence and context parallelism) exchange
         numbers within its blocks. At the end of a block all of these ranks would differ, and
@@ -136,7 +136,7 @@ class LayerNames:
     numbers: dict[int, int]
     """Number of each layer in the full model, starting at 1, by its position in the chunk."""
     last: int
-    """The layer number that stands for the modules after the last layer."""
+    """The layer number for the modules after the last layer."""
 
     @classmethod
     def of(cls, model: Any, num_layers: int) -> "LayerNames":
@@ -213,7 +213,7 @@ class Tracer:
             self._find_places(model, LayerNames.of(model, num_layers))
 
     def _find_places(self, model: Any, names: LayerNames) -> None:
-        """Find a chunk's modules and weights once, as walking a model takes milliseconds."""
+        """Find a chunk's modules and weights once, because walking a model takes milliseconds."""
         outputs = {*self.watched.forward, *self.watched.backward}
         for name, module in model.named_modules():
             is_layer = bool(re.fullmatch(r".*layers\.\d+", name))
@@ -270,9 +270,9 @@ class Tracer:
 
 @contextlib.contextmanager
 def _watching(module: Any, look: Callable[[torch.Tensor], None]) -> Iterator[None]:
-    """Call `look` with a module's result.
+    """Call `look` with each result of a module.
 
-    For a matmul, this is the result before the sum over ranks.
+    For a matmul, this is the result before it is summed over ranks.
     """
     if hasattr(module, "_forward_impl"):
         with _watching_product(module, look):

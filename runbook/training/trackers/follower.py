@@ -27,11 +27,11 @@ LOOK_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 """Longest time between two attempts after a tracker has failed."""
 END_SECONDS = 120
-"""Time to send the last numbers after the trainer has closed standard input or has ended."""
+"""Seconds for sending the last numbers after the trainer has closed standard input or ended."""
 LAST_TRIES_SECONDS = 90.0
-"""Part of `END_SECONDS` in which a failed tracker is retried.
+"""Seconds at the beginning of `END_SECONDS` in which a failed tracker is retried.
 
-Before the process ends, it reports what it could not send.
+Before the process ends, it reports the lines that it could not send.
 """
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
@@ -135,7 +135,7 @@ class Follower:
                 )
 
     def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the end of the training."""
+        """Wait, but at most until the end of the training."""
         if self._ended.is_set():
             time.sleep(seconds)
         else:
@@ -154,7 +154,7 @@ class Follower:
                 )
 
     def _send(self, service: Service) -> bool:
-        """Send the next lines, and return whether there may be more."""
+        """Send the next lines, and return whether there may be more lines."""
         if not self._open:
             self.progress.run = service.open(self.progress.run)
             self._open = True

@@ -48,7 +48,7 @@ class Service(Protocol):
         """
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
-        """Send numbers, in order."""
+        """Send the points in order."""
 
     def close(self) -> None:
         """Send buffered numbers, and end the run."""
@@ -58,7 +58,7 @@ Setting = str | int | float
 
 
 def settings_of(spec: PhasePlan) -> dict[str, Setting]:
-    """Return a flat description of the training: names and numbers of the plan, without paths."""
+    """Return a flat description of the training: names and numbers of the plan, but no paths."""
     sections = ("model", "parallel", "batch", "duration", "learning_rate", "optimizer", "precision")
     values: dict[str, Setting] = {"phase": spec.phase, "engine": spec.engine, "seed": spec.seed}
     for section in sections:
@@ -81,7 +81,7 @@ def _flat(prefix: str, content: Mapping[str, object]) -> Iterator[tuple[str, Set
 class WandbService:
     """Weights & Biases.
 
-    Without a key or with WANDB_MODE=offline, it writes files for `wandb sync`.
+    Without a key or with WANDB_MODE=offline, W&B writes files for `wandb sync`.
     """
 
     def __init__(self, spec: PhasePlan) -> None:
@@ -109,7 +109,7 @@ class WandbService:
         return run
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
-        """Send numbers, in order."""
+        """Send the points in order."""
         for point in points:
             self._run.log({"iteration": point.iteration, **point.values})
 
@@ -133,7 +133,7 @@ def _has_wandb_key() -> bool:
 
 
 class MlflowService:
-    """MLflow: the server at MLFLOW_TRACKING_URI, or else a SQLite file in the run's folder."""
+    """MLflow, with the server at MLFLOW_TRACKING_URI or a SQLite file in the run's folder."""
 
     def __init__(self, spec: PhasePlan) -> None:
         from mlflow.entities import Metric, Param
@@ -182,7 +182,7 @@ class MlflowService:
         return self._run
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
-        """Send numbers, in order."""
+        """Send the points in order."""
         metrics = []
         for point in points:
             for name, value in point.values.items():
@@ -197,7 +197,7 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio: a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or else one in the run)."""
+    """trackio, with a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or one in the run)."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")
@@ -223,7 +223,7 @@ class TrackioService:
         return run
 
     def log(self, points: Sequence[TrackedPoint]) -> None:
-        """Send numbers, in order."""
+        """Send the points in order."""
         for point in points:
             self._run.log(point.values, step=point.iteration)
 

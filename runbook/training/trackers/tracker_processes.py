@@ -1,4 +1,4 @@
-"""Tracker processes: started and ended by the rank that writes metrics.jsonl."""
+"""Tracker processes, which the rank that writes metrics.jsonl starts and ends."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from runbook.training.trackers.services import FOLDER
 CLOSE_SECONDS = 10.0
 """Seconds for which the trainer waits for the last numbers.
 
-A slower tracker sends them while the job ends.
+A slower tracker sends its last numbers while the job ends.
 """
 
 
@@ -59,7 +59,7 @@ class TrackerProcesses:
             try:
                 code = process.wait(max(0.0, end - time.monotonic()))
             except subprocess.TimeoutExpired:
-                # The process is not killed: it ends on its own after follower.END_SECONDS.
+                # The process is not killed, because it ends on its own after follower.END_SECONDS.
                 self._say(TrainingMessage.TRACKER_STILL_SENDS.fill(tracker=name))
             else:
                 if code:

@@ -1,1 +1,1 @@
-"""A folder to add to PYTHONPATH, so that another project's training program runs without a GPU."""
+"""A folder for PYTHONPATH with which another project's training program runs without a GPU."""

@@ -1,8 +1,8 @@
 """Replaces GPU functions so that another project's training program runs without a GPU.
 
 If the folder of this file is on PYTHONPATH, Python runs the file before the program, whose own
-files stay unchanged. `runbook rehearse --upstream` puts the folder there. Each change is made right
-after the import of the module that it changes.
+files stay unchanged. `runbook rehearse --upstream` puts the folder there. Each change is made
+immediately after the import of the module that it changes.
 """
 
 import atexit
@@ -72,8 +72,8 @@ def _answer_for_gpu(torch: Any) -> None:
     )
     # Megatron asks the nvcc in this folder for its version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
-    # If a program leaves gloo's threads running until the interpreter ends, they occasionally abort
-    # it after all its work is done.
+    # If a program leaves gloo's threads running until the interpreter ends, these threads
+    # occasionally abort the program after all its work is done.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
@@ -82,7 +82,7 @@ def _answer_for_gpu(torch: Any) -> None:
 
 
 def _tensors_on_cpu(torch: Any) -> Any:
-    """Keep those tensors on the CPU that would be created on a GPU or moved there."""
+    """Keep tensors on the CPU that would be created on a GPU or moved to a GPU."""
 
     def is_gpu(device: Any) -> bool:
         return type(device) is int or (
@@ -204,7 +204,7 @@ CHANGES: dict[str, Callable[[Any], None]] = {
     # If all ranks are on one machine, DeepSpeed compiles a library for their sums.
     "deepspeed.ops": lambda module: module.__compatible_ops__.update(deepspeed_shm_comm=False),
 }
-"""The changes, by module. Each change is made right after its module is imported."""
+"""The changes, by module. Each change is made immediately after its module is imported."""
 UNUSED = ("torchvision", "deepspeed.compression", "wandb", "ezpz")
 """Modules that Megatron-DeepSpeed imports but does not use to train a GPT.
 
@@ -245,7 +245,7 @@ class Changer(MetaPathFinder, Loader):
         path: Any = None,
         target: Any = None,
     ) -> Any:
-        """Return the spec of a module that is changed or may be missing. Return None for others."""
+        """Return the spec of a module that is changed or may be missing, or else None."""
         may_miss = any(f"{name}.".startswith(f"{word}.") for word in self.may_miss)
         if name in CHANGES or may_miss:
             spec = importlib.machinery.PathFinder.find_spec(name, path)
@@ -269,7 +269,7 @@ class Changer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: Any) -> None:
-        """Fill an empty module: every name in it is a class that does nothing.
+        """Fill an empty module, in which every name becomes a class that does nothing.
 
         `wandb.run` is None, as if no run had been started.
         """

@@ -1,4 +1,6 @@
-"""adopt: someone's job script becomes a run file that `runbook check` takes, with lines, leftovers and known errors."""
+"""adopt turns someone's job script into a run file that `runbook check` accepts, with line numbers,
+leftovers and known errors.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ NAMES = sorted(path.name for path in SAMPLES.iterdir())
 
 
 def read(*names: str, change: dict[str, str] | None = None) -> Adoption:
-    """A sample adopted, with words of it replaced."""
+    """Adopt a sample with some of its text replaced."""
     texts = [(name, (SAMPLES / name).read_text()) for name in names]
     for old, new in (change or {}).items():
         assert any(old in text for _, text in texts), old
@@ -44,7 +46,7 @@ def numbers(found: Adoption) -> set[int]:
 
 
 def checked(found: Adoption, folder: Path) -> params.Settings:
-    """The run file read as `runbook check` does, the plan made."""
+    """Read the run file as `runbook check` does, and make the plan."""
     path = folder / "mine.yaml"
     path.write_text(found.text)
     settings = params.load(str(path), project=PROJECT, portable=True)
@@ -81,9 +83,10 @@ def test_lumis_two_scripts_are_one_job(tmp_path):
     assert list(found.required) == ["jobs.stage"]
     assert {19} == numbers(found)
     left = {one.text.split()[0] for one in found.findings.leftovers}
-    # module: it loads the document's container, which LUMI has archived; the site's file has the nearest of today.
+    # module: it loads the document's container, which LUMI has archived; the site file has the
+    # nearest current one.
     assert left == {"NCCL_MIN_NCHANNELS=16", "shared", "--log-world-size-to-tensorboard", "module"}
-    assert "training.exit_duration" not in values(found)  # 57 years is never
+    assert "training.exit_duration" not in values(found)  # 57 years means never
     checked(found, tmp_path)
 
 
@@ -99,9 +102,7 @@ def test_arrays_defaults_and_branches_are_followed():
         "jobs.training.nodes": 16,
     }
     assert {key: values(found).get(key) for key in wanted} == wanted
-    assert (
-        lines(found)["training.global_batch"] == 13
-    )  # where its value stands, not where the option does
+    assert lines(found)["training.global_batch"] == 13  # the line of its value, not of the option
     assert numbers(found) == {4, 6, 10, 13, 14}
     assert [one.text for one in found.findings.leftovers] == ["--use-sharp"]
     without = read("azure-train.sh", change={"USE_SHARP:-1": "USE_SHARP:-0"})
@@ -224,7 +225,7 @@ def test_four_things_that_make_27_and_what_mends_each():
     assert values(found)["training.loss_scale_window"] == 500
     assert "training.static_loss_scale" not in values(
         found
-    )  # DeepSpeed's file says dynamic, and is the one in use
+    )  # DeepSpeed's file, which is the one in use, says dynamic
     static = read(
         "slurm-train.slurm",
         change={'"loss_scale": 0,': "", "--fp16": "--fp16 --rampup-batch-size 8 8 4096"},

@@ -1,4 +1,6 @@
-"""Megatron Bridge's own recipe files become run files: functions that start from `_pretrain_common`."""
+"""Megatron Bridge's own recipe files, with functions that start from `_pretrain_common`, become run
+files.
+"""
 
 from __future__ import annotations
 

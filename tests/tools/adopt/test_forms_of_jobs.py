@@ -1,4 +1,6 @@
-"""Forms of jobs that people have written: other queues, ranks, loops, wrappers, files that say what the options do not."""
+"""Forms of jobs that people have written: other queues, ranks, loops, wrappers, and files that
+contain what the options do not.
+"""
 
 from __future__ import annotations
 
@@ -89,9 +91,9 @@ OTHER_QUEUES = {
     "#DSUB -N 2\n#DSUB -R gpu=8": (2, None, "#DSUB -R=gpu=8"),
     "#PBS -l nodes=2:ppn=4,walltime=1:30:00": (4, "01:30:00", "#PBS -l nodes=2:ppn=4"),
 }
-"""Requests, with the nodes and the time that they become, and the one that is left over.
+"""Requests, with the resulting nodes and time, and the request that is left over.
 
-Nodes of 8 devices; those of the site with PBS have 4.
+Nodes with 8 devices; those of the PBS site have 4.
 """
 
 
@@ -242,7 +244,7 @@ def test_files_that_a_job_names_from_the_top_of_its_checkout_are_at_hand(tmp_pat
     carried = values(adopt_files([job], tmp_path / "out.yaml").adopted)
     assert carried["training.iterations"] == 70
     assert carried["model"] == "125m"
-    (checkout / ".git").rmdir()  # no checkout: nothing above is read but what stands beside
+    (checkout / ".git").rmdir()  # no checkout, so only files next to the script are read
     assert "training.shape.layers" not in values(
         adopt_files([job], tmp_path / "out.yaml", replace=True).adopted
     )
@@ -385,7 +387,7 @@ def test_no_word_of_a_request_is_lost(request_line):
 @pytest.mark.parametrize("request_text", ["nodes=4:ppn=8:gpus=4+2:ppn=4", "select=4:x=8+2:x=4"])
 def test_nodes_of_several_kinds_are_reported(request_text):
     adoption = adopted(f"#PBS -l {request_text}\ntorchrun --nproc_per_node 8 {TRAIN}")
-    assert values(adoption)["jobs.training.nodes"] == 2  # one of 8 devices, as nodes of 4
+    assert values(adoption)["jobs.training.nodes"] == 2  # one node of 8 devices becomes nodes of 4
     amount = request_text.partition("=")[2]
     assert any(amount in remark.text for remark in adoption.findings.leftovers)
 

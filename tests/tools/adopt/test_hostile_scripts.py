@@ -74,14 +74,14 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port on this machine that nobody may call."""
+    """A port on this machine to which nobody may connect."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server
 
 
 def is_quiet(listener: socket.socket) -> bool:
-    """Return whether nobody called."""
+    """Return whether nobody has connected."""
     try:
         listener.accept()
     except BlockingIOError:
@@ -90,7 +90,7 @@ def is_quiet(listener: socket.socket) -> bool:
 
 
 def written(deed: str, outside: Path, listener: socket.socket) -> str:
-    """Return a deed with the folder and the port that it attacks."""
+    """Return a hostile command with the folder and the port that it attacks."""
     return deed.format(outside=outside, port=listener.getsockname()[1])
 
 
@@ -107,7 +107,7 @@ def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside,
 
 @pytest.fixture
 def report(outside: Path, listener: socket.socket, tmp_path: Path) -> AdoptReport:
-    """The report of a script with control characters wherever it can name something."""
+    """Return the report about a script with control characters wherever it can name something."""
     requests = "#SBATCH --job-name=\033[31mowned\n#SBATCH --comment=\u202eowned\n#OAR -n \033[2J\n"
     names = ("control characters from a here-string", "escapes in names", "process substitution")
     deeds = "\n".join(written(DEEDS[name], outside, listener) for name in names)

@@ -1,7 +1,8 @@
-"""The ledger of an adoption: every word that a script gives its training is in one row of the proof.
+"""The ledger of an adoption: every word that a script passes to its training program is in one row
+of the proof.
 
-Scripts are made at random: lists of options, written with odd quotes, arrays, functions, here-documents
-and variables. What the training should have got is known without reading the script.
+The scripts are random: lists of options, written with odd quotes, arrays, functions, here-documents
+and variables. What the training program should get is known without reading the script.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ STRANGE_VALUES = (
 
 
 def random_options(rng: random.Random) -> list[list[str]]:
-    """Return options that are known, options that are not, and words that belong to none."""
+    """Return known options, unknown options, and words that belong to no option."""
     options = [list(option) for option in rng.sample(KNOWN, 9)]
     for number in range(7):
         values = rng.choices(STRANGE_VALUES, k=rng.choice((0, 1, 1, 2)))
@@ -82,7 +83,7 @@ def random_options(rng: random.Random) -> list[list[str]]:
 
 
 def _quoted(rng: random.Random, word: str) -> str:
-    """Write a word as bash reads it, in one of its ways."""
+    """Write a word in one of the ways that bash accepts."""
     ansi = "$'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
     letters = "".join(letter if letter.isalnum() else f"\\{letter}" for letter in word)
     return rng.choice((shlex.quote(word), ansi, letters or "''"))

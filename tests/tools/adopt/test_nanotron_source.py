@@ -57,13 +57,13 @@ def report_of(folder: Path, text: str) -> AdoptReport:
 
 
 def values_of(text: str) -> dict[str, object]:
-    """Return the values of a file that are known, by their keys."""
+    """Return the known values of a file, by key."""
     values = nanotron_values(ast.parse(text), "mine.py")
     return {value.name: value.value for value in values if value.known}
 
 
 def unknown_names(text: str) -> list[str]:
-    """Return the keys of a file whose values only the running program knows."""
+    """Return a file's keys whose values only the running program knows."""
     return [value.name for value in nanotron_values(ast.parse(text), "mine.py") if not value.known]
 
 
@@ -137,7 +137,7 @@ def test_a_change_that_is_not_followed_is_named_with_its_line(statement):
     first = len(SOURCE.splitlines()) + 1
     last = len(statement.splitlines()) - 1
     inner = first + (last if statement.startswith(("if os", "for")) else 0)
-    # A loop through what a function returns is named where the function gets the part
+    # A loop over a function's result is reported where the function gets the part
     assert lines == [first if "in tune" in statement else inner]
 
 

@@ -1,4 +1,4 @@
-"""NeMo's trainings of other models than GPT-3, and its files that nobody has here."""
+"""NeMo training jobs for models other than GPT-3, and NeMo files that are not available here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAYOUT = (
 
 
 def report_of(folder: Path, words: str, files: dict[str, str] | None = None) -> AdoptReport:
-    """Adopt a training of NeMo with these words, and with files next to its script."""
+    """Adopt a NeMo training job with these words, and with files next to its script."""
     for name, text in (files or {}).items():
         (folder / name).write_text(text)
     script = folder / "job.sh"

@@ -1,4 +1,4 @@
-"""What a script leaves open becomes a question in a run file that passes, and not a refusal."""
+"""What a script leaves open becomes a question in a valid run file, not a refusal."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_llama_with_gpt_2_s_tokenizer_keeps_it(tmp_path):
 
 
 def test_what_fits_nothing_stays_as_the_script_has_it(tmp_path):
-    """Stand-ins are taken back where the run file is refused all the same."""
+    """Placeholders are withdrawn if the run file is refused anyway."""
     report = adopted(
         tmp_path, f"{BARE} --bf16 --fp8-format e4m3 --num-attention-heads 15 --global-batch-size 40"
     )

@@ -1,4 +1,4 @@
-"""YAML files that list a training's options: Megatron-LM's test cases and flat files."""
+"""YAML files that list training options: Megatron-LM's test cases and flat files."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_the_options_of_a_test_case_become_a_run_file(tmp_path):
     }
     carried = values(report)
     assert {key: carried.get(key) for key in wanted} == wanted
-    assert "data.folder" not in carried  # Its variable is set where the test runs
+    assert "data.folder" not in carried  # Its variable is set in the environment of the test
     assert OptionVerdict.UNACCOUNTED not in {row.verdict for row in report.proof}
     lines = report.adopted.findings.carried
     assert lines["training.iterations"].line == 12

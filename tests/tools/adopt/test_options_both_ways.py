@@ -1,4 +1,4 @@
-"""One table of option names a framework: what render writes, adopt reads back as the same keys."""
+"""One table of option names per framework: adopt reads what render writes back as the same keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_epsilon_and_rotary_base_are_written_where_they_are_the_models_own(
     settings = load(name)
     chosen: dict[str, Any] = {"norm_epsilon": 1e-6}
     if base:
-        # NeMo's pinned files are a GPT-3's, and rotary positions are refused for it.
+        # The pinned NeMo files are for GPT-3, so rotary positions are refused.
         chosen |= {"rope_base": 500_000.0, "position_embedding": "rope"}
     phase = make_plan(settings).phases[FULL]
     model = replace(phase.model, shape=replace(phase.model.shape, **chosen))
@@ -93,7 +93,7 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
     except PlanError:
         pytest.skip("the plan refuses this variant")
     carried = read_back(settings, words).carried
-    if "training.tokens" in carried:  # Megatron-DeepSpeed is given the same length in samples too
+    if "training.tokens" in carried:  # Megatron-DeepSpeed also gets the same length in samples
         del carried["training.samples"]
     model = settings.model.model_dump()
     keys = {key: value.value for key, value in carried.items() if not key.startswith("data.")}
@@ -103,7 +103,7 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
             model[field] or getattr(make_plan(settings).phases[FULL].model.shape, field)
         )
     again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
-    assert sorted(arguments(again)) == sorted(words)  # what a site says too stands elsewhere
+    assert sorted(arguments(again)) == sorted(words)  # what a site also sets is elsewhere
 
 
 @pytest.mark.parametrize("loss_fusion", ["auto", "native", "te"])

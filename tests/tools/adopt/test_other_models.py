@@ -1,4 +1,4 @@
-"""Sources of another model or another purpose: the run file says so, or there is none."""
+"""Sources with another model or another purpose: the run file says so, or there is no run file."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_experts_of_a_configuration_make_another_model(tmp_path, experts, is_oth
     report = adopt_files([config], tmp_path / "mine.yaml")
     model = f"model.model_config.moe_config.num_experts {experts}: experts"
     assert says(report.check, AdoptMessage.ANOTHER_MODEL, model=model) is is_other
-    # No other words of the message either, for one expert.
+    # No other part of the message applies to a single expert, either.
     assert says(report.check, AdoptMessage.ANOTHER_MODEL) is is_other
     assert ("model" in report.adopted.findings.questions) is is_other
 

@@ -1,4 +1,6 @@
-"""What `runbook adopt` keeps to itself: the caller's environment, secrets next to a script, steering characters."""
+"""What `runbook adopt` does not reveal: the caller's environment, secrets next to a script, and
+control characters.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def test_the_callers_environment_is_in_no_file_of_proc(monkeypatch):
 
 
 def adopt_in(tmp_path: Path, script: str) -> tuple[str, str]:
-    """The report and the run file."""
+    """Return the report and the run file."""
     path = tmp_path / "job.sh"
     path.write_text(script)
     out = tmp_path / "mine.yaml"

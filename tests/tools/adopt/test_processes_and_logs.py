@@ -1,4 +1,4 @@
-"""A training that runs, a job of a queue, and a log: adopt reads each as it reads a script."""
+"""A running training process, a queue's job, and a log: adopt reads each like a script."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def values(report: AdoptReport) -> dict[str, object]:
 
 @pytest.fixture
 def process(tmp_path):
-    """A Python that waits under the name and options of a training, with variables of a job."""
+    """Start a waiting Python with the name and options of a training program, and a job's
+    variables.
+    """
     script = tmp_path / "pretrain_gpt.py"
     script.write_text("import sys; print('up', flush=True); sys.stdin.read()")
     (tmp_path / "ds.json").write_text(json.dumps({"train_micro_batch_size_per_gpu": 3}))

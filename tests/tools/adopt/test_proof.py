@@ -1,4 +1,4 @@
-"""The proof: every option of a script is the same, changed, dropped or added in the run file's command."""
+"""The proof: every option of a script is kept, changed, dropped or added in the run file's command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Functions of a recipe's own file are followed as text, and what they may do otherwise is named."""
+"""Functions in a recipe's own file are followed as text, and anything else that they may do is
+reported.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ GBS = "data.global_batch_size"
 
 
 def values_of(text: str) -> dict[str, tuple[object, bool]]:
-    """Return the values of the one recipe of a file."""
+    """Return the values of a file's only recipe."""
     (call,) = recipe_calls(text, "recipe.py")
     return {value.name: (value.value, value.known) for value in call.values}
 

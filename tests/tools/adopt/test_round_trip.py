@@ -1,4 +1,4 @@
-"""The round trip: a run file that is rendered and adopted is the same training again."""
+"""The round trip: a run file that is rendered and adopted again describes the same training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RUNS = {
 
 
 def training(settings: Settings) -> PhasePlan:
-    """What is trained; the folders that a run's name is in are each run's own."""
+    """Return what is trained, without folders that contain the run's name."""
     return make_plan(settings).phases[FULL]
 
 

@@ -1,4 +1,6 @@
-"""The sandbox of `runbook adopt`: what a script does there reaches nothing, and whatever bash can say is understood."""
+"""The sandbox of `runbook adopt`: a script can reach nothing outside, and every form of bash is
+understood.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def followed(script: str, beside: dict[str, str] | None = None) -> Script:
 
 
 def arguments(script: str, beside: dict[str, str] | None = None) -> list[str]:
-    """The words after the training script, of the last launch."""
+    """Return the words after the training script in the last launch."""
     return [word.text for word in launches_of(followed(script, beside).commands)[-1].arguments]
 
 
@@ -76,7 +78,7 @@ ENDLESS = {
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder of the user with a secret, which every script below is told the path of."""
+    """A folder of the user with a secret. Every script below knows its path."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_text("the secret")
@@ -86,7 +88,7 @@ def outside(tmp_path):
 
 @pytest.fixture
 def listener():
-    """A port on this machine, and whether anybody called."""
+    """A port on this machine, and whether anybody has connected to it."""
     called = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
@@ -207,7 +209,7 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside):
     assert len(raw) <= sandbox.MOST_BYTES
     assert (
         "\036exit\0370\034" not in raw or "f | f" in deed
-    )  # it did not end well, or was cut off; forks only fail
+    )  # it failed or was cut off; forks only fail
     assert {child.pid for child in psutil.Process().children(recursive=True)} == before
 
 
@@ -405,17 +407,19 @@ def test_interrupting_leaves_no_process():
         with pytest.raises(KeyboardInterrupt):
             sandbox_files = {
                 "job.sh": "/usr/bin/sleep 8"
-            }  # by its path: no stub, and nothing that fills the trace
+            }  # called by its path, so without a stub and without filling the trace
             sandbox.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT)
     finally:
         timer.cancel()
     time.sleep(0.5)
-    # Less is no fault: what an earlier test left may just have ended.
+    # Fewer processes are fine: one that an earlier test left may just have ended.
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
 def test_a_script_that_ends_before_its_training_says_why(tmp_path):
-    """400 MB on the terminal cost nothing; a value of many megabytes is traced, and fills the trace."""
+    """400 MB of terminal output cost nothing; a value of many megabytes is traced, and fills the
+    trace.
+    """
     training = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
     loud = tmp_path / "loud.sh"
     loud.write_text(f"yes 0123456789abcdef | head -c 400000000\n{training}\n")
@@ -481,7 +485,7 @@ def test_lines_are_counted_as_bash_counts_them():
 
 @pytest.fixture
 def project(tmp_path):
-    """A project with a script, and a folder outside it."""
+    """A project with a script, and a folder outside the project."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "run.sh").write_text(f"#!/bin/bash\ntorchrun {TRAIN}\n")

@@ -1,4 +1,4 @@
-"""torchtitan's configurations in Python are read as text, each function's own."""
+"""torchtitan's configurations in Python are read as text, one configuration per function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`runbook drill --campaign`: simulated faults, answered by the rules of real jobs."""
+"""`runbook drill --campaign`: simulated faults, handled by the rules of real jobs."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from runbook.tools.drills.messages import DrillMessage
 
 @pytest.fixture(autouse=True)
 def _terminate_as_before():
-    """The command answers SIGTERM in a way of its own."""
+    """The command handles SIGTERM itself."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,6 @@
-"""The drills that take seconds, done for real, and ten random kills; `make drills` does all twenty and fifty kills."""
+"""The drills that take seconds are run for real, with ten random kills; `make drills` runs all
+twenty and fifty kills.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def test_it_ends_as_the_table_says(name, bench):
 
 
 def test_ten_kills_at_random_moments_lose_nothing_and_train_nothing_twice(bench):
-    """How much of the time was training is measured and decides nothing: it depends on the machine's load."""
+    """The share of time spent training is measured but not checked, because it depends on the
+    machine's load.
+    """
     ending = kill_often(bench, kills=10, steps=200)
     verdict = judge_ending("ten kills", ending, bench.end_left(), 0.0)
     assert verdict.verdict == "pass", verdict.detail

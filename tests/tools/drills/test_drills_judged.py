@@ -1,4 +1,6 @@
-"""How a drill's end becomes a verdict, a page, an exit code; what it leaves running is found."""
+"""How a drill's end becomes a verdict, a page and an exit code, and how leftover processes are
+found.
+"""
 
 from __future__ import annotations
 

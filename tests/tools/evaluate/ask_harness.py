@@ -1,4 +1,6 @@
-"""Every answer of the harness on three small tasks, as JSON: of the trainer's model, or of an exported folder."""
+"""Print every answer of the harness on three small tasks as JSON, for the trainer's model or an
+exported folder.
+"""
 
 import json
 import sys

@@ -1,6 +1,8 @@
-"""lm-evaluation-harness over our trainer and over the exported folder: the same likelihoods, the same answers.
+"""lm-evaluation-harness with our trainer and with the exported folder: the same likelihoods and the
+same answers.
 
-The harness is not in the lock: it is installed here into an environment of its own, over the one that runs the tests.
+The harness is not in the lock: it is installed here into a separate environment on top of the one
+that runs the tests.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def extra(name):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """A Python with the extra `evaluation`, over the packages of this one."""
+    """A Python with the extra `evaluation`, on top of this Python's packages."""
     folder = tmp_path_factory.mktemp("harness")
     venv.create(folder, with_pip=True)
     found = folder / "bin" / "python"
@@ -59,7 +61,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runbook(python, tmp_path_factory):
-    """The command line in that environment: exit code, words and errors."""
+    """Run the command line in that environment. Return the exit code, the output and the errors."""
     home = tmp_path_factory.mktemp("home")
     env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 
@@ -74,7 +76,9 @@ def runbook(python, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(runbook, tmp_path_factory):
-    """The folder of a model of `transformers` with random weights, in the shape of the local run's."""
+    """The folder of a `transformers` model with random weights, in the shape of the local run's
+    model.
+    """
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -97,7 +101,7 @@ def weights(runbook, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(runbook, weights, tmp_path_factory):
-    """Runs with these weights, by how their training is cut: the folder of runs, and the exported weights."""
+    """Runs with these weights, by layout: the folder of runs, and the exported weights."""
     done = {}
 
     def get(cut):
@@ -146,7 +150,7 @@ def tasks(tmp_path_factory):
 
 @pytest.mark.parametrize("cut", ["tensor", "pipeline"])
 def test_every_answer_is_that_of_transformers_for_the_exported_folder(runbook, runs, tasks, cut):
-    """Ours is computed by two processes, theirs by one."""
+    """Ours is computed by two processes, and theirs by one."""
     folder, exported = runs(cut)
     folder /= "local"
     program = (HERE / "ask_harness.py",)
@@ -158,13 +162,14 @@ def test_every_answer_is_that_of_transformers_for_the_exported_folder(runbook, r
     assert [len(mine[name]) for name in sorted(mine)] == [8, 3, 5]
     assert mine["toy_write"] == other["toy_write"] and len(str(mine["toy_write"])) > 100
     likelihoods = [flat(each["toy_choice"]) + flat(each["toy_text"]) for each in (mine, other)]
-    # They add up in float32, which has no 1e-4 beyond 1,000: of such a text half of its last digit.
+    # They sum in float32, which cannot resolve 1e-4 above 1,000: such a text may differ by half a
+    # unit in the last place.
     assert likelihoods[0] == pytest.approx(likelihoods[1], abs=1e-4, rel=2**-24)
     assert len(likelihoods[0]) == 8 * 3 * 2 + 3
 
 
 def flat(answer):
-    """All numbers of a nested answer, true and false as 1 and 0."""
+    """Return all numbers of a nested answer, with true and false as 1 and 0."""
     if isinstance(answer, list):
         return [number for one in answer for number in flat(one)]
     return [float(answer)]

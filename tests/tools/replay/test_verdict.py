@@ -1,4 +1,4 @@
-"""What explains that a step trained again gives other numbers: a pure comparison of two recordings."""
+"""What explains that a repeated step gives different numbers: a pure comparison of two recordings."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -34,7 +34,9 @@ KEYS = [
 
 
 def recorded(*wrong, data=("d1", "d2"), circumstances=HERE):
-    """A step of two ranks; `wrong`: rank and number of the marks that differ from the usual ones."""
+    """Return a step of two ranks; `wrong` has the rank and number of the fingerprints that differ
+    from the usual ones.
+    """
     marks = [dict.fromkeys(KEYS, b"good") for _ in range(2)]
     for rank, number in wrong:
         marks[rank][KEYS[number]] = b"bad!"
@@ -92,7 +94,7 @@ def test_a_node_with_another_installation_explains_a_difference():
 
 
 def test_the_first_rank_is_the_one_that_computes_first():
-    # Rank 0 gets the wrong numbers of rank 1 with the sum after its attention.
+    # Rank 0 gets rank 1's wrong numbers through the sum after its attention.
     difference = compare_steps(recorded(), recorded((0, 1), (1, 0), (1, 1), (0, 2)))
     assert (difference.rank, difference.block, difference.ranks) == (1, "attention", (1,))
 
@@ -105,7 +107,9 @@ def test_a_loss_alone_says_the_step_and_neither_rank_nor_layer():
 
 
 def test_marks_of_other_outputs_are_not_compared():
-    """A record of an older version covers more outputs: its marks are other ones, of a right step too."""
+    """A record of an older version covers more outputs, so its fingerprints differ even for a
+    correct step.
+    """
     now = recorded((1, 0), circumstances=other(watched={"forward": ["linear_proj"]}))
     assert compare_steps(recorded(), now) is None
     last = len(KEYS) - 1
@@ -150,7 +154,7 @@ def test_without_records_nothing_is_accused():
 
 
 def test_a_replay_of_another_training_is_none(tmp_path):
-    """Of the smoke test's step, or of the run before --redo."""
+    """A record of the smoke test's step, or of the run before --redo."""
 
     def job(phase, fingerprint):
         return ReplayJob(tmp_path, SimpleNamespace(phase=phase, fingerprint=fingerprint), 4, 0)
@@ -170,7 +174,7 @@ def with_samples(step, *samples):
 
 
 def test_samples_of_a_later_micro_batch_explain_a_difference_and_name_their_ranks():
-    """The fingerprints are of the first micro-batch, the samples of all that a rank read."""
+    """The fingerprints cover the first micro-batch; the samples cover everything that a rank read."""
     before = with_samples(recorded(), "s1", "s2")
     comparison = compared(before, with_samples(recorded(), "s1", "sx"), loss=2.5)
     assert (comparison.verdict, comparison.difference) == (Verdict.DATA, None)

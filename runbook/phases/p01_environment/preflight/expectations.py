@@ -23,7 +23,7 @@ class Expectations:
     """The accelerator's datasheet, or None for a CPU or a device that is not in the table."""
     devices_per_node: int
     cores_per_node: int
-    """0 if the site file does not state the number."""
+    """0 if the site file does not state the number of cores."""
     fabric: str
     """Name of the fast network; empty if there is no such network, or its name is not known."""
     network_bytes: float
@@ -31,7 +31,7 @@ class Expectations:
     checkpoint_bytes: int
     """Bytes of one checkpoint, according to the plan."""
     walltime: int
-    """Seconds that the preflight job requested; 0 on this machine."""
+    """Seconds that the preflight job requested; 0 if the preflight runs on this machine."""
     has_queue: bool
     environment: Mapping[str, Mapping[str, str | None]]
     framework: Framework

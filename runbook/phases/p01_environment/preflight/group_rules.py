@@ -1,6 +1,7 @@
 """Rules for the last stage, in which ranks run.
 
-They connect in the same way as the trainer's ranks, and use each of the trainer's process groups.
+The ranks connect in the same way as the trainer's ranks, and use each of the trainer's process
+groups.
 """
 
 import re
@@ -176,7 +177,7 @@ def _step_text(rank: RankFacts) -> str:
 
 
 def _stuck_group(ranks: Sequence[RankFacts]) -> str:
-    """Return the step that hung, with its ranks and nodes, or an empty string if none did."""
+    """Return the step that hung, with its ranks and nodes, or an empty string if no step hung."""
     waiting = [rank["current"] for rank in ranks if rank.get("current")]
     if not waiting:
         return ""

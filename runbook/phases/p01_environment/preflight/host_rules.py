@@ -21,12 +21,12 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 ANSWERED = "answers"
 """Prefix of the name of the check that every node answered."""
 Fault = Callable[[NodeFacts, Expectations], str]
-"""Returns a description of the fault in a node's facts, or an empty string."""
+"""Returns what is wrong with a node, or an empty string."""
 UNLIMITED = "unlimited"
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that refer to the node itself on every node."""
 GRANTED_SLACK_SECONDS = 90
-"""How much of a job's granted time may pass before the check reads the remaining time."""
+"""How much of a job's granted time may have passed when the check reads the remaining time."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NodeRule:
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """Returns the value to show for a healthy node, in the row of a passed check."""
+    """Returns the value of a healthy node, which the row of a passed check shows."""
     verdict: str = "fail"
 
 
@@ -47,7 +47,7 @@ def judge_each_node(
     expected: Expectations,
     rung: str = HOSTS,
 ) -> PlacedCheck:
-    """Apply a rule to every node. A node without an answer breaks it."""
+    """Apply a rule to every node. A node without an answer breaks the rule."""
     silent = answers.missing(rung, node_rule.part)
     if silent:
         return node_rule.rule.broken(_by_node(silent), list(silent))
@@ -65,7 +65,7 @@ def judge_each_node(
 
 
 def _by_node(texts: Mapping[str, str]) -> str:
-    """Return one text in which nodes with the same value are grouped.
+    """Return a text that groups the nodes with the same value.
 
     >>> _by_node({"n1": "64 KiB", "n2": "64 KiB", "n3": "8 KiB"})
     'n1, n2: 64 KiB; n3: 8 KiB'
@@ -83,7 +83,7 @@ def _limit_text(value: int | None) -> str:
 
 
 def memlock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the limit on locked memory is too low."""
+    """Return what is wrong if the limit on locked memory is too low."""
     if expected.fabric:
         threshold = thresholds.MEMLOCK_FABRIC
     else:
@@ -103,7 +103,7 @@ def _smaller(first: int | None, second: int | None) -> int | None:
 
 
 def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the limit on open files is too low."""
+    """Return what is wrong if the limit on open files is too low."""
     limit = facts["nofile"]
     if limit is None or limit >= thresholds.OPEN_FILES.value:
         return ""
@@ -111,7 +111,7 @@ def open_files_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def processes_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the limit on processes is too low."""
+    """Return what is wrong if the limit on processes is too low."""
     for source, limit in (("a user", facts["nproc"]), ("the control group", facts["tasks"])):
         if limit is not None and limit < thresholds.PROCESSES.value:
             limit_text = f"{thresholds.PROCESSES.value:.0f}"
@@ -145,7 +145,7 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if /dev/shm is too small."""
+    """Return what is wrong if /dev/shm is too small."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
     if not facts["shm_writable"]:
         return "no file can be written to /dev/shm"
@@ -162,7 +162,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the job's memory limit is far below what a process needs."""
+    """Return what is wrong if the job's memory limit is far below what a process needs."""
     needed = max(1, expected.devices_per_node) * GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:
@@ -173,7 +173,7 @@ def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if a node has too few cores."""
+    """Return what is wrong if a node has too few cores."""
     quota = facts["quota"]
     usable = facts["cores"] if quota is None else min(facts["cores"], quota)
     if expected.has_queue and expected.cores_per_node and usable < expected.cores_per_node:
@@ -182,7 +182,7 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the node's temporary folder is unusable or nearly full."""
+    """Return what is wrong if the node's temporary folder is unusable or nearly full."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
         return f"TMPDIR={tmpdir} cannot hold files here; programs use {facts['folder']} instead"
@@ -194,7 +194,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the faults of caches for compiled kernels: not writable, shared by nodes, noexec."""
+    """Return a fault for each kernel cache that is read-only, shared, or mounted noexec."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -267,7 +267,7 @@ def _folder_text(facts: NodeFacts) -> str:
 
 
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the kernel's port range is too small."""
+    """Return what is wrong if the kernel's port range is too small."""
     ports = facts.get("ports")
     if ports is None or ports >= thresholds.PORTS.value:
         return ""
@@ -277,8 +277,8 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a different Python that precedes, on PATH, the `python3` that runs here.
 
-    A Python that comes later, as on most systems, is never started by mistake. If the job's own
-    Python is not on PATH, there is no fault either.
+    A Python that comes later on PATH, as on most systems, is never started by mistake. If the job's
+    own Python is not on PATH, there is no fault either.
     """
     if not _is_found_by_name(facts):
         return ""
@@ -286,7 +286,7 @@ def program_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that precedes, on PATH, the one in the site file."""
+    """Return a different Python that comes before the site file's Python on PATH."""
     if _is_found_by_name(facts):
         return ""
     return _python_in_front(facts)
@@ -323,7 +323,7 @@ def _python_in_front(facts: NodeFacts) -> str:
 
 
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault if the node's clock differs too much from the file server's."""
+    """Return what is wrong if the node's clock differs too much from the file server's."""
     ahead = facts["ahead"]
     if abs(ahead) <= thresholds.CLOCK.value:
         return ""
@@ -596,7 +596,10 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def versions_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that all nodes have the same packages. Name each package and node that differ."""
+    """Check that all nodes have the same packages.
+
+    Name each package and node with a different version.
+    """
     rule = PlacedRule(
         PreflightCheck.VERSIONS,
         "Python and every package have the same version on all nodes",
@@ -661,7 +664,7 @@ READ_AGAIN = (
 
 
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-    """Return, for each node, the packages that were read only on other nodes.
+    """Return, for each node, the packages that only other nodes have read.
 
     Our own package must be on every node, so it counts even if no node read it.
     """
@@ -686,7 +689,7 @@ def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
 def different_versions(
     versions: Mapping[str, Mapping[str, str | None]],
 ) -> tuple[list[str], list[str]]:
-    """Return a text for each package that differs, and the nodes that differ from the majority.
+    """Return a text for each package whose versions differ, and the nodes not in the majority.
 
     >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
     (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
@@ -760,7 +763,7 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Check the interfaces that environment variables name.
 
-    Each must exist, be up and have an address on every node.
+    Each interface must exist, be up and have an address on every node.
     """
     rule = PlacedRule(
         PreflightCheck.NETWORK_INTERFACE,
@@ -785,7 +788,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 
 
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which interface named in an environment variable is unusable on a node, and why."""
+    """Return why an interface that a variable names is unusable, or an empty string."""
     for variable, value in facts["chosen"].items():
         if variable == GLOO_VARIABLE:
             problem = _exact_interfaces_problem(value, facts["interfaces"], expected)
@@ -809,7 +812,7 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why no interface in a variable can be used, or an empty string if one can."""
+    """Return why a variable names no usable interface, or an empty string if it names one."""
     # `^eth` excludes interfaces by prefix; any other interface may be used.
     if value.startswith("^"):
         return ""
@@ -836,7 +839,7 @@ def _exact_interfaces_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return the first unusable interface in Gloo's list and why, or an empty string.
+    """Return the first unusable interface in Gloo's list with the reason, or an empty string.
 
     Gloo opens every interface in the list, and treats no name as a prefix.
     """

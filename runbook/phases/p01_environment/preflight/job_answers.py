@@ -90,7 +90,7 @@ class JobAnswers:
 def parse_job_answers(text: str, nodes: tuple[str, ...] = ()) -> JobAnswers:
     """Parse a job's output.
 
-    Give `nodes` if no line of the job names them, as on this machine.
+    Pass `nodes` if no line of the output names the job's nodes, as on this machine.
     """
     answers: dict[tuple[str, str, str], PartAnswer] = {}
     for part_answer in read_answers(text):

@@ -1,6 +1,6 @@
 """Finds the process that ended first in a launcher's output.
 
-All later ends are consequences of it.
+Processes that ended later did so as a consequence.
 """
 
 import re
@@ -26,14 +26,14 @@ MAX_WORDS = 300
 
 @dataclass(frozen=True)
 class QueueEnd:
-    """Why the queue ended a job."""
+    """The reason why the queue ended a job."""
 
     words: str
     lost_node: str = ""
 
 
 def queue_end(errors: str) -> QueueEnd | None:
-    r"""Return why the queue ended a job, according to the job's stderr, or None if it did not.
+    r"""Return the reason why the queue ended a job, or None, according to the job's stderr.
 
     >>> queue_end("srun: error: Node failure on n2\nsrun: forcing job termination\n")
     QueueEnd(words='a node was lost: Node failure on n2', lost_node='n2')
@@ -49,7 +49,7 @@ def queue_end(errors: str) -> QueueEnd | None:
 
 
 def first_end(errors: str) -> str:
-    r"""Return which process of a step ended first and how, according to its stderr.
+    r"""Return which process of a step ended first and how, according to the step's stderr.
 
     Return an empty string if stderr does not show it.
 

@@ -1,6 +1,6 @@
 """The facts that a preflight learns about a site.
 
-These are values for the site file, each with its evidence, and the values that remain unknown.
+They are values for the site file, each with its evidence, and the keys whose values remain unknown.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -41,7 +41,7 @@ class Lesson:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the site file has a different value, or does not have one."""
+        """Return whether the site file has a different value or no value."""
         return str(self.value) != str(self.old)
 
 
@@ -304,7 +304,7 @@ def _network(site: Site, nodes: Answers) -> Lesson | Gap:
 
 
 def _places(values: Mapping[str, object]) -> str:
-    """Return the names of the nodes that answered, at most three."""
+    """Return the names of the first three nodes that answered, and the number of further nodes."""
     names = list(values)
     first_names = ", ".join(names[:3])
     if len(names) <= 3:

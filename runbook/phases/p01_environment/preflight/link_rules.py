@@ -93,7 +93,7 @@ def listening_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
-    """Return every link that was tried, and why any pair of nodes gave no report."""
+    """Return every link that was tried, and the reason why a pair of nodes gave no report."""
     links = []
     silent = {}
     for part in answers.parts(PEERS):
@@ -112,9 +112,9 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 
 
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
-    """Check that each link works completely.
+    """Check that each link works in every stage.
 
-    For a link that does not, name the stage at which it failed.
+    For a link that does not work, name the stage at which it failed.
     """
     rule = PlacedRule(
         PreflightCheck.LINKS,
@@ -142,7 +142,7 @@ def _link_fault(facts: NodeFacts) -> str:
 
 
 def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
-    """Return the nodes that occur in the most broken pairs, because one bad node breaks several.
+    """Return the nodes in the most broken pairs, because a bad node breaks more than one pair.
 
     >>> shared_nodes([{"n1", "n2"}, {"n2", "n3"}]), shared_nodes([{"n1", "n2"}])
     (['n2'], ['n1', 'n2'])
@@ -153,7 +153,7 @@ def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
 
 
 def clocks_check(links: Sequence[Link]) -> PlacedCheck:
-    """Check the clock offset of each pair, measured with the fastest of several round trips."""
+    """Check the clock offset of each pair, measured during the fastest round trip."""
     rule = PlacedRule(
         PreflightCheck.LINK_CLOCKS,
         f"clocks agree within {thresholds.CLOCK.value:g} s: {thresholds.CLOCK.source}",
@@ -194,7 +194,7 @@ def lost_packets_check(links: Sequence[Link]) -> PlacedCheck:
 
 def _share_sent_again(facts: NodeFacts) -> float:
     num_segments = int(facts["small_segments"])
-    # One segment may be sent again because a busy machine acknowledged it late, so one does not
+    # A single segment may be sent again because a busy machine acknowledged it late, so it does not
     # count.
     if int(facts["small_sent_again"]) < 2:
         return 0.0

@@ -1,4 +1,4 @@
-"""A check with the nodes that it concerns."""
+"""A check together with the nodes that it concerns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,7 +53,7 @@ class PreflightCheck(StrEnum):
 
 @dataclass(frozen=True)
 class PlacedCheck(Check):
-    """A rule applied to the answers of the nodes."""
+    """The result of a rule applied to the nodes' answers."""
 
     where: str = ""
     """The nodes that break the rule, or all nodes that were asked."""
@@ -90,7 +90,7 @@ class PlacedRule:
         remedy: str = "",
         verdict: str = "fail",
     ) -> PlacedCheck:
-        """Return this check with `verdict`, and with the nodes to blame."""
+        """Return this check with the given verdict and the nodes to blame."""
         where = ", ".join(nodes)
         text = remedy or self.remedy
         return PlacedCheck(

@@ -74,7 +74,9 @@ QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
 LOCAL_RUNG_SECONDS = 240.0
 SILENT_SECONDS = 120.0
-"""A job is given up this many seconds after its time limit, whatever the queue reports."""
+"""The preflight gives up on a job this many seconds after the job's time limit, whatever the queue
+reports.
+"""
 Report = Callable[[str], None]
 
 
@@ -88,7 +90,7 @@ class RungResult:
 
     @property
     def is_defect(self) -> bool:
-        """Whether the preflight stops after this stage."""
+        """Whether this stage has a defect, after which the preflight stops."""
         return any(check.verdict == "fail" for check in self.checks)
 
 
@@ -130,7 +132,10 @@ class PreflightResult:
 
 
 def _check_dict(check: Check) -> dict[str, object]:
-    """Return a check as a dictionary. It includes the check's nodes, if the check needed a job."""
+    """Return a check as a dictionary.
+
+    The dictionary includes the check's nodes if the check needed a job.
+    """
     return {"where": "", "nodes": [], **check.as_dict()}
 
 
@@ -144,8 +149,8 @@ def climb(
 ) -> PreflightResult:
     """Run all stages up to the first defect.
 
-    `questions` are the checks that needed no job. `report` is called with progress messages for the
-    user.
+    `questions` contains the checks that needed no job. `report` is called with progress messages
+    for the user.
     """
     first = RungResult(QUESTIONS, tuple(questions), 0.0)
     if first.is_defect:
@@ -172,7 +177,7 @@ def climb(
 def fit_layout(parallel: Layout, world_size: int) -> str:
     """Return tensor x pipeline x context sizes for this many ranks.
 
-    They are the plan's sizes, or the largest ones that divide the number of ranks.
+    The sizes are the plan's, or the largest ones that divide the number of ranks.
 
     >>> from types import SimpleNamespace
     >>> fit_layout(SimpleNamespace(tensor=4, pipeline=8, context=1), 16)
@@ -202,7 +207,7 @@ def _probe_options(
 ) -> list[str]:
     """Return the options of the ranks' program.
 
-    They give the folders for answers and files, the device, and the layout.
+    The options give the folders for answers and files, the device, and the layout.
     """
     training = plan.phases[FULL]
     saves = folder / training.checkpoint.folder
@@ -350,7 +355,8 @@ def _climb_in_queue(
                     job_folder,
                 )
                 if broken is not None:
-                    # What the nodes wrote just before the job ended says more about the cause.
+                    # The answers that the nodes wrote just before the job ended reveal more about
+                    # the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
 
@@ -377,7 +383,7 @@ def _report_bad_nodes(
 ) -> None:
     """Record the nodes that a failed check blames.
 
-    If a check blames every node, the cause is the site, and none is recorded.
+    If a check blames every node, the cause is the site, and no node is recorded.
     """
     for check in result.checks:
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
@@ -478,7 +484,7 @@ def _group_checks(
 class QueueWatch:
     """A queue job, from its submission to its end.
 
-    It reports the job's state in the queue's own words.
+    The watch reports the job's state in the queue's own words.
     """
 
     def __init__(

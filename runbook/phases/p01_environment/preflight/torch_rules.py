@@ -23,11 +23,11 @@ SIGNALS = {
     "SIGKILL": "killed from outside, for example at the job's memory limit",
     "SIGABRT": "a library aborted; its last message is above",
 }
-"""Why a signal ends a process that imports torch, by the signal's name."""
+"""The reason why a signal ends a process that imports torch, by the signal's name."""
 
 
 def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
-    """Check that torch works and sees the devices, that nvcc fits it, and how fast the devices are."""
+    """Check that torch works and sees fast devices, and that nvcc matches torch."""
     presence = presence_check(answers, TORCH)
     if presence.verdict == "fail":
         return [presence]
@@ -131,7 +131,7 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _is_older(change: NodeFacts) -> bool:
-    """Return whether a library is older than the one it replaces, as far as both state the version.
+    """Return whether a library is older than the one it replaces, as far as versions are known.
 
     For example, the version in cuDNN's file name has three numbers, and its wheel's version has
     four.

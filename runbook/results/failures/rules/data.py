@@ -1,11 +1,11 @@
-"""Rules for files: file systems, training data, checkpoints."""
+"""Rules for failures of files: file systems, training data and checkpoints."""
 
 from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
-    # A script without `set -e` continues, often without harm. So this rule has the weakest level,
-    # and an exception of the program takes precedence.
+    # A script without `set -e` continues, often without harm. This rule therefore has the weakest
+    # level, so that an exception in the program takes precedence.
     Rule(
         kind=FILE,
         level=Level.CONSEQUENCE,
@@ -16,11 +16,12 @@ COMMAND_RULES = (
 )
 """Rules for shell commands.
 
-They precede all other rules, because those could match the name of the file.
+These rules precede all others, because other rules could match the name of the file.
 """
 
 FILE_SYSTEM_RULES = (
-    # Python appends a file name, so a file system refused the access, not a network connection.
+    # Python appends a file name, so the access was denied by a file system, not by a network
+    # connection.
     Rule(
         kind=STORAGE,
         patterns=(r"\[Errno (?:5|11|70|103|107|108|110|111|112|113|121)\] [^:]*: b?['\"]\S*/",),
@@ -30,7 +31,10 @@ FILE_SYSTEM_RULES = (
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
 )
-"""Rules for errors of a file. They precede the rules for networks, which contain the same words."""
+"""Rules for errors with files.
+
+They precede the rules for networks, which contain the same words.
+"""
 
 DATA_RULES = (
     Rule(
@@ -125,8 +129,8 @@ DATA_RULES = (
         ),
         source="NVIDIA-NeMo/Speech#10715",
     ),
-    # Megatron uses the largest iteration that any rank reads, and continues. The ranks see
-    # different checkpoints.
+    # The ranks see different checkpoints. Megatron uses the largest iteration that any rank reads,
+    # and continues.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"in the metadata while max iteration across the ranks is",),
@@ -163,7 +167,7 @@ DATA_RULES = (
         example="KeyError: 'pos_embedding'",
         source="pytorch/pytorch#85949",
     ),
-    # PyTorch's distributed checkpoints have no message of their own for a folder without metadata.
+    # PyTorch's distributed checkpoints have no specific message for a folder without metadata.
     Rule(
         kind=CHECKPOINT_FIT,
         patterns=(r"^(?:Assertion|Key|Type|Attribute)Error\b",),

@@ -1,4 +1,4 @@
-"""Rules for GPUs: which of them a rank sees, their software, their hardware, and kernels."""
+"""Rules for failures of GPUs: visibility to ranks, software, hardware and kernels."""
 
 from runbook.results.failures.kinds import (
     CONFIGURATION,
@@ -16,7 +16,7 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=(r"Xid.{0,40}[): ](?:13|31|43|45|68|69)\b",),
-        # A broken link of one GPU also stops the work of other GPUs.
+        # A broken link of one GPU also stops other GPUs.
         unless=r"caused by previous Xid (?:48|6[34]|7[49]|9[245]|119|14\d)",
         example="NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python, MMU Fault: ENGINE GRAPHICS",
         source="NVIDIA, XID Errors (docs.nvidia.com/deploy/xid-errors)",
@@ -217,7 +217,7 @@ DEVICE_RULES = (
         source="hustvl/Vim#42",
         in_warnings=True,
     ),
-    # NCCL prints the CUDA runtime's own message about a kernel that this GPU cannot load.
+    # NCCL prints the CUDA runtime's message about a kernel that this GPU cannot load.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -228,7 +228,7 @@ DEVICE_RULES = (
         counterexample="n1:774:739 [0] enqueue.cc:66 NCCL WARN Cuda failure 'out of memory'",
         source="ROCm/rccl#876",
     ),
-    # Two ranks on a node share a GPU's memory through such a handle.
+    # Two ranks on the same node share a GPU's memory through such a handle.
     Rule(
         kind=GPU_STACK,
         patterns=(
@@ -344,7 +344,8 @@ DEVICE_RULES = (
             r"CUDNN_STATUS_(?:EXECUTION_FAILED|INTERNAL_ERROR|MAPPING_ERROR)",
             r"hipErrorIllegalAddress",
             r"hipErrorLaunchFailure",
-            # For a variant that it leaves out, Inductor prints the message without the exception.
+            # If Inductor leaves out a variant of a kernel, it prints the message without the
+            # exception.
             r"triton\.\S{0,40}OutOfResources: ",
             r"cudaErrorIllegalAddress",
             r"cudaErrorLaunchFailure",
@@ -361,7 +362,7 @@ DEVICE_RULES = (
             r"Triton Error \[(?:CUDA|HIP)\]: (?:an illegal|device|misaligned|invalid)",
             r"CUDA_EXCEPTION_\d+",
             r"CUDA Exception: \w",
-            # CUDA's own numbers of errors that a kernel raised
+            # CUDA's error numbers for errors raised by a kernel
             r"(?:CUDA|[Cc]uda|CU|cu)\w*(?:Error|ERROR|failure)\b.{0,12}?[\[( ]7(?:00|1[0-9])\b",
         ),
         unless=r"launcher|AssertionError|^\s*Compile with",
@@ -377,7 +378,7 @@ DEVICE_RULES = (
             r"Target \d+ is out of bounds",
             r"indices\[.{0,20}\] = -?\d+ is not in \[0,",
         ),
-        # Index errors of Python's sequences and of str.format do not come from a kernel.
+        # Index errors from Python's sequences and str.format do not come from a kernel.
         unless=(
             r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"
             r"|Replacement index|(?:Value|Assertion|Key)Error: "
@@ -400,7 +401,7 @@ DEVICE_RULES = (
         also=GPU_STACK,
         check="If the first call of the job fails, the library was built for another GPU or CUDA version.",
     ),
-    # PyTorch's destructors cannot raise, so they print a warning.
+    # PyTorch's destructors cannot raise exceptions, so they print a warning.
     Rule(
         kind=KERNEL,
         patterns=(

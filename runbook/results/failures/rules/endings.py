@@ -31,8 +31,8 @@ ENDING_RULES = (
         example="  exitcode  : -9 (pid: 4112)",
         source="PyTorch, torchelastic's report of a failed rank",
     ),
-    # An invalid instruction or division fails again with the same build, so a different build of
-    # the library is needed.
+    # An invalid instruction or division fails again with the same build, so the library must be
+    # replaced by a different build.
     Rule(
         kind=PROGRAM_ENDED,
         patterns=(
@@ -66,7 +66,7 @@ ENDING_RULES = (
         example="Fatal Python error: Segmentation fault",
         source="Python, faulthandler",
     ),
-    # A process that aborts has printed the reason before: its own exception, or a wait for another
+    # A process that aborts has already printed the reason: its own exception, or a wait for another
     # rank.
     Rule(
         kind=PROGRAM_ENDED,
@@ -76,7 +76,8 @@ ENDING_RULES = (
             r"core dumped",
             r"SIGABRT",
             r"exit code 134\b",
-            # The shell's and srun's report of a signal, not a server that aborted a job
+            # A report of a signal by the shell or srun, not a message from a server that aborted a
+            # job
             r"^\s*Aborted(?: \(|$)|: Aborted$|\d +Aborted\b",
         ),
         unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",

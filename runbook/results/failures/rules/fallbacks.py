@@ -1,4 +1,4 @@
-"""The weakest rules, for unspecific lines that no other rule matches."""
+"""The weakest rules, for general lines that no other rule matches."""
 
 from runbook.results.failures.kinds import FABRIC, FILE
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -6,7 +6,7 @@ from runbook.results.failures.rule import Level, NextStep, Rule
 FALLBACK_RULES = (
     Rule(
         kind=FABRIC,
-        # A warning from NCCL's network files, not about memory, devices or settings
+        # A warning from NCCL's network code that is not about memory, devices or settings
         patterns=(
             r"(?:net|ib|ofi|efa|rdma|socket|gdr|ucx|sharp)\w*\.[a-z]+:\d+ NCCL WARN.{0,80}(?:error|failed)",
             r"NCCL WARN NET/.{0,80}(?:error|failed)",
@@ -22,8 +22,8 @@ FALLBACK_RULES = (
         decision=NextStep.FIX_FIRST,
     ),
     # A shell or a command did not find a file. A missing library is a different failure. Lines
-    # about a container that is being cleaned up, or a folder that cannot be entered, are not about
-    # files of the job.
+    # about a container's clean-up or a folder that cannot be entered do not concern files of the
+    # job.
     Rule(
         kind=FILE,
         patterns=(r": No such file or directory$",),

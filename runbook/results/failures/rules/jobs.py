@@ -1,4 +1,4 @@
-"""Rules for messages of the scheduler, launcher, container and notebook."""
+"""Rules for messages from the scheduler, the launcher, the container and the notebook."""
 
 from runbook.results.failures.kinds import (
     CANCELLED,
@@ -22,20 +22,20 @@ from runbook.results.failures.kinds import (
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 _OF_DISKS = r"(?:[Dd]isk|[Ff]iles?|[Uu]ser|[Gg]roup|[Bb]lock|[Ii]node|[Ss]torage|[Ss]pace|your)"
-"""What a file-system quota counts, or whose quota it is. Programs have their own quotas."""
+"""Words that show that a quota belongs to a file system. Programs have their own quotas."""
 
 _UNREACHED = (
     r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
     r"|No route to host|Network is unreachable|Connection (?:refused|timed out)|[Cc]annot connect to host)"
 )
-"""The messages of programs about a host that they cannot reach."""
+"""The messages with which programs report that they cannot reach a host."""
 _WEB_ADDRESS = (
     r"(?:https?://|s3://|gs://|HTTPS?Connection|HTTP request|urlopen error|[\w.-]+\.\w+:443\b)"
 )
 
 JOB_RULES = (
-    # ENOSPC from the kernel: the node's limit of namespaces is reached or zero, but no disk is
-    # full.
+    # The kernel returns ENOSPC because the node's limit of namespaces is reached or zero, although
+    # no disk is full.
     Rule(
         kind=CONTAINER,
         patterns=(r"failed to create (?:a )?(?:new )?(?:user )?namespace",),
@@ -127,8 +127,8 @@ JOB_RULES = (
         source="desihub/desitarget#628",
         in_warnings=True,
     ),
-    # These come before the rules for rejected jobs and launchers, which would match the second
-    # half.
+    # These rules come before the rules for rejected jobs and launchers, which would match the
+    # second half of the line.
     Rule(
         kind=UNREACHED,
         patterns=(
@@ -185,7 +185,8 @@ JOB_RULES = (
                 r"|Illegal|Unauthorized|Bad UID|Access|Invalid|cannot|illegally|Maximum|Queue"
                 r"|directive|No default)"
             ),
-            # Apart from that, qsub prints only warnings and the progress of an interactive job.
+            # Apart from these errors, qsub prints only warnings and the progress of an interactive
+            # job.
             (
                 r"^(?:\S*/)?qsub: (?!waiting for job|[Jj]ob \S+ (?:ready|completed)"
                 r"|Maximum server|[Ww]arning)\S"
@@ -247,8 +248,8 @@ JOB_RULES = (
         source="mlr-org/batchtools#199",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # pyxis's own messages. The indented lines below them contain the reason, taken from enroot's
-    # log.
+    # Messages from pyxis itself. The indented lines below them contain the reason, taken from
+    # enroot's log.
     Rule(
         kind=CONTAINER,
         patterns=(
@@ -317,7 +318,7 @@ JOB_RULES = (
         counterexample="spank: /etc/slurm/plugstack.conf.d/pyxis.conf:1: Loaded plugin spank_pyxis.so",
         source="NVIDIA/pyxis#42",
     ),
-    # The reason why a container keeps restarting is reported elsewhere.
+    # This line does not say why the container keeps restarting; another line gives the reason.
     Rule(
         kind=CONTAINER,
         patterns=(r"CrashLoopBackOff", r"[Bb]ack-?off .{0,30}restarting failed container"),
@@ -347,8 +348,8 @@ JOB_RULES = (
         ),
         source="deepspeedai/DeepSpeed#4907",
     ),
-    # Slurm's plugin for PMIx reports data that it cannot exchange between ranks, both when they
-    # start and once some have ended.
+    # Slurm's PMIx plug-in reports data that it cannot exchange between ranks, both when the ranks
+    # start and after some have ended.
     Rule(
         kind=LAUNCHER,
         patterns=(r"error:\s+mpi/pmi\w+: .*\bpmixp?_?\w+\.c:\d+",),
@@ -364,8 +365,8 @@ JOB_RULES = (
         source="openpmix/openpmix#3320",
         level=Level.SYMPTOM,
     ),
-    # MPI has rejected the arguments of a call. No connection was lost, and the launcher is not to
-    # blame.
+    # MPI has rejected the arguments of a call. No connection was lost, and the launcher is not the
+    # cause.
     Rule(
         kind=COLLECTIVES_DIFFER,
         patterns=(
@@ -595,11 +596,13 @@ JOB_RULES = (
             "OSError: We couldn't connect to 'https://huggingface.co' to load this file, "
             "couldn't find it in the cached files"
         ),
-        # wget announces a download. The file's number contains 404, which is not a status code.
+        # wget announces a download. The 404 in the line is part of the file's number, not a status
+        # code.
         counterexample="--2024-09-08 22:57:37--  https://huggingface.co/datasets/a/resolve/main/part_140460.jsonl",
         source="hustvl/Matte-Anything#15",
     ),
-    # A web request that failed in the network. The name of a server inside the site has no domain.
+    # A web request that failed in the network. A server inside the site has a name without a
+    # domain.
     Rule(
         kind=HUB,
         patterns=(

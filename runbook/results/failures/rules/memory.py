@@ -1,4 +1,4 @@
-"""Rules for the memory of devices, hosts and /dev/shm, and for limits of the operating system."""
+"""Rules for a lack of memory on devices, hosts and /dev/shm, and for limits of the system."""
 
 from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
@@ -14,7 +14,7 @@ _OF_MEMORY = r"(?:[Jj]ob|[Ss]tep|cgroup|[Pp]rocess|[Tt]ask|[Cc]ontainer|[Pp]od|[
 """Things whose memory the system limits. Programs have their own limits."""
 
 MEMORY_RULES = (
-    # The rules for /dev/shm come first, because its lines also contain "no space left" and
+    # The rules for /dev/shm come first, because lines about it also contain "no space left" and
     # "memory".
     Rule(
         kind=SHARED_MEMORY,
@@ -103,8 +103,8 @@ MEMORY_RULES = (
         ),
         source="NVIDIA/nccl#1191",
     ),
-    # NCCL before 2.14 prints no reason. According to every thread that reports a solution, locked
-    # memory is the cause if a queue or a region cannot be created.
+    # NCCL before 2.14 prints no reason. In every public thread that reports a solution, the limit
+    # of locked memory was the reason why a queue or a region could not be created.
     Rule(
         kind=LIMITS,
         patterns=(r"ibv_(?:create_cq|reg_mr\w*)(?:\(\))? failed\s*$",),
@@ -261,7 +261,7 @@ MEMORY_RULES = (
         example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
         source="hezhangsprinter/DCPDN#12",
     ),
-    # The worker may also have raised its own error, whose traceback is above.
+    # The worker may also have raised an error of its own, whose traceback is above.
     Rule(
         kind=HOST_MEMORY,
         patterns=(r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",),

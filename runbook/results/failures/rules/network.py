@@ -1,4 +1,4 @@
-"""Rules for the network: interfaces, fabric, rendezvous, timeouts, and lost peers."""
+"""Rules for network failures: interfaces, fabric, rendezvous, timeouts and lost peers."""
 
 from runbook.results.failures.kinds import (
     COLLECTIVES_DIFFER,
@@ -17,13 +17,13 @@ _OF_OTHER_TRANSPORTS = (
     r"huggingface|https?://|\bssh\b|NET/IB|ibv|wandb|Rank \d+ Watchdog|[Rr]ecv(?:Value"
     r"|Bytes)?\b.*failed|pypi"
 )
-"""Words that show that a connection is not one to the store of a process group."""
+"""Words that show that a connection does not lead to the store of a process group."""
 _OF_OTHER_SERVERS = (
     r"psycopg|redis|mongo|[Ss][Qq][Ll]\b|mlflow|kafka|rabbit|[Ee]lasticsearch|urlopen|HTTP"
 )
-"""Servers of other programs, such as a database or a tracker."""
+"""Servers of other programs, such as a database or an experiment tracker."""
 _TIMED_OUT = r"(?:timed ?out|timeout\b(?!\W{0,3}\d))"
-"""A time limit that was exceeded. A number after the word is the limit itself, as a setting."""
+"""A time limit that was exceeded. If a number follows the word, it is the value of a setting."""
 
 NETWORK_RULES = (
     # Ranks on two nodes exchanged loopback addresses: a host name resolves to 127.0.x.x.
@@ -65,8 +65,8 @@ NETWORK_RULES = (
         ),
         source="runbook.training, its watchdog",
     ),
-    # torchrun prints these while it waits for a slower node. They matter only if no other line
-    # follows.
+    # torchrun prints these lines while it waits for a slower node. They matter only if no other
+    # line follows.
     Rule(
         kind=RENDEZVOUS,
         patterns=(
@@ -80,7 +80,7 @@ NETWORK_RULES = (
         level=Level.SYMPTOM,
         in_warnings=True,
     ),
-    # A connection between two network cards, which the words "Connection timed out" are about
+    # The words "Connection timed out" refer to a connection between two network cards.
     Rule(
         kind=FABRIC,
         patterns=(
@@ -91,7 +91,7 @@ NETWORK_RULES = (
         counterexample="n1:4711:4712 [0] NCCL INFO NET/IB : ibv_modify_qp is loaded",
         source="NVIDIA/nccl#2013",
     ),
-    # NCCL names the address that it cannot reach. Older releases print only WARN.
+    # NCCL names the address that it cannot reach. Older releases print nothing but WARN.
     Rule(
         kind=INTERFACE,
         patterns=(
@@ -158,7 +158,7 @@ NETWORK_RULES = (
         counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
         source="NVIDIA/apex#28",
     ),
-    # A connection failed, but the line does not say to what. It may be another rank, or a server
+    # The line does not say with whom the connection failed. It may be another rank, or a server
     # outside the job.
     Rule(
         kind=RENDEZVOUS,
@@ -274,7 +274,7 @@ NETWORK_RULES = (
             r"Link failure",
             r"uct?_\w+.{0,80}ERROR",
             r"UCX\s+ERROR",
-            # UCX's own log: [host:process:thread:process] file.c:line and its text
+            # A line of UCX's log: [host:process:thread:process] file.c:line, then the text
             r"\[\S+:\d+:\d+:\d+\] +\w+\.c:\d+ +(?:Assertion|Fatal)",
             r"\b(?:pml|mtl|btl)_\w+\.c:\d+:?\s+Error",
             r"\buc[pt]_\w+\(.{0,40}\) failed",
@@ -310,7 +310,7 @@ NETWORK_RULES = (
             r"DDP expects same model across all ranks",
             r"appears not to match (?:sizes|strides) of the same param in process",
         ),
-        # A checker that reports zero mismatches
+        # A checking program that reports zero mismatches
         unless=(
             r"\b(?:0|[Nn]o) mismatch"
             r"|[Mm]ismatched collectives?(?: (?:count|number|total)\b|:)[:=]? *0\b"
@@ -337,7 +337,7 @@ NETWORK_RULES = (
             r"gloo.{0,120}\b[Tt]imed? ?out\b",
             r"Application timeout caused pair closure",
             r"DistBackendError.{0,120}[Tt]imeout",
-            # HCCL, the communication library of Ascend's devices
+            # HCCL, the communication library of Ascend devices
             r"(?:[Gg]etting socket|[Ww]ait execution of the Notify register) times out",
             r"[Tt]imeout at NCCL work",
         ),

@@ -1,4 +1,4 @@
-"""Rules for errors of the training program itself: diverging numbers and conflicting settings."""
+"""Rules for errors in the training program itself: diverging values and conflicting settings."""
 
 from runbook.results.failures.kinds import CONFIGURATION, LOSS_SCALE, NAN
 from runbook.results.failures.rule import Level, Rule
@@ -22,7 +22,7 @@ PROGRAM_RULES = (
         ),
         source="deepspeedai/DeepSpeedExamples#418",
     ),
-    # The scale cannot become smaller, or it is so small that the gradients underflow.
+    # The loss scale cannot become smaller, or it is so small that the gradients underflow.
     Rule(
         kind=LOSS_SCALE,
         patterns=(
@@ -80,14 +80,15 @@ PROGRAM_RULES = (
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",
     ),
-    # Messages of Python's argparse. A program or option name may contain the words of another rule.
+    # Messages from Python's argparse. The names of programs and options may contain the words of
+    # another rule.
     Rule(
         kind=CONFIGURATION,
         patterns=(
             r"error: (?:unrecognized arguments|argument |the following arguments are required)",
             r"Assertion failed: .{0,60}(?:==|<|>|%)",
         ),
-        # Without the mark of an error, such a line advises a setting, and the training continues.
+        # A line without the mark of an error recommends a setting, and the training continues.
         error_patterns=(r"\bonly supports? .{0,60}(?:dimension|size|head|dtype|length)",),
         example="convert_checkpoint.py: error: unrecognized arguments: --world_size 2",
         counterexample="Flash Attention 2.0 only supports torch.float16 and torch.bfloat16 dtypes",

@@ -1,4 +1,4 @@
-"""Rules for failures of software: broken builds, libraries, modules and compile caches."""
+"""Rules for software failures: broken builds, libraries, modules and compile caches."""
 
 from runbook.results.failures.kinds import ABI, BUILD, COMPILE_CACHE, MODULE, STALE_LOCK, STORAGE
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -263,7 +263,7 @@ SOFTWARE_RULES = (
             "ImportError: /opt/conda/lib/python3.10/site-packages/flash_attn_2_cuda.cpython-310-x"
             "86_64-linux-gnu.so: undefined symbol: _ZN2at4_ops5zeros4callE"
         ),
-        # TensorFlow looks for optional libraries when TensorBoard's writer imports it.
+        # TensorFlow looks for optional libraries when TensorBoard's writer imports TensorFlow.
         unless=r"\bW tensorflow/\S*dso_loader",
         counterexample="W tensorflow/stream_executor/platform/default/dso_loader.cc:64] Could not load dynamic "
         "library 'libnvinfer.so.7'; dlerror: libnvinfer.so.7: cannot open shared object file",

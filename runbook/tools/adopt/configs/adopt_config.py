@@ -40,7 +40,7 @@ _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
 """Smallest number of keys for which the share of unknown keys is checked.
 
-A larger file belongs to another program if more than `_UNKNOWN_SHARE` of its keys are unknown.
+A larger file is treated as another program's if more than `_UNKNOWN_SHARE` of its keys are unknown.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -97,7 +97,7 @@ def adopt_config(
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
     """Convert a value of the program's configuration to values of our keys.
 
-    Return no values if our keys cannot express them.
+    Return no values if our keys cannot express the program's value.
     """
     try:
         ours = row.read(value.value)
@@ -119,7 +119,7 @@ def _kind_of(config: ProgramConfig) -> ModelKind:
 
 
 def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
-    """Return the files as the source that comments in the run file refer to."""
+    """Return the files as the script to which comments in the run file refer."""
     numbers = LineNumbers(dict(files))
     text = "".join(f"{line}\n" for line in numbers.lines)
     return Script(
@@ -133,7 +133,7 @@ def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
 
 
 def _refuse_unknown_program(config: ProgramConfig, name: str) -> None:
-    """Raise `ParamsError` if the keys belong to another kind of file, such as a speech model's."""
+    """Raise `ParamsError` if the keys belong to a different kind of file, such as a speech model's."""
     unknown = [value.name for value in config.values if config.format.row(value.name) is None]
     num_keys = len(config.values)
     if num_keys >= _ENOUGH_KEYS and len(unknown) > _UNKNOWN_SHARE * num_keys:
@@ -174,7 +174,7 @@ def _ask_about_contradiction(
 ) -> None:
     """Ask which of two contradicting values applies.
 
-    In a recipe, the later assignment replaces the earlier.
+    In a recipe, the later assignment replaces the earlier one.
     """
     if config.recipe or key not in _SPELLED_TWICE or not value.line:
         return

@@ -38,11 +38,11 @@ class ConfigValue:
     """A value in a configuration."""
 
     name: str
-    """Its dotted key, as the program spells it."""
+    """The value's dotted key, as the program spells it."""
     value: Any
     """A number, a string, a boolean, None, or a list of these."""
     line: int
-    """The line in the file, or 0 if the value is the program's default."""
+    """The line in the file, or 0 for the program's default."""
     known: bool = True
     """Whether the value can be read without running the program."""
 
@@ -75,7 +75,7 @@ def toml_values(text: str, file_name: str) -> list[ConfigValue]:
 def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
     """Return the values of a YAML file, with aliases resolved.
 
-    Raise `ParamsError` if it is not a mapping.
+    Raise `ParamsError` if the file is not a mapping.
     """
     node = compose_with_aliases(text, file_name)
     if not isinstance(node, yaml.MappingNode):
@@ -84,7 +84,7 @@ def yaml_values(text: str, file_name: str) -> list[ConfigValue]:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Return the line of each key and section of a TOML file, by its dotted name."""
+    """Return the line of each key and section of a TOML file, by dotted name."""
     lines: dict[str, int] = {}
     # Number of tables in each array of tables
     counts: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Proves the adoption of a configuration: compares each key's value in the file with the run's."""
+"""Proves the adoption of a configuration: compares each key's value with the run's value."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class _KeyVerdict:
 
     verdict: OptionVerdict
     rendered: str = ""
-    """Our value, formatted for people."""
+    """The run's value, formatted for people."""
     why: str = ""
     """Why the values differ."""
 
@@ -121,7 +121,7 @@ def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
 def _verdict_of_carried(
     value: ConfigValue, row: CarriedKey, findings: Findings, rendered: RenderedPhase | None
 ) -> _KeyVerdict:
-    """Return the verdict on a key that corresponds to one of ours."""
+    """Return the verdict on a key that corresponds to a key of the run file."""
     if row.key == "model":
         return _verdict_of_model(findings)
 
@@ -209,7 +209,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _importance(row: KeyRow) -> Importance:
-    """Return how important a key is, judging by the reason it was dropped, or by our key."""
+    """Return how important a key is, judging by the reason for dropping it, or by our key."""
     if isinstance(row, CarriedKey):
         return _importance_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:
@@ -220,7 +220,7 @@ def _importance(row: KeyRow) -> Importance:
 
 
 def _importance_of_carried(row: CarriedKey) -> Importance:
-    """Return how important one of our keys is."""
+    """Return how important a key of the run file is."""
     if row.key == "training.log_interval":
         return Importance.LOGGING
     if row.key.startswith(_SITE_KEYS):

@@ -46,8 +46,8 @@ class FileFunctions:
     def follow(self, call: ast.Call) -> ast.FunctionDef | None:
         """Return the function that a call runs, or None if it cannot be followed.
 
-        Call `leave` after following it. The depth and the total number of calls are limited,
-        because a file could recurse forever.
+        Call `leave` after following the function. The depth and the total number of calls are
+        limited, because a file could recurse forever.
         """
         function = self.plain.get(call.func.id) if isinstance(call.func, ast.Name) else None
         if function is None or arguments_given(function, call) is None:

@@ -180,7 +180,7 @@ _SPARSE = ("local", "sparse_fixed", "sparse_variable", "bigbird", "bslongformer"
 def _leave_sparse_attention(values: Values, findings: Findings) -> None:
     """Record layers with sparse attention.
 
-    Their `sparsity_config` does not apply to any other layer.
+    The `sparsity_config` of these layers does not apply to any other layer.
     """
     for name, value in values.items():
         is_kind = name == "attention_config" or name.startswith("attention_config.")
@@ -190,7 +190,7 @@ def _leave_sparse_attention(values: Values, findings: Findings) -> None:
 
 
 def _take_accumulation(values: Values, findings: Findings) -> None:
-    """If no global batch is given, take the accumulation steps and ask for the number of nodes."""
+    """If no global batch is given, adopt the accumulation steps and ask for the number of nodes."""
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:

@@ -67,7 +67,7 @@ class Scope:
         return self.value(node.body if truth else node.orelse)
 
     def _truth_of_several(self, test: ast.BoolOp) -> bool | None:
-        """Return whether tests joined by `and` or `or` are true; a single test may decide."""
+        """Return whether tests joined by `and` or `or` are true; one test may decide the result."""
         truths = [self.truth(value) for value in test.values]
         deciding = isinstance(test.op, ast.Or)
         if deciding in truths:
@@ -108,7 +108,7 @@ class Scope:
     def assign(self, statement: ast.stmt) -> None:
         """Record the value that a simple statement assigns.
 
-        Forget each name that the statement sets in another way.
+        Forget each name that the statement sets in any other way.
         """
         value: Any = UNKNOWN
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:

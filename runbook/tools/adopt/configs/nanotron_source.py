@@ -77,7 +77,8 @@ _MOST_DEPTH = 40
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
     """Return the values of the last `Config` that a file builds, under the keys of a YAML file.
 
-    The result is empty if the file builds no `Config`. Raise `ParamsError` if the values never end.
+    The result is empty if the file builds no `Config`. Raise `ParamsError` if the values are nested
+    without end.
     """
     classes = _imported_classes(tree)
     if _CONFIG not in classes:
@@ -156,7 +157,7 @@ def _config_in(tree: ast.Module, statements: Sequence[ast.stmt]) -> _BuiltConfig
 def _names_of(
     tree: ast.Module, statements: Sequence[ast.stmt]
 ) -> tuple[dict[str, ast.expr], Scope]:
-    """Return the value of each name that a single statement sets, with names in it resolved."""
+    """Return the value of each name that a single statement sets, with inner names resolved."""
     counts = Counter(bound_names([tree]))
     # The value of a parameter is known only in the calls of its function
     counts.update(node.arg for node in ast.walk(tree) if isinstance(node, ast.arg))
@@ -167,7 +168,7 @@ def _names_of(
         for target in assigned_targets(statement):
             if not isinstance(target, ast.Name) or counts[target.id] > 1 or value is None:
                 continue
-            # Otherwise, a secret would be shown under every key that is set to its name
+            # Otherwise, a secret would be shown as the value of every key that refers to this name
             if is_secret_name(target.id):
                 continue
             names[target.id] = value
@@ -332,7 +333,7 @@ class _ConfigReader:
     def _is_handed_on(self, call: ast.Call, statement: ast.stmt) -> bool:
         """Return whether a call may change a part.
 
-        It may if it is a method of the part, or receives the part as an argument.
+        A call may change a part if it calls the part's method, or passes the part as an argument.
         """
         name = _called_name(call)
         if name in _CHANGES_NOTHING:
@@ -440,7 +441,7 @@ def _unknown(statement: ast.stmt) -> ConfigValue:
 
 
 def _nodes_in(statement: ast.stmt) -> Iterator[ast.AST]:
-    """Yield the expressions of a statement, without the statements inside it."""
+    """Yield the expressions of a statement, except those of nested statements."""
     for head in head_nodes(statement):
         yield from ast.walk(head)
 
@@ -471,7 +472,7 @@ def _gone_through(iterable: ast.expr) -> list[ast.expr]:
 def _called_name(call: ast.Call) -> str:
     """Return the last name of the called function.
 
-    For a method of an expression such as `a[0].get()`, that is `get`.
+    For a call such as `a[0].get()`, the result is `get`.
     """
     if isinstance(call.func, ast.Attribute):
         return call.func.attr
@@ -479,7 +480,7 @@ def _called_name(call: ast.Call) -> str:
 
 
 def _calls_in(statement: ast.stmt) -> list[ast.Call]:
-    """Return the calls in a statement, without those in the statements inside it."""
+    """Return the calls in a statement, except those in nested statements."""
     return [node for node in _nodes_in(statement) if isinstance(node, ast.Call)]
 
 

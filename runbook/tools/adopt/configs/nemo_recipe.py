@@ -150,7 +150,10 @@ def _take_least_rate(values: Values, findings: Findings) -> None:
 
 
 def _take_saves(values: Values, findings: Findings) -> None:
-    """Turn checkpoints off if NeMo's are. Ask for the interval if NeMo's is in minutes."""
+    """Turn checkpoints off if NeMo's are off.
+
+    Ask for the save interval if NeMo states it in minutes.
+    """
     is_given = "trainer.enable_checkpointing" in values
     is_off = is_given and not is_on(values, "trainer.enable_checkpointing")
     has_none = "log.ckpt" in values and value_of(values, "log.ckpt") is None

@@ -96,8 +96,8 @@ class ProgramConfig:
 def read_config(files: Sequence[NamedText], launch_number: int = 0) -> ProgramConfig | None:
     """Return the configuration in these files, or None for other files, such as a script.
 
-    If a Python file has several recipes, use its default, or the recipe numbered `launch_number`.
-    Raise `ParamsError` if a second file or the number would have no effect.
+    If a Python file has more than one recipe, use its default, or the recipe with the number
+    `launch_number`. Raise `ParamsError` if a second file or the number would have no effect.
     """
     endings = {Path(name).suffix for name, _ in files}
     if endings and endings <= _YAML_ENDINGS:
@@ -279,9 +279,9 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
 
 
 def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
-    """Return a recipe of NeMo 2 or Megatron Bridge.
+    """Return the configuration that a recipe of NeMo 2 or Megatron Bridge makes.
 
-    Raise `ParamsError` if its model is not a dense GPT.
+    Raise `ParamsError` if the recipe's model is not a dense GPT.
     """
     if is_other_model(call.recipe):
         raise ParamsError(

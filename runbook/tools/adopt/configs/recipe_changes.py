@@ -119,7 +119,7 @@ def _assigned(
 ) -> list[ConfigValue] | None:
     """Return the changes that an assignment makes to attributes of the variable.
 
-    Return None if it does anything else.
+    Return None if the assignment does anything else.
     """
     names = [path_in(target, variable) for target in targets]
     if not all(names) or _is_given_away(value, variable, reader):

@@ -148,8 +148,7 @@ class RecipeReader:
     def _may_have_left(self, statement: ast.stmt) -> bool:
         """Return whether a branch may have left the function, so that later statements may not run.
 
-        A branch that returns without using a recipe does not start a training run, so it is
-        ignored.
+        A branch that returns without using a recipe does not start training, so it is ignored.
         """
         if isinstance(statement, Function | ast.ClassDef | ast.Return):
             return False
@@ -224,7 +223,7 @@ class RecipeReader:
                 del self.bindings[name]
 
     def _header(self, nodes: Sequence[ast.AST], statement: ast.stmt, path: Branches) -> None:
-        """Report a compound statement whose head uses a recipe, like a loop over its callbacks."""
+        """Report a compound statement whose head uses a recipe, such as a loop over its callbacks."""
         mentioned = self._mentioned(nodes)
         if not mentioned:
             return
@@ -531,7 +530,7 @@ class RecipeReader:
         return ValueReader(self.scope, self.bindings, self.context.functions.plain, follow)
 
     def _bind_parts(self, reader: ValueReader, held_configs: Sequence[HeldConfig]) -> None:
-        """Make later changes to objects apply to the configuration of which they became parts."""
+        """Apply later changes of objects to the configurations that now contain these objects."""
         for variable, name in reader.used:
             parts = [binding.part(name) for binding in held_configs]
             self.bindings[variable] = [*self.bindings.get(variable, []), *parts]

@@ -83,7 +83,7 @@ def refused_if_unreadable(file_name: str) -> Iterator[None]:
 def parsed_file(text: str, file_name: str) -> ast.Module:
     """Return the syntax tree of a Python file.
 
-    Raise `ParamsError` if it is too long for a recipe.
+    Raise `ParamsError` if the file is too long for a recipe.
     """
     tree = _parsed(text)
     if sum(1 for _ in ast.walk(tree)) > _MOST_NODES:

@@ -25,7 +25,7 @@ _MOST_VALUES = 5000
 _MOST_PART_VALUES = 300
 """Largest number of values in an object.
 
-An object can be part of several others, so the number of values can grow exponentially.
+An object can be part of multiple other objects, so the number of values can grow exponentially.
 """
 
 
@@ -33,7 +33,7 @@ An object can be part of several others, so the number of values can grow expone
 class OpenConfig:
     """A configuration whose changes are being read.
 
-    It is a recipe, or an object that may become part of a recipe.
+    The configuration is a recipe, or an object that may become part of a recipe.
     """
 
     recipe: str
@@ -45,7 +45,7 @@ class OpenConfig:
     is_bridge: bool = False
     values: list[ConfigValue] = field(default_factory=list)
     is_certain: bool = True
-    """Whether changes outside of branches are certain to happen."""
+    """Whether changes outside branches are certain to happen."""
 
     def add(self, value: ConfigValue, path: Branches) -> None:
         """Add a change by a statement inside the branches in `path`, which may not run."""
@@ -63,14 +63,14 @@ class OpenConfig:
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
         """Read the values of the object that a call makes.
 
-        If there are too many values, take the source text of the call instead.
+        If there are too many values, use the source text of the call instead.
         """
         self.values = list(itertools.islice(values, _MOST_PART_VALUES + 1))
         if len(self.values) > _MOST_PART_VALUES:
             self.values = [ConfigValue("", source_of(call), call.lineno, known=False)]
 
     def safe_values(self) -> tuple[ConfigValue, ...]:
-        """Return the values without secrets and control characters."""
+        """Return the values without secrets or control characters."""
         return tuple(map(safe, self.values))
 
 
@@ -92,13 +92,16 @@ class HeldConfig:
 
 
 Bindings = Mapping[str, Sequence[HeldConfig]]
-"""The configurations that each variable may hold. There are several if a branch decides."""
+"""The configurations that each variable may hold.
+
+There is more than one if a branch decides which.
+"""
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
 
 
 def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
-    """Return the only object that a variable holds, or None if it holds none or several.
+    """Return the object that a variable holds, or None if it does not hold exactly one.
 
     If an object became part of a recipe, the variable also holds that part.
     """
@@ -153,7 +156,7 @@ class ValueReader:
     def _chosen(self, node: ast.IfExp) -> ast.expr:
         """Return the branch that a conditional expression takes.
 
-        If its test is unknown, return the whole expression.
+        If the expression's test is unknown, return the whole expression.
         """
         truth = self.scope.truth(node.test)
         if truth is None:

@@ -78,7 +78,7 @@ class DroppedKey(KeyRow):
     why: str = field(kw_only=True)
     """Why the value is dropped."""
     same_if: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Values with which the key has no effect, so that it can be dropped."""
+    """Values that give the key no effect, so that it can be dropped."""
     other_model: str = field(default="", kw_only=True)
     """The part, such as experts, that any other value adds to the model.
 
@@ -103,7 +103,7 @@ class CarriedKey(KeyRow):
     def read(self, value: Any) -> Any:
         """Convert the program's value to ours.
 
-        Raise ValueError or KeyError if our key cannot express it.
+        Raise ValueError or KeyError if our key cannot express the value.
         """
         return value
 
@@ -227,7 +227,7 @@ def switch(value: Any) -> bool:
 
 
 def word(value: Any) -> str:
-    """Read a text.
+    """Read a string.
 
     Raise ValueError for anything else, such as a list.
     """

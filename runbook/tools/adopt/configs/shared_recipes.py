@@ -122,7 +122,7 @@ def _bindings_in(
 
 
 def _is_before_calls(statement: ast.stmt) -> bool:
-    """Return whether a module-level statement cannot change recipes that functions use.
+    """Return whether a module-level statement leaves the recipes that functions use unchanged.
 
     For example, `recipe = None` only declares the name.
     """
@@ -150,7 +150,7 @@ def _read_later(
     context: FileContext,
     bindings: dict[str, list[HeldConfig]],
 ) -> None:
-    """Read the changes that statements make to shared recipes, as in a branch that may not run."""
+    """Read the changes that statements make to shared recipes, as if they might not run."""
     if bindings:
         reader = RecipeReader(context, name, scope, top, bindings=bindings)
         reader.read(body, (next(context.branches),))

@@ -93,7 +93,10 @@ _LLAMAS = ("llama2", "llama3")
 
 
 def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
-    """Use the catalogue's model for a name and flavor. Ask for the shape if there is none."""
+    """Use the catalogue's model for a name and flavor.
+
+    Ask for the shape if there is no such model.
+    """
     name = text(values, "model.name").lower()
     flavor = text(values, "model.flavor").lower()
     line = line_of(values, "model.flavor", "model.name")
@@ -155,7 +158,10 @@ def _take_nodes(values: Values, findings: Findings) -> None:
 
 
 def _take_batches(values: Values, findings: Findings) -> None:
-    """Divide a stage's local batch into micro-batches. Drop a global batch of -1."""
+    """Divide a stage's local batch into micro-batches.
+
+    Drop a global batch of -1, which means automatic.
+    """
     if findings.number("training.global_batch") <= 0:
         findings.drop("training.global_batch")
     if findings.number("parallel.pipeline", 1) <= 1:
