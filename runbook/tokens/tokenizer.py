@@ -75,20 +75,25 @@ def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) 
     lengths = np.empty(len(mask), dtype=np.int64)
     lengths[mask] = ascii_ids.lengths
     lengths[~mask] = wide_ids.lengths
-    # Neighbouring texts of the same kind are copied together.
+    # Neighbours of the same kind form a run and are copied together. The two kinds alternate.
     run_starts = np.flatnonzero(np.diff(mask, prepend=not mask[0]))
-    ids_in_runs: list[int] = np.add.reduceat(lengths, run_starts).tolist()
-    sources = (wide_ids.ids, ascii_ids.ids)
-    positions = [0, 0]
-    kind = is_ascii[0]
-    runs = []
-    for num_ids in ids_in_runs:
-        start = positions[kind]
-        positions[kind] = start + num_ids
-        runs.append(sources[kind][start : start + num_ids])
-        kind = not kind
+    run_bytes = np.add.reduceat(lengths, run_starts) * ascii_ids.ids.itemsize
+    first, second = (ascii_ids, wide_ids) if is_ascii[0] else (wide_ids, ascii_ids)
+    runs = [memoryview(b"")] * len(run_bytes)
+    runs[::2] = _cut_bytes(first.ids, run_bytes[::2])
+    runs[1::2] = _cut_bytes(second.ids, run_bytes[1::2])
+    # Joining bytes takes two thirds of the time of joining arrays.
+    ids = np.frombuffer(b"".join(runs), dtype=ascii_ids.ids.dtype)
+    return JoinedIds(ids, lengths, ascii_ids.text_bytes + wide_ids.text_bytes)
 
-    return JoinedIds(np.concatenate(runs), lengths, ascii_ids.text_bytes + wide_ids.text_bytes)
+
+def _cut_bytes(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[memoryview]:
+    """Return the bytes of ids in pieces of the given sizes."""
+    import numpy as np
+
+    content = ids.view(np.uint8).data
+    ends: list[int] = np.cumsum(sizes).tolist()
+    return [content[start:end] for start, end in itertools.pairwise([0, *ends])]
 
 
 class Fastokens:

@@ -14,7 +14,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources.input_files import BLOCK
 
 SHORT = json.dumps({"text": "a short text"}).encode() + b"\n"
-LONG = json.dumps({"text": "long " * 200_000}).encode() + b"\n"
+LONG = json.dumps({"text": "long " * (BLOCK // 4)}).encode() + b"\n"
 
 
 def options(limit, policy="skip", **others):
