@@ -245,3 +245,91 @@ def test_a_word_of_failure_shortly_before_a_timeout_does_not_replace_its_remedy(
     log = parse_lines(["ERROR: the sampler lost its shard list", TIMED_OUT])
     assert log.cause is None
     assert log.first_error.line == 1
+
+
+OPTIONAL_LIBRARY = "[W a.cpp:1] libfoo.so.7: cannot open shared object file"
+OPTIONAL_DRIVER = "tool: Warning: libfoo.so.7: cannot open shared object file: No such file"
+NO_DISK = "OSError: [Errno 122] Disk quota exceeded"
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        # A warning explains an error that soon follows, but none that comes much later or earlier.
+        ([OPTIONAL_LIBRARY, TIMED_OUT], kinds.ABI.name),
+        (
+            [OPTIONAL_LIBRARY, *["x"] * 60, TIMED_OUT],
+            kinds.TIMEOUT.name,
+        ),
+        ([TIMED_OUT, OPTIONAL_LIBRARY], kinds.TIMEOUT.name),
+        ([OPTIONAL_DRIVER, NO_DISK], kinds.DISK.name),
+    ],
+)
+def test_a_warning_explains_only_an_error_that_soon_follows(lines, name):
+    assert parse_lines(lines).cause.name == name
+
+
+def test_a_warning_alone_is_still_named():
+    assert names_of([OPTIONAL_LIBRARY, *["x"] * 100]) == [kinds.ABI.name]
+
+
+def test_a_warning_far_above_an_error_of_the_program_does_not_hide_it():
+    error = [
+        "Traceback (most recent call last):",
+        '  File "t.py", line 3, in f',
+        "    f()",
+        "KeyError: 3",
+    ]
+    assert parse_lines([OPTIONAL_LIBRARY, *["x"] * 60, *error]).cause.name == kinds.OWN_ERROR.name
+
+
+def test_an_exception_decides_before_the_statement_that_raises_it():
+    lines = [
+        '  File "decoder.py", line 355, in raw_decode',
+        '    raise JSONDecodeError("Expecting value", s, err.value) from None',
+        "OSError: [Errno 122] Disk quota exceeded",
+    ]
+    assert parse_lines(lines).cause.name == kinds.DISK.name
+    assert parse_lines(lines[:2]).cause.name == kinds.DATA.name
+
+
+def test_a_connection_that_only_a_thread_loses_is_no_lost_rank():
+    lost = "BrokenPipeError: [Errno 32] Broken pipe"
+    thread = ["Exception in thread Statistics:", "Traceback (most recent call last):", lost]
+    assert names_of(thread) == []
+    assert names_of([lost]) == [kinds.PEER_DIED.name]
+    assert names_of([*thread[:2], NO_DISK]) == [kinds.DISK.name]
+
+
+def test_a_measured_error_is_no_exception():
+    frame = ["Traceback (most recent call last):", '  File "t.py", line 3, in f', "    f()"]
+    assert names_of([*frame, "Error: 43736"]) == []
+    assert names_of([*frame, "Error: 43736 rows are missing"]) == [kinds.OWN_ERROR.name]
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (
+            "(raylet) node_manager.cc:3064: 12 Workers (tasks / actors) killed due to memory "
+            "pressure (OOM), 0 Workers crashed due to other reasons at node",
+            kinds.HOST_MEMORY.name,
+        ),
+        (
+            "hl_cuda_device.cc:399] Check failed: cudaSuccess == cudaStat (0 vs. 2) Cuda Error: "
+            "out of memory",
+            kinds.DEVICE_MEMORY.name,
+        ),
+        ("Dataset does not exist: /data/openwebtext/subset-01", kinds.DATA.name),
+        (
+            "srun: error: Unable to create job step: More processors requested than permitted",
+            kinds.LAUNCHER.name,
+        ),
+        ("IndexError: index out of range in self", kinds.KERNEL.name),
+        ("message: index out of range in self", None),
+        ("WARNING: Skip the batch due to the loss is NaN", None),
+        ("0 Workers (tasks / actors) killed due to memory pressure (OOM)", None),
+    ],
+)
+def test_words_of_further_programs_are_read(line, name):
+    assert names_of([line]) == ([name] if name else [])

@@ -35,6 +35,7 @@ _CONTINUES = re.compile(
     r"|\binstead\b|\b(?:is|are|will be) ignored\b|\bignoring\b"
     # The message about a step skipped after an overflow contains the loss scale, which may be at
     # its minimum.
+    r"|\bskip(?:s|ped|ping)? (?:the|this|that|a|one) (?:batch|sample|example|update|iteration)\b"
     r"|\bskipping\b(?! step[,.] (?:loss scaler|attempted loss scale))"
     r"|\b(?:will|going to) (?:retry|try again|be retried)\b|\bretrying\b"
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"

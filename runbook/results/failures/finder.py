@@ -18,7 +18,7 @@ from runbook.results.failures.first_error import (
     FirstErrorFinder,
 )
 from runbook.results.failures.harmless import is_beside_the_point, is_harmless, is_information
-from runbook.results.failures.ignored_errors import IgnoredErrors
+from runbook.results.failures.ignored_errors import THREAD_HEADING, IgnoredErrors
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
     CANCELLED,
@@ -130,11 +130,25 @@ class Failure:
     """Whether the training completed steps after the failure."""
     is_warning: bool = False
     """Whether the program marks all lines that show the failure as information or as warnings."""
+    is_statement: bool = False
+    """Whether only a `raise` statement in a traceback shows the failure."""
+    last_line: int = 0
+    """Number of the last line that shows the failure."""
 
     @property
     def is_specific(self) -> bool:
         """Return whether this kind of failure says more than that the program raised an error."""
         return self.name != OWN_ERROR.name
+
+    def may_explain(self, line: int) -> bool:
+        """Return whether this failure may be the reason for an error in a certain line.
+
+        Programs continue after warnings, and a `raise` statement is only source text, so these
+        explain only an error that soon follows.
+        """
+        if not self.is_warning and not self.is_statement:
+            return True
+        return 0 <= line - self.last_line <= LINES_TO_EFFECT
 
 
 class FailureFinder:
@@ -156,6 +170,7 @@ class FailureFinder:
         self._own_errors = OwnErrorFinder()
         self._first_error = FirstErrorFinder()
         self._ignored_errors = IgnoredErrors()
+        self._thread_errors = IgnoredErrors(THREAD_HEADING)
         self._in_root_cause = False
         self._root_rank: int | None = None
         self._ended_ranks: set[int] = set()
@@ -168,13 +183,21 @@ class FailureFinder:
         self._look_for_root_cause(line)
         self._drop_survived_warnings(line)
         is_ignored = self._ignored_errors.contains(line[:MAX_TEXT])
+        is_of_thread = self._thread_errors.contains(line[:MAX_TEXT])
         is_source = self._is_source(line) or is_ignored
         lowered = line[:MAX_TEXT].lower()
         rule = None
         if not is_source and any(word in lowered for word in SIGNAL_WORDS):
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
-            if rule is not None and not self._is_after_effect(rule, log_line):
+            # A thread that has lost a connection does not end the program, and a tracker's threads
+            # lose theirs at every end.
+            is_lost_thread = is_of_thread and rule is not None and rule.kind is PEER_DIED
+            if (
+                rule is not None
+                and not is_lost_thread
+                and not self._is_after_effect(rule, log_line)
+            ):
                 self._keep(rule, log_line, line, number)
 
         if rule is None and not is_source and any(sign in lowered for sign in SIGNS):
@@ -265,7 +288,8 @@ class FailureFinder:
             return None
         level = OWN_ERROR.level
         for failure in self._found.values():
-            if failure.level is Level.CAUSE and not failure.overcome:
+            is_cause = failure.level is Level.CAUSE and not failure.overcome
+            if is_cause and failure.may_explain(error.line):
                 return None
             # An error explains why another rank waited for this one, but it does not explain other
             # failures.
@@ -328,7 +352,9 @@ class FailureFinder:
             and not earlier.overcome
         ):
             earlier.count += 1
+            earlier.last_line = number
             earlier.is_warning = earlier.is_warning and is_information(log_line.text)
+            earlier.is_statement = earlier.is_statement and bool(_RAISES.match(log_line.text))
             return
 
         count = 1 if earlier is None else earlier.count + 1
@@ -346,6 +372,8 @@ class FailureFinder:
             also=rule.also.name if rule.also else "",
             check=rule.check,
             is_warning=is_information(log_line.text),
+            is_statement=bool(_RAISES.match(log_line.text)),
+            last_line=number,
         )
 
     def _look_for_build(self, line: str, number: int) -> None:
@@ -491,17 +519,41 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
 
     A rank's own symptom takes precedence over symptoms of ranks that waited for this rank, because
     the latter may be printed first. A line that reports an error takes precedence over a warning,
-    because programs also continue after warnings. Return None if there is no failure.
+    because programs also continue after warnings. A warning that no error soon follows takes
+    precedence over no error, whatever its level. Return None if there is no failure.
     """
-    last = [failure for failure in failures if not failure.overcome]
+    last = _without_doubtful([failure for failure in failures if not failure.overcome])
     if not last:
         return None
     strongest = max(failure.level.strength for failure in last)
     strong = [failure for failure in last if failure.level.strength == strongest]
     specific = [failure for failure in strong if failure.is_specific] or strong
-    reported = [failure for failure in specific if not failure.is_warning] or specific
+    reported = [failure for failure in specific if _is_reported(failure)]
+    if all(failure.name in MAY_BE_EFFECTS for failure in reported):
+        # Ranks that do not meet may follow from what a warning just before has named.
+        reported = specific
     of_rank_itself = [failure for failure in reported if not may_be_effect(failure)]
     return _earliest(of_rank_itself or reported, root_rank)
+
+
+def _is_reported(failure: Failure) -> bool:
+    """Return whether a line reports the failure as an error."""
+    return not failure.is_warning and not failure.is_statement
+
+
+def _without_doubtful(failures: Sequence[Failure]) -> list[Failure]:
+    """Return the failures without the warnings that explain none of the reported errors.
+
+    Return all failures if none is reported as an error.
+    """
+    reported = [failure for failure in failures if _is_reported(failure)]
+    if not reported:
+        return [*failures]
+    return [
+        failure
+        for failure in failures
+        if _is_reported(failure) or any(failure.may_explain(error.line) for error in reported)
+    ]
 
 
 def may_be_effect(failure: Failure) -> bool:

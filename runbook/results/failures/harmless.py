@@ -46,7 +46,7 @@ _HARMLESS = re.compile(
             r"socket\.cpp:\d+\] \[c10d\] The (?:client|server) socket .*(?:cannot be "
             r"initialized|has failed to connect) "
             r".*errno: 9[79]",
-            r"libibverbs: Warning: couldn't open config directory",
+            r"libibverbs: Warning: couldn't (?:open config directory|load driver)",
             r"sparse_attn requires|Please specify the CUTLASS|async_io requires the dev libaio",
             r"no version information available",
             # NCCL tries plug-ins, networks and features, and reports missing ones. Ranks that share
@@ -133,7 +133,9 @@ _INFORMATION = re.compile(
             # Slurm's commands write their log levels in lower case: "srun: debug2: "
             r"\b(?:DEBUG|VERBOSE)\b|\bdebug\d?: ",
             r"(?<!NCCL )\bWARNING\b",
-            r"\w+Warning:",
+            r"(?:^|[\s:])[Ww]arning: |\w+Warning:",
+            # libfabric writes its level after the place: "libfabric:85:...:core:fi_getinfo_():1392<info>"
+            r"\blibfabric:\d+:\S{0,120}<(?:info|debug|trace)>",
             r"^\[?W\d* ",
             r"\[NeMo [DIW] ",
             r"\[W\d* ",

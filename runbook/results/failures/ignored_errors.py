@@ -8,6 +8,8 @@ from runbook.results.failures.log_line import split_prefix
 
 HEADING = "Exception ignored "
 """The beginning of the line above an exception after which the program continues."""
+THREAD_HEADING = "Exception in thread "
+"""The beginning of the line above an exception that ends only a thread of the program."""
 _STILL_TRUE = re.compile(
     r"No space left on device|[Qq]uota exceeded|killed by signal: (?:Killed|Bus error)"
 )
@@ -37,14 +39,15 @@ class _Ignored:
 class IgnoredErrors:
     """Tracks the lines of ignored exceptions for each rank and host."""
 
-    def __init__(self) -> None:
+    def __init__(self, heading: str = HEADING) -> None:
+        self._heading = heading
         self._open: dict[tuple[int | None, str], _Ignored] = {}
 
     def contains(self, line: str) -> bool:
         """Return whether a line is part of an ignored exception."""
-        if HEADING in line:
+        if self._heading in line:
             log_line = split_prefix(line)
-            if log_line.text.startswith(HEADING):
+            if log_line.text.startswith(self._heading):
                 self._open[log_line.rank, log_line.host] = _Ignored()
                 return True
         if not self._open:

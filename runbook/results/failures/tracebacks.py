@@ -26,6 +26,8 @@ _EXCEPTION = re.compile(
 
 The name of a class that is defined inside a function contains `<locals>`.
 """
+_MEASURE = re.compile(r"Error: ?[\d.]+(?:e-?\d+)?\s*$")
+"""A measured error, which a trainer prints like the message of an exception."""
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
 )
@@ -196,6 +198,8 @@ class TracebackReader:
             return None
 
         exception = _EXCEPTION.match(statement.rstrip())
+        if exception is not None and _MEASURE.match(statement):
+            exception = None
         if exception is None or not self._ends_traceback(exception["name"]):
             if self._is_statement_without_indent():
                 self._source = statement.rstrip()

@@ -275,6 +275,7 @@ DATA_RULES = (
             r"ArrowInvalid",
             r"DatasetGenerationError",
             r"doesn't match expected format",
+            r"^Dataset does not exist: ",
             (
                 r"(?:Error|No such|not found|missing|cannot).{0,200}(?:doc|sample|shuffle|document)"
                 r"_?(?:idx|index)\S*\.npy"

@@ -372,12 +372,12 @@ DEVICE_RULES = (
     Rule(
         kind=KERNEL,
         patterns=(
-            r"index out of range in self",
             r"srcIndex < srcSelectDimSize",
-            r"\bindex .{0,40}out of (?:range|bounds)",
+            r"\bindex (?!out of range in self).{0,40}out of (?:range|bounds)",
             r"Target \d+ is out of bounds",
             r"indices\[.{0,20}\] = -?\d+ is not in \[0,",
         ),
+        error_patterns=(r"index out of range in self",),
         # Index errors from Python's sequences and str.format do not come from a kernel.
         unless=(
             r"\b(?:list|tuple|string|array|bytearray|deque|range object|pop|assignment) index out of"

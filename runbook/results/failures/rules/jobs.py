@@ -170,7 +170,7 @@ JOB_RULES = (
                 r"(?:sbatch|srun|salloc): error: (?:Unable to allocate resources|Batch job "
                 r"submission failed|QOS|AssocMax|AssocGrp|Invalid (?:account|partition|qos)"
                 r"|invalid partition|Requested (?:node|time|partition)|Job (?:violates|request)"
-                r"|Unable to (?:submit|create job)|Memory specification|More processors|CPU count"
+                r"|Unable to (?:submit|create job(?! step))|Memory specification|More processors|CPU count"
                 r"|Node count)"
             ),
             r"Batch job submission failed",
@@ -436,10 +436,10 @@ JOB_RULES = (
             r"Unable to confirm allocation",
             r"srun: fatal",
             (
-                r"srun: error: .{0,40}(?:Unable to create step|Invalid|task launch|credential"
+                r"srun: error: .{0,40}(?:Unable to create (?:job )?step|Invalid|task launch|credential"
                 r"|_server_read|Zero Bytes)"
             ),
-            r"Unable to create step",
+            r"Unable to create (?:job )?step",
             r"Invalid job credential",
             r"[Cc]redential (?:signature check|replayed|expired|revoked)",
             r"More (?:tasks|processors) requested than",

@@ -29,6 +29,14 @@ MEMORY_RULES = (
         example="include/shm.h:28 NCCL WARN Call to posix_fallocate failed: No space left on device",
         source="NVIDIA/nccl#342",
     ),
+    # UCX shares this buffer between the ranks of a node, and then crashes without it.
+    Rule(
+        kind=SHARED_MEMORY,
+        patterns=(r"mm_iface failed to allocate receive FIFO",),
+        example="mm_iface failed to allocate receive FIFO",
+        counterexample="mm_iface.c:123 UCX DEBUG allocated receive FIFO",
+        source="NVIDIA/ai-cloud-validation#643",
+    ),
     Rule(
         kind=SHARED_MEMORY,
         patterns=(
@@ -178,7 +186,7 @@ MEMORY_RULES = (
     Rule(
         kind=DEVICE_MEMORY,
         patterns=(
-            r"(?:CUDA|HIP|XPU|NPU)(?: driver)?(?: error)?:? out of memory",
+            r"(?:CUDA|Cuda|HIP|XPU|NPU)(?: driver)?(?: [Ee]rror)?:? out of memory",
             r"OutOfMemoryError: Out of memory allocating",
             r"torch\.(?:cuda\.|xpu\.)?OutOfMemoryError",
             r"hipErrorOutOfMemory",
@@ -222,6 +230,7 @@ MEMORY_RULES = (
             r"\bOUT_OF_MEMORY\b",
             r"tasks? [\d,-]+: Out Of Memory",
             r": Out Of Memory$",
+            r"[1-9]\d* Workers \(tasks / actors\) killed due to memory pressure",
         ),
         example="slurmstepd: error: Detected 1 oom_kill event in StepId=440575.0. Some of the step "
         "tasks have been "
