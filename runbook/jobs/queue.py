@@ -3,12 +3,13 @@
 A job is submitted once. Its state is read from its own files first, and then from the queue.
 """
 
+import os
 import re
 import secrets
 import shutil
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.core import processes, shell
@@ -125,6 +126,7 @@ class Queue(ABC):
         job, and `JobError` if the queue refused it.
         """
         argv, env = self.submission(token, after, follows)
+        env |= dict.fromkeys(self.overriding_variables(folder.script.read_text(), os.environ))
         try:
             argv = [*argv, folder.script.name]
             ended = shell.run(
@@ -148,6 +150,10 @@ class Queue(ABC):
         raise JobError(
             JobMessage.JOB_REFUSED, name=self.name, folder=folder.path, last_words=last_words
         )
+
+    def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
+        """Return the environment variables that would replace requests of the job's script."""
+        return []
 
     def parse_job_id(self, text: str) -> str:
         """Return the id that the queue printed after a submission, or an empty string."""

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runbook.core.errors import JobError
@@ -13,6 +13,7 @@ from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
 from runbook.jobs.job_request import QueueLimits, UnusableNodes, whole_number
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
+from runbook.jobs.script_directives import directives_of
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
 """Columns of `_SQUEUE`, as fields of a `QueueJob`.
@@ -25,6 +26,19 @@ _SACCT = (
     *("sacct", "--allocations", "--noheader", "--parsable2"),
     "--format=JobID,State,ExitCode,Partition,NodeList,Comment",
 )
+_SUBMIT_PREFIX = "SBATCH_"
+_OPTION_OF_VARIABLE = {
+    "TIMELIMIT": "time",
+    "ARRAY_INX": "array",
+    "MEM_PER_NODE": "mem",
+    "MEM_PER_CPU": "mem",
+    "MEM_PER_GPU": "mem",
+    "NO_REQUEUE": "requeue",
+}
+"""The option that a variable of sbatch sets, where the name does not say it.
+
+See the section INPUT ENVIRONMENT VARIABLES of sbatch(1).
+"""
 _NOTHING = ("None", "(null)", "None assigned")
 
 _STATES = {
@@ -225,6 +239,27 @@ class Slurm(Queue):
         slurm_variables = (name for name in os.environ if name.startswith("SLURM_"))
         removed = [HOLDER_VARIABLE, *slurm_variables]
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
+
+    def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
+        r"""Return those variables of sbatch whose option the script sets itself.
+
+        sbatch prefers its variables, which a shell's start-up file may set, to a script's lines. A
+        variable for an option that the script leaves open is kept, such as an account.
+
+        >>> variables = {"SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "me", "SBATCH_TIMELIMIT": "5"}
+        >>> script = "#SBATCH --partition=main\n#SBATCH --time=1:00:00\n"
+        >>> Slurm().overriding_variables(script, variables)
+        ['SBATCH_PARTITION', 'SBATCH_TIMELIMIT']
+        """
+        options_set = {directive.name for directive in directives_of(script)}
+        overriding = []
+        for variable in environment:
+            name = variable.removeprefix(_SUBMIT_PREFIX)
+            option = _OPTION_OF_VARIABLE.get(name, name.lower().replace("_", "-"))
+            if name != variable and option in options_set:
+                overriding.append(variable)
+
+        return overriding
 
     def submit(
         self,

@@ -18,6 +18,39 @@ def memory_limit() -> int | None:
     return _smallest(values)
 
 
+def memory_left() -> int | None:
+    """Return the bytes that may still be used under the tightest memory limit.
+
+    Return None if there is no limit. Cached files do not count as used, because the kernel frees
+    them when a process needs memory.
+    """
+    left = []
+    for controller, limit_name, usage_name, prefix in (
+        ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+        ("", "memory.max", "memory.current", ""),
+    ):
+        for folder in _folders(controller):
+            # The root group of version 2 has none of these files, and `max` is not a number.
+            with contextlib.suppress(OSError, ValueError):
+                limit = int((folder / limit_name).read_text())
+                usage = int((folder / usage_name).read_text())
+                if limit < NO_LIMIT:
+                    left.append(limit - usage + _cached_files(folder, prefix))
+
+    return min(left, default=None)
+
+
+def _cached_files(folder: Path, prefix: str) -> int:
+    """Return the bytes of a control group that are copies of files on a disk."""
+    cached = 0
+    for line in (folder / "memory.stat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in (f"{prefix}active_file", f"{prefix}inactive_file"):
+            cached += int(value)
+
+    return cached
+
+
 def task_limit() -> int | None:
     """Return the smallest limit on processes and threads.
 

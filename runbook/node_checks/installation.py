@@ -25,6 +25,8 @@ read.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
+SOURCE_SUFFIXES = (".py", ".so")
+"""Files that belong to a package: sources, and extensions compiled at its installation."""
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
 
@@ -65,8 +67,8 @@ def look_at_sources() -> Facts:
     """Return the folder and a checksum of each package's source files.
 
     Two checkouts may have the same version but different files. The checksum covers names and
-    sizes, and outside of an installer's folder also the contents. Packages that are missing, or
-    were not reached in time, are left out.
+    sizes, and for sources outside of an installer's folder also the contents. Packages that are
+    missing, or were not reached in time, are left out.
     """
     deadline = time.monotonic() + SOURCES_SECONDS
     facts: Facts = {}
@@ -102,27 +104,29 @@ def _folder_of(source: SourceFolder) -> Path | None:
 
 
 def _checksum(folder: Path, deadline: float) -> str | None:
-    """Return a checksum of the Python files below a folder.
+    """Return a checksum of the Python files and compiled extensions below a folder.
 
     Return None if the deadline passes before the last file is read.
     """
     reads_contents = not INSTALLED & set(folder.parts)
     checksum = 0
-    for path in _python_files(folder):
+    for path in _source_files(folder):
         if time.monotonic() > deadline:
             return None
         # A link may lead nowhere, and a file may disappear while the folder is read.
         with contextlib.suppress(OSError):
             size = path.stat().st_size
-            content = path.read_bytes() if reads_contents else b""
+            # Two builds of the same source contain different paths.
+            is_compared = reads_contents and path.suffix == ".py"
+            content = path.read_bytes() if is_compared else b""
             checksum = zlib.crc32(f"{path.relative_to(folder)} {size}\n".encode(), checksum)
             checksum = zlib.crc32(content, checksum)
 
     return f"{checksum:08x}"
 
 
-def _python_files(folder: Path) -> Iterator[Path]:
-    """Yield the Python files below a folder, in the same order on every node.
+def _source_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of SOURCE_SUFFIXES below a folder, in the same order on every node.
 
     Python never imports a file whose name begins with a dot. Editors and notebooks use such names
     for locks and copies.
@@ -130,7 +134,7 @@ def _python_files(folder: Path) -> Iterator[Path]:
     for parent, names, files in os.walk(folder):
         names[:] = sorted(name for name in names if not name.startswith("."))
         for name in sorted(files):
-            if name.endswith(".py") and not name.startswith("."):
+            if name.endswith(SOURCE_SUFFIXES) and not name.startswith("."):
                 yield Path(parent, name)
 
 

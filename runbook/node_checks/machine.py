@@ -12,7 +12,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
-from runbook.node_checks.control_groups import memory_limit, task_limit
+from runbook.node_checks.control_groups import memory_left, memory_limit, task_limit
 
 PACKAGES = (
     "torch",
@@ -92,13 +92,14 @@ def _hard_limit(kind: int) -> int | None:
 def look_at_memory() -> Facts:
     """Return the sizes in bytes of main memory, of the control group's limit, and of /dev/shm.
 
-    The limit is None if the process has no limit.
+    The limit, and what is left of it, are None if the process has no limit.
     """
     shared = os.statvfs(SHARED_MEMORY)
     return {
         "total": _memory_bytes("MemTotal"),
         "available": _memory_bytes("MemAvailable"),
         "limit": memory_limit(),
+        "left": memory_left(),
         "shm_total": shared.f_blocks * shared.f_frsize,
         "shm_free": shared.f_bavail * shared.f_frsize,
         "shm_writable": os.access(SHARED_MEMORY, os.W_OK),

@@ -5,6 +5,7 @@ All nodes must see the same files, and the file operations of a training run mus
 
 import contextlib
 import fcntl
+import mmap
 import os
 import time
 from pathlib import Path
@@ -21,10 +22,15 @@ NFS keeps attributes for up to 60 s, but looks up a new name in a changed folder
 applies to unchanged folders).
 """
 POLL_SECONDS = 0.1
+WRITE_ATTEMPTS = 3
+SUSPECT_WRITE_SECONDS = 0.5
+"""A write of a megabyte that takes longer is repeated."""
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
-    """Read the token, write, rename, link and lock a file, and wait for the other nodes' files.
+    """Read the token, use a file as a training does, and wait for the other nodes' files.
+
+    The file is written, renamed, linked, locked and mapped into memory.
 
     Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
     `errors`.
@@ -41,10 +47,11 @@ def look_at_folder(folder: Path, token: str) -> Facts:
         "free_inodes": status.f_favail if status.f_files else None,
         "token": _read_token(folder, token),
         "errors": errors,
+        "write_seconds": 0.0,
         "unseen": [],
     }
     own_file = folder / f"seen-{own_name()}"
-    for step in (_write, _rename, _link, _lock):
+    for step in (_write, _rename, _link, _lock, _map):
         try:
             step(own_file)
         except OSError as error:
@@ -52,6 +59,8 @@ def look_at_folder(folder: Path, token: str) -> Facts:
             if step is _write or step is _rename:
                 return facts
 
+    if not errors:
+        facts["write_seconds"] = _write_seconds(folder / f"speed-{own_name()}")
     facts["unseen"] = _unseen_nodes(folder)
     return facts
 
@@ -74,6 +83,23 @@ def _write(path: Path) -> None:
         os.fsync(stream.fileno())
 
 
+def _write_seconds(path: Path) -> float:
+    """Return the seconds that `_write` needs: the best of several attempts if the first is slow.
+
+    A busy file server delays single writes.
+    """
+    best = float("inf")
+    for _ in range(WRITE_ATTEMPTS):
+        start = time.monotonic()
+        _write(path)
+        best = min(best, time.monotonic() - start)
+        if best < SUSPECT_WRITE_SECONDS:
+            break
+
+    path.with_suffix(".part").unlink()
+    return best
+
+
 def _rename(path: Path) -> None:
     path.with_suffix(".part").replace(path)
 
@@ -90,6 +116,12 @@ def _link(path: Path) -> None:
 def _lock(path: Path) -> None:
     with path.open("rb+") as stream:
         fcntl.lockf(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _map(path: Path) -> None:
+    """Map the file as token files are mapped. Some file servers refuse it (ENODEV)."""
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as area:
+        _ = area[-1]
 
 
 def _unseen_nodes(folder: Path) -> list[str]:

@@ -83,6 +83,7 @@ class PhaseMessage(Message):
     )
     FOLDER_OF_OTHER_VALUES = "{folder} was made with other values:{changes}{remedies}"
     FOLDER_OF_THE_MASTERS = "{folder} contains the original notebooks; choose another folder."
+    FOLDER_SLOW = "{folder} ({mount}): a node needs {time} to write a MiB"
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with other parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
@@ -168,10 +169,15 @@ class PhaseMessage(Message):
     LONGER_TRAINING_GOES_ON = (
         " A training that differs only in length or layout continues from its checkpoint."
     )
+    LOOPBACK_UNUSABLE = "{problem}: programs on the node cannot reach each other at 127.0.0.1"
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
     MAKE_SETUP_INSTALLS = "make setup installs the versions pinned in requirements.lock."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
+    MEMORY_IN_USE = (
+        "the job may use {limit}, of which programs that run already leave {left}, below 1 GiB for "
+        "each of its processes"
+    )
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"

@@ -67,6 +67,15 @@ def test_an_installed_package_is_compared_by_names_and_sizes(tmp_path, monkeypat
     assert checksum() != before
 
 
+def test_a_compiled_extension_is_compared_by_its_size(package):
+    (package / "helpers.so").write_bytes(b"built here")
+    before = checksum()
+    (package / "helpers.so").write_bytes(b"another_one")
+    other_size = checksum()
+    (package / "helpers.so").write_bytes(b"built there"[:10])
+    assert other_size != before == checksum()
+
+
 @pytest.mark.parametrize("name", [".#layers.py", "gone.py"])
 def test_a_link_that_leads_nowhere_is_no_source(package, name):
     before = checksum()

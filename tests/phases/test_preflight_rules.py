@@ -219,6 +219,12 @@ INTERFACES = HOST_FACTS["interfaces"]
         ("shared memory", "memory", {"shm_total": 16 << 20}, "n2: /dev/shm has 16.0 MiB"),
         ("shared memory", "memory", {"shm_free": 0}, "0 B free"),
         ("host memory", "memory", {"limit": 512 << 20}, "the job may use 512 MiB"),
+        (
+            "host memory",
+            "memory",
+            {"limit": 2 << 30, "left": 200 << 20},
+            PhaseMessage.MEMORY_IN_USE.fill(limit="2.00 GiB", left="200 MiB"),
+        ),
         ("cores of a node", "cores", {"cores": 1}, "1 cores, the site states 2"),
         ("cores of a node", "cores", {"quota": 0.5}, "0.5 cores"),
         ("slow core", "cores", {"slowest_seconds": 0.02}, "n2: core 1 needs 4.0 times"),
@@ -272,6 +278,18 @@ INTERFACES = HOST_FACTS["interfaces"]
         ),
         ("shared folder", "folder 0", {"free": 1 << 20}, "a checkpoint needs 100 MiB"),
         ("shared folder", "folder 0", {"free_inodes": 3}, "3 inodes free"),
+        (
+            "shared folder",
+            "folder 0",
+            {"errors": {"map": "No such device"}},
+            "map: No such device",
+        ),
+        (
+            "shared folder",
+            "folder 0",
+            {"write_seconds": 5.0},
+            PhaseMessage.FOLDER_SLOW.fill(folder="/run", mount="nfs4 at /run", time="5.00 s"),
+        ),
         ("shared folder", "folder 0", {"unseen": ["n1"]}, "does not show what was written by n1"),
         ("clock of a node", "clock", {"ahead": -90.0}, "1 min 30 s ahead of that of the files"),
         (
@@ -303,6 +321,12 @@ INTERFACES = HOST_FACTS["interfaces"]
             "interfaces",
             {"chosen": {"NCCL_SOCKET_IFNAME": "lo"}},
             "lo reaches no other node",
+        ),
+        (
+            "network interface",
+            "interfaces",
+            {"interfaces": {**INTERFACES["interfaces"], "lo": {"address": "", "is_up": False}}},
+            PhaseMessage.LOOPBACK_UNUSABLE.fill(problem="lo is down"),
         ),
     ],
 )

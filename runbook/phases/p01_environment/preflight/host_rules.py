@@ -167,6 +167,9 @@ def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     limit = facts["limit"]
     if limit is not None and limit < needed:
         return f"the job may use {show_bytes(limit)}, below 1 GiB for each of its processes"
+    left = facts.get("left")
+    if left is not None and left < needed:
+        return PhaseMessage.MEMORY_IN_USE.fill(limit=show_bytes(limit), left=show_bytes(left))
     if facts["available"] < needed:
         return f"{show_bytes(facts['available'])} free, below 1 GiB for each of its processes"
     return ""
@@ -241,6 +244,10 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
         return f"{folder} ({mount}): {facts['token']}"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
         return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
+    if facts.get("write_seconds", 0.0) > thresholds.FOLDER_WRITE.value:
+        return PhaseMessage.FOLDER_SLOW.fill(
+            folder=folder, mount=mount, time=show_duration(facts["write_seconds"])
+        )
     if facts["free"] < expected.checkpoint_bytes:
         free = show_bytes(facts["free"])
         return (
@@ -263,7 +270,9 @@ def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def _folder_text(facts: NodeFacts) -> str:
-    return f"{facts['folder']}: the same view, write, rename, link, lock ({facts['file_system']})"
+    return (
+        f"{facts['folder']}: the same view, write, rename, link, lock, map ({facts['file_system']})"
+    )
 
 
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
@@ -418,7 +427,8 @@ NODE_RULES = (
         PlacedRule(
             PreflightCheck.HOST_MEMORY,
             "the job's control group leaves memory for its processes",
-            "Set jobs.<phase>.memory (Slurm: 0 is all memory of the node).",
+            "Set jobs.<phase>.memory (Slurm: 0 is all memory of the node), and end programs that an "
+            "earlier job left there (ps aux --sort=-rss).",
         ),
         "memory",
         memory_fault,
@@ -744,8 +754,8 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
     rule = PlacedRule(
         PreflightCheck.SHARED_FOLDER,
         (
-            "every node sees the same folder and can write, rename, link and lock there; one "
-            "checkpoint fits"
+            "every node sees the same folder and can write, rename, link, lock and map files "
+            "there; one checkpoint fits"
         ),
         (
             "Mount it on these nodes as on the others, free space, or choose another folder "
@@ -797,6 +807,11 @@ def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
         if problem:
             return f"{variable}={value}: {problem}"
 
+    loopback = facts["interfaces"].get("lo")
+    if loopback is not None and not _is_usable(loopback):
+        return PhaseMessage.LOOPBACK_UNUSABLE.fill(
+            problem=_unusable_text("lo", facts["interfaces"])
+        )
     inactive = []
     for port, state in facts["infiniband"].items():
         if "ACTIVE" not in state:

@@ -74,6 +74,11 @@ SCRATCH = Threshold(
 FOLDER_INODES = Threshold(
     1000, "free inodes of a shared folder", "a checkpoint of 8 ranks and its log files"
 )
+FOLDER_WRITE = Threshold(
+    2.0,
+    "seconds to write a MiB to the shared folder, in the best of three attempts",
+    "our choice: half of what Ethernet of 10 Mbit/s allows, so a GiB would take half an hour",
+)
 SLOW_CORE = Threshold(
     2.0,
     "times the usual processor time of a loop on one core",
