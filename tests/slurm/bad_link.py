@@ -99,6 +99,9 @@ class Cable:
         return frame.is_tcp and self.first_port <= frame.ports[1] <= self.last_port
 
 
+SOUND_CABLE = Cable(loss=0.0, delay=0.0, rate=0.0, largest=0, first_port=0, last_port=-1, flap=0.0)
+
+
 def open_tap(name: str) -> int:
     """Make the TAP device, and return its descriptor."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
@@ -178,11 +181,15 @@ def main() -> None:
     parser.add_argument("--first-port", type=int, default=0)
     parser.add_argument("--last-port", type=int, default=-1)
     parser.add_argument("--flap", type=float, default=0.0)
-    cable = Cable(**vars(parser.parse_args()))
+    parser.add_argument("--outwards", action="store_true", help="bad in this direction only")
+    options = vars(parser.parse_args())
+    is_one_way = options.pop("outwards")
+    cable = Cable(**options)
+    cable_back = SOUND_CABLE if is_one_way else cable
     tap, wire = replace_device()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    back = threading.Thread(target=carry, args=(cable, wire.fileno(), tap), daemon=True)
+    back = threading.Thread(target=carry, args=(cable_back, wire.fileno(), tap), daemon=True)
     back.start()
     carry(cable, tap, wire.fileno())
 

@@ -8,6 +8,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from two_nodes import Cluster
@@ -30,6 +31,14 @@ requests.
 """
 
 
+HELD_MEMORY = """\
+import sys, time
+held = b"x" * int(sys.argv[1])
+print("ready", flush=True)
+time.sleep(1e6)
+"""
+
+
 class BrokenNode:
     """Ways to break a node; `heal` undoes all of them."""
 
@@ -41,6 +50,7 @@ class BrokenNode:
         self._groups: list[Path] = []
         self._helpers: list[subprocess.Popen[str]] = []
         self._is_touched = False
+        self._repairs: list[Callable[[], None]] = []
 
     def first_process(self) -> int:
         """Return the process with id 1 in the node's own numbering."""
@@ -103,6 +113,45 @@ class BrokenNode:
         update = ("scontrol", "update", f"nodename={self.name}", f"reason={reason}")
         self.cluster.do("exec", *update, "state=drain")
 
+    def configure(self, line: str) -> None:
+        """Add a line to slurm.conf, which every daemon reads again."""
+        self._is_touched = True
+        file = self.cluster.folder / "slurm.conf"
+        sound = file.read_text()
+
+        def write(text: str) -> None:
+            file.write_text(text)
+            self.cluster.do("exec", "scontrol", "reconfigure")
+
+        self._repairs.append(lambda: write(sound))
+        write(f"{sound}{line}\n")
+
+    def reserve(self, *options: str) -> None:
+        """Reserve the cluster's nodes for somebody else."""
+        self._is_touched = True
+        name = "reservationname=runbook-tests"
+        self._repairs.append(lambda: self.cluster.do("exec", "scontrol", "delete", name))
+        create = ("scontrol", "create", "reservation", name, "users=nobody", "nodes=ALL")
+        self.cluster.do("exec", *create, *options)
+
+    def bind_to_core(self, core: int) -> None:
+        """Bind the node's daemon, and everything it starts, to one core."""
+        self._is_touched = True
+        for each in self._processes_below(self.first_process()):
+            argv = ["taskset", "--all-tasks", "--pid", "--cpu-list", str(core), str(each)]
+            subprocess.run(argv, check=True, capture_output=True)
+
+    def hold_memory(self, num_bytes: int) -> None:
+        """Let a left-over program hold memory in the control group that `limit` made."""
+        group = self._groups[-1]
+        enter = f"echo $$ >'{group}/cgroup.procs'; exec \"$@\""
+        words = [*self._entered(), sys.executable, "-c", HELD_MEMORY, str(num_bytes)]
+        argv = ["bash", "-c", enter, "held", *words]
+        helper = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True)
+        assert helper.stdout is not None
+        self._helpers.append(helper)
+        assert helper.stdout.readline() == "ready\n"
+
     def limit(self, controller: str, values: dict[str, str]) -> None:
         """Put the node's daemon, and everything it starts, into a control group with limits."""
         process = self.first_process()
@@ -128,6 +177,8 @@ class BrokenNode:
         """Restart the node; its mounts, network and processes are gone."""
         if not self._is_touched:
             return
+        while self._repairs:
+            self._repairs.pop()()
         self.cluster.do("crash", self.name)
         for helper in self._helpers:
             with helper:  # it ended with the node

@@ -115,6 +115,26 @@ EDITED_PACKAGE = """
 sed '1a # a local change' {packages}/megatron/core/optimizer/clip_grads.py > {work}/clip_grads.py
 mount --bind {work}/clip_grads.py {packages}/megatron/core/optimizer/clip_grads.py
 """
+OTHER_NUMPY = """
+sed 's/^Version: .*/Version: 1.21.0/' {packages}/numpy-*.dist-info/METADATA > {work}/NUMPY
+mount --bind {work}/NUMPY {packages}/numpy-*.dist-info/METADATA
+"""
+EMPTY_LIBRARY = """
+for library in {packages}/torch/lib/libgomp*; do mount --bind /dev/null $library; done
+"""
+EMPTY_EXTENSION = """
+for library in {packages}/megatron/core/datasets/*.so; do mount --bind /dev/null $library; done
+"""
+READ_ONLY_ROOT = """
+base=$(dirname {work})
+mount --bind $base $base
+mount -o remount,bind,ro /
+"""
+NO_INODES = """
+mkdir -p /var/tmp/runbook-tests
+mount -t tmpfs -o nr_inodes=2 tmpfs /var/tmp/runbook-tests
+touch /var/tmp/runbook-tests/left
+"""
 LIBSTDCXX = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
 TAKEN_PORTS = """
 import socket, time
@@ -133,6 +153,27 @@ ip addr add 192.168.66.2/24 dev ext0
 ip link set ext0 {state}
 ip link set ext1 {state}
 """
+
+
+def taken_memory(node: BrokenNode, place: Place) -> None:
+    """Let a left-over program hold most of the memory that the job may use."""
+    limit = 2300 << 20
+    first = ("memory.limit_in_bytes", str(limit))
+    limited("memory", first, ("memory.max", str(limit)))(node, place)
+    node.hold_memory(2000 << 20)
+
+
+def failing_prolog(node: BrokenNode, place: Place) -> None:
+    """Let Slurm's prolog fail on the second node."""
+    script = Path(place.work, "prolog.sh")
+    script.write_text('#!/bin/bash\n[ "$SLURMD_NODENAME" != node2 ]\n')
+    script.chmod(0o755)
+    node.configure(f"Prolog={script}")
+
+
+def maintenance(node: BrokenNode, place: Place) -> None:
+    """Reserve the nodes for maintenance before the job could end."""
+    node.reserve("starttime=now+2minutes", "duration=60", "flags=maint,ignore_jobs")
 
 
 def other_python(node: BrokenNode, place: Place) -> None:
@@ -261,6 +302,31 @@ NODE_DEFECTS = (
         limited("memory", ("memory.limit_in_bytes", "300M"), ("memory.max", "300M")),
     ),
     Defect(
+        "taken-memory",
+        "left-over program in the job's control group that holds most of its memory",
+        ("host memory",),
+        ("2.25 GiB", "leave"),
+        "node2",
+        taken_memory,
+    ),
+    Defect(
+        "shm-read-only",
+        "/dev/shm read-only",
+        ("shared memory",),
+        ("/dev/shm",),
+        "node2",
+        on_node("mount -t tmpfs -o ro tmpfs /dev/shm"),
+    ),
+    Defect(
+        "one-core",
+        "node's daemon bound to one core, site states 2",
+        ("cores of a node",),
+        ("1 core", "states 2"),
+        "node2",
+        lambda node, place: node.bind_to_core(0),
+        site={"cores_per_node: 1": "cores_per_node: 2"},
+    ),
+    Defect(
         "quota",
         "cgroup with half a core",
         ("cores of a node",),
@@ -291,6 +357,30 @@ NODE_DEFECTS = (
         ("torch 2",),
         "node2",
         on_node(OTHER_TORCH),
+    ),
+    Defect(
+        "numpy-version",
+        "another version of numpy",
+        ("versions",),
+        ("numpy 2", "1.21.0"),
+        "node2",
+        on_node(OTHER_NUMPY),
+    ),
+    Defect(
+        "empty-library",
+        "library of torch that is empty (broken copy)",
+        ("import of torch",),
+        ("libgomp", "too short"),
+        "node2",
+        on_node(EMPTY_LIBRARY),
+    ),
+    Defect(
+        "empty-extension",
+        "Megatron's compiled helpers empty (broken build)",
+        ("sources of packages",),
+        ("megatron-core", "node2"),
+        "node2",
+        on_node(EMPTY_EXTENSION),
     ),
     Defect(
         "python-version",
@@ -365,6 +455,23 @@ NODE_DEFECTS = (
             "mkdir -p /var/tmp/runbook-tests; mount -t tmpfs -o size=1m tmpfs /var/tmp/runbook-tests"
         ),
         variables={"TMPDIR": "/var/tmp/runbook-tests"},
+    ),
+    Defect(
+        "no-inodes",
+        "temporary folder without free inodes",
+        ("temporary folder",),
+        ("TMPDIR",),
+        "node2",
+        on_node(NO_INODES),
+        variables={"TMPDIR": "/var/tmp/runbook-tests"},
+    ),
+    Defect(
+        "read-only-root",
+        "root file system read-only (image)",
+        ("temporary folder", "caches of kernels"),
+        ("",),
+        "node2",
+        on_node(READ_ONLY_ROOT),
     ),
     Defect(
         "noexec",
@@ -487,6 +594,24 @@ FILE_DEFECTS = (
         is_simulated=True,
     ),
     Defect(
+        "no-map",
+        "file system without shared maps of files",
+        ("shared folder",),
+        ("map: ",),
+        "node2",
+        failing_files(19, "MAP_FAILS"),
+        is_simulated=True,
+    ),
+    Defect(
+        "slow-folder",
+        "file server that writes 200 kB/s",
+        ("shared folder",),
+        ("to write a MiB",),
+        "node2",
+        failing_files(0, "WRITE_SPEED=200000"),
+        is_simulated=True,
+    ),
+    Defect(
         "no-locks",
         "file system without locks",
         ("shared folder",),
@@ -522,6 +647,22 @@ NETWORK_DEFECTS = (
         named("10.66.0.254 head node1", "10.66.0.2 node2"),
     ),
     Defect(
+        "unreached-name",
+        "the other node's name has only an IPv6 address that no node has",
+        ("addresses of the nodes",),
+        ("fd00:66::1",),
+        "node2",
+        named("10.66.0.254 head", "fd00:66::1 node1", "10.66.0.2 node2"),
+    ),
+    Defect(
+        "same-name",
+        "node calls itself as the other one does (copied image)",
+        ("host names",),
+        ("2 nodes",),
+        "node2",
+        on_node("hostname node1"),
+    ),
+    Defect(
         "localhost",
         "node calls itself localhost",
         ("host names",),
@@ -553,6 +694,14 @@ NETWORK_DEFECTS = (
         site={SITE_INTERFACE: "GLOO_SOCKET_IFNAME: ext0"},
     ),
     Defect(
+        "loopback-down",
+        "loopback interface down",
+        ("network interface",),
+        ("lo is down",),
+        "node2",
+        on_node("ip link set lo down"),
+    ),
+    Defect(
         "wrong-interface",
         "named interface leads nowhere",
         ("links between nodes",),
@@ -568,6 +717,22 @@ NETWORK_DEFECTS = (
         ("%",),
         "node2",
         linked("--loss=0.05"),
+    ),
+    Defect(
+        "loss-outwards",
+        "link that loses 5 % of packets in one direction",
+        ("lost packets",),
+        ("node2 to node1",),
+        "node2",
+        linked("--loss=0.05", "--outwards"),
+    ),
+    Defect(
+        "slow-outwards",
+        "link of 10 Mbit/s in one direction",
+        ("bandwidth between nodes",),
+        ("node2 to node1",),
+        "node2",
+        linked("--rate=1250000", "--outwards"),
     ),
     Defect("latency", "80 ms each way", ("latency",), (), "node2", linked("--delay=0.08")),
     Defect(

@@ -1,5 +1,7 @@
 // A library in /etc/ld.so.preload of one node, which makes that node behave as a broken one does. Each defect is a macro:
 //   FAIL_BELOW="/path" FAIL_ERRNO=n   calls for files below that folder fail: OPEN_FAILS, WRITE_FAILS, LOCK_FAILS
+//     MAP_FAILS                       shared maps of files
+//     WRITE_SPEED=n                   no failure: writing takes 1/n seconds for a byte; FAIL_ERRNO is not needed
 //   CLOCK_AHEAD=n                     the clock is n seconds ahead
 //   CPU_CLOCK=n                       a thread needs n times its processor time: a slow core
 //   PROGRAM="words"                   in programs with these words on their command line only:
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -73,6 +76,27 @@ ssize_t write(int descriptor, const void *content, size_t length) {
   if (length && descriptor > 2 && descriptor_is_below(descriptor)) return errno = FAIL_ERRNO, -1;
   return syscall(SYS_write, descriptor, content, length);
 }
+#endif
+
+#ifdef WRITE_SPEED
+ssize_t write(int descriptor, const void *content, size_t length) {
+  if (descriptor > 2 && descriptor_is_below(descriptor)) {
+    struct timespec wait = {length / WRITE_SPEED, length % WRITE_SPEED * 1000000000LL / WRITE_SPEED};
+    nanosleep(&wait, NULL);
+  }
+  return syscall(SYS_write, descriptor, content, length);
+}
+#endif
+
+#ifdef MAP_FAILS
+#define MMAP(name)                                                                             \
+  void *name(void *start, size_t length, int access, int flags, int descriptor, off_t offset) { \
+    if (descriptor >= 0 && (flags & MAP_SHARED) && descriptor_is_below(descriptor))            \
+      return errno = FAIL_ERRNO, MAP_FAILED;                                                   \
+    return (void *)syscall(SYS_mmap, start, length, access, flags, descriptor, offset);        \
+  }
+MMAP(mmap)
+MMAP(mmap64)
 #endif
 
 #ifdef LOCK_FAILS
