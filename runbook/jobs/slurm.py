@@ -330,12 +330,12 @@ class Slurm(Queue):
         columns = ("queue", "state", "time limit", "nodes", "are", "which")
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
-    def unusable_nodes(self, partition: str) -> list[UnusableNodes]:
-        """Return those nodes of a partition that accept no jobs.
+    def unusable_nodes(self, partition: str, names: Sequence[str] = ()) -> list[UnusableNodes]:
+        """Return those nodes of a partition, or those of these names, that accept no jobs.
 
         Each entry has the reason that operators or Slurm gave.
         """
-        selected = f"--partition={partition}"
+        selected = f"--nodes={','.join(names)}" if names else f"--partition={partition}"
         text = self.answer(
             "sinfo",
             "--noheader",

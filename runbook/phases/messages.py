@@ -269,6 +269,7 @@ class PhaseMessage(Message):
     RANKS_ANSWERED = (
         "{present} of {world_size} ranks answered; nothing came from rank {missing}{where}"
     )
+    QUEUE_DRAINED_NODES = "{reasons}; {ending}"
     RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
     RANK_OUTSIDE_JOB = "--ranks {outside}: this job has ranks 0 to {world_size}"
     RATE_FOLLOWS_NEW_LENGTH = (
@@ -292,6 +293,10 @@ class PhaseMessage(Message):
     RUNGS_FITTED_AGAIN = (
         "{time} of the budget are left for {rungs} rungs, so the largest rung gets {largest:,} "
         "parameters instead of {before:,}."
+    )
+    REPAIR_DRAINED_NODES = (
+        "Ask the operators for the reason (a prolog's output is in slurmd's log on that node). After "
+        "the repair: scontrol update nodename=NAME state=resume."
     )
     REPORT_WRITTEN = "Report: {path}"
     RUNGS_OF_FEW_STEPS = (

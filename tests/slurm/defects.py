@@ -125,11 +125,6 @@ for library in {packages}/torch/lib/libgomp*; do mount --bind /dev/null $library
 EMPTY_EXTENSION = """
 for library in {packages}/megatron/core/datasets/*.so; do mount --bind /dev/null $library; done
 """
-READ_ONLY_ROOT = """
-base=$(dirname {work})
-mount --bind $base $base
-mount -o remount,bind,ro /
-"""
 NO_INODES = """
 mkdir -p /var/tmp/runbook-tests
 mount -t tmpfs -o nr_inodes=2 tmpfs /var/tmp/runbook-tests
@@ -464,14 +459,6 @@ NODE_DEFECTS = (
         "node2",
         on_node(NO_INODES),
         variables={"TMPDIR": "/var/tmp/runbook-tests"},
-    ),
-    Defect(
-        "read-only-root",
-        "root file system read-only (image)",
-        ("temporary folder", "caches of kernels"),
-        ("",),
-        "node2",
-        on_node(READ_ONLY_ROOT),
     ),
     Defect(
         "noexec",
@@ -871,6 +858,22 @@ QUEUE_DEFECTS = (
         ("node2 drained: broken fan",),
         "node2",
         lambda node, place: node.drain("broken fan"),
+        options=("--wait", "0.15"),
+    ),
+    Defect(
+        "prolog",
+        "prolog that fails on one node",
+        ("job (hosts)",),
+        ("node2", "drained", "rolog"),
+        "node2",
+        failing_prolog,
+    ),
+    Defect(
+        "maintenance",
+        "reservation for maintenance that begins before the job could end",
+        ("queue",),
+        ("Reserved for maintenance",),
+        breaks=maintenance,
         options=("--wait", "0.15"),
     ),
     Defect(

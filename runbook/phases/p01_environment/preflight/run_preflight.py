@@ -9,7 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from math import gcd
 from pathlib import Path
@@ -21,6 +21,7 @@ from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import get_scheduler, job_folder
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus, next_job_folder
+from runbook.jobs.job_request import UnusableNodes
 from runbook.jobs.render.preflight_job import (
     PREFLIGHT_PHASE,
     PreflightQuestions,
@@ -28,9 +29,12 @@ from runbook.jobs.render.preflight_job import (
     render_preflight,
 )
 from runbook.jobs.render.training_job import PACKAGE, RenderedJob, render_local, write_job
+from runbook.jobs.schedulers import get_queue
+from runbook.jobs.slurm import Slurm
 from runbook.node_checks.answers import HOSTS, PEERS, TORCH, read_answers
 from runbook.node_checks.shared_folder import TOKEN_NAME
 from runbook.params import Settings
+from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.node_probe import ProbeAnswer, probe_checks, read_facts
 from runbook.phases.p01_environment.preflight.expectations import Expectations, expectations_of
 from runbook.phases.p01_environment.preflight.group_rules import (
@@ -593,8 +597,28 @@ class QueueWatch:
         end = queue_end(job_folder.read_text(self._job.err))
         if end is None:
             return None
-        nodes = [end.lost_node] if end.lost_node else []
-        return self._ending_rule(rung).broken(end.words, nodes)
+        if end.lost_node:
+            return self._ending_rule(rung).broken(end.words, [end.lost_node])
+        drained = self._drained_nodes()
+        if not drained:
+            return self._ending_rule(rung).broken(end.words)
+        reasons = "; ".join(map(str, drained))
+        value = PhaseMessage.QUEUE_DRAINED_NODES.fill(reasons=reasons, ending=end.words)
+        remedy = PhaseMessage.REPAIR_DRAINED_NODES.fill()
+        names = [nodes.names for nodes in drained]
+        return self._ending_rule(rung).broken(value, names, remedy=remedy)
+
+    def _drained_nodes(self) -> list[UnusableNodes]:
+        """Return the job's nodes that Slurm no longer uses, such as one whose prolog failed."""
+        names = parse_job_answers(job_folder.read_text(self._job.out)).nodes
+        queue = get_queue(self._settings.site)
+        if not isinstance(queue, Slurm) or not names:
+            return []
+        drained: list[UnusableNodes] = []
+        for name in names:
+            with suppress(JobError):
+                drained += queue.unusable_nodes("", [name])
+        return drained
 
     def _ending_rule(self, rung: str) -> PlacedRule:
         return PlacedRule(
