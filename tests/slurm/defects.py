@@ -152,10 +152,10 @@ ip link set ext1 {state}
 
 def taken_memory(node: BrokenNode, place: Place) -> None:
     """Let a left-over program hold most of the memory that the job may use."""
-    limit = 2300 << 20
+    limit = 1536 << 20
     first = ("memory.limit_in_bytes", str(limit))
     limited("memory", first, ("memory.max", str(limit)))(node, place)
-    node.hold_memory(2000 << 20)
+    node.hold_memory(700 << 20)
 
 
 def failing_prolog(node: BrokenNode, place: Place) -> None:
@@ -300,7 +300,7 @@ NODE_DEFECTS = (
         "taken-memory",
         "left-over program in the job's control group that holds most of its memory",
         ("host memory",),
-        ("2.25 GiB", "leave"),
+        ("1.50 GiB", "leave"),
         "node2",
         taken_memory,
     ),

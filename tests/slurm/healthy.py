@@ -71,7 +71,8 @@ HEALTHY = (
     Defect(
         "limits",
         "limits of a login node, files of 2 TiB, 1 TiB of address space; /dev/shm of 1 GiB; TMPDIR "
-        "in memory; caches on a local disk; other environments active in the shell",
+        "in memory; caches on a local disk; other environments active in the shell, and variables of "
+        "sbatch",
         (),
         limits=LIMITS.format(stack=8192) + "ulimit -f 2147483648; ulimit -v 1073741824;",
         breaks=on_node(
@@ -81,6 +82,9 @@ HEALTHY = (
         variables={
             "TMPDIR": "{work}/tmp",
             "TRITON_CACHE_DIR": "/var/tmp/runbook-healthy",
+            # sbatch would prefer them to the lines of the script
+            "SBATCH_PARTITION": "shut",
+            "SBATCH_TIMELIMIT": "1",
             "VIRTUAL_ENV": "/opt/other",
             "CONDA_PREFIX": "/opt/conda",
         },

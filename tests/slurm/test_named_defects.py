@@ -23,6 +23,9 @@ QUICK = (
     ("loss", "shm-full"),
     ("dead-mount", "drained"),
     ("edited-checkout", "other-python"),
+    ("taken-memory", "no-map"),
+    ("prolog", "slow-folder"),
+    ("loopback-down", "empty-extension"),
 )
 """Pairs that take a few seconds each; their stages come before the ranks start."""
 
@@ -33,7 +36,7 @@ def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> B
     return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
 
 
-@pytest.mark.rotate(7)
+@pytest.mark.rotate(10)
 @pytest.mark.parametrize("names", QUICK, ids="-".join)
 def test_a_defect_is_named_with_its_cause_and_node(
     names: tuple[str, ...], project: Project, broken_node: BrokenNode

@@ -1,0 +1,42 @@
+"""A node's report about the bandwidth of a connection."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+
+import pytest
+
+from runbook.node_checks import peers
+
+
+def bandwidth(monkeypatch: pytest.MonkeyPatch, slow_chunks: int) -> float:
+    """Return the bytes per second to a peer that acknowledges its first megabytes late."""
+    monkeypatch.setattr(peers, "LARGE_SECONDS", 0.2)
+    near, far = socket.socketpair()
+
+    def serve() -> None:
+        peers._receive(far, peers._LENGTH.size)
+        acknowledged = 0
+        while num_bytes := peers._LENGTH.unpack(peers._receive(far, peers._LENGTH.size))[0]:
+            peers._receive(far, num_bytes)
+            acknowledged += 1
+            if acknowledged <= slow_chunks:
+                time.sleep(0.25)
+            far.sendall(b"k")
+
+    with near, far:
+        server = threading.Thread(target=serve)
+        server.start()
+        facts = peers._measure_large(near)
+        server.join(30)
+    return float(str(facts["bytes_per_second"]))
+
+
+def test_a_link_that_is_slow_for_a_moment_is_measured_again(monkeypatch):
+    assert bandwidth(monkeypatch, slow_chunks=1) > peers.SUSPECT_BYTES_PER_SECOND
+
+
+def test_a_link_that_stays_slow_is_reported_as_slow(monkeypatch):
+    assert bandwidth(monkeypatch, slow_chunks=99) < peers.SUSPECT_BYTES_PER_SECOND
