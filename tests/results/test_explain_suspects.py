@@ -261,3 +261,42 @@ def test_a_healthy_sentence_names_no_cause(text):
 )
 def test_words_about_the_loss_or_the_queue_are_no_complaint(text):
     assert _suspected(text) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow: GPU utilization is low compared with a dense model", "token dispatch"),
+        ("training Mamba is much slower than a Transformer", "kernels"),
+        ("a larger batch size makes training slower", "memory"),
+        ("with batch size 64 and recompute, the throughput drops to 46 samples/s", "memory"),
+        (
+            "training on 2 GPUs is slow: one has high utilization and the other almost none",
+            "DataParallel",
+        ),
+    ],
+)
+def test_a_set_up_points_to_a_cause(text, cause, models):
+    assert cause in _first_causes(text, models)
+
+
+@pytest.mark.parametrize(
+    "busy", ["GPU utilization is 100 %", "all GPUs are at 99 %", "the cards are constantly at 97 %"]
+)
+def test_devices_that_are_always_at_work_do_not_wait_for_data(busy):
+    slow = "training on 8 GPUs is slow"
+    ranked = [suspect.part.name for suspect in ranked_suspects(f"{slow}; {busy}", {})]
+    unchanged = [suspect.part.name for suspect in ranked_suspects(slow, {})]
+    assert unchanged.index("data wait") < LISTED_CAUSES
+    assert ranked.index("data wait") >= LISTED_CAUSES
+
+
+def test_other_words_about_batches_and_devices_point_to_no_cause():
+    for text in (
+        "a larger batch makes training faster, but it is still slow",
+        "training is slow: one GPU is at 40 %, and both have the same load",
+        "training is slow with a batch size of 64 and 8 GPUs",
+    ):
+        suspected = _suspected(text)
+        assert "memory" not in suspected
+        assert "DataParallel" not in suspected[:1]

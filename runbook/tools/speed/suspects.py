@@ -41,7 +41,7 @@ _SEVERAL_DEVICES = (
 )
 _EXPERTS = (
     r"\b(?:d?moe|mixture[- ]of[- ]experts|mixtral|num_experts|expert[- ]parallel\w*"
-    r"|deepseek[- ]?v[23]|\d+b-a\d+b)\b"
+    r"|deepseek[- ]?v[23]|\d+b-a\d+b|dense (?:models?|baselines?))\b"
 )
 _LOAD = r"(?<!flops )(?<!flop )(?<!memory )(?<!swap )(?<!disk )\b(?:utili[sz]ation|utils?|usage|load)\b(?! ?\(?mfu)"
 _UNSTEADY = r"(?:idle|low|spik\w+|oscillat\w+|fluctuat\w+|unstable|drops?|up and down)"
@@ -119,6 +119,25 @@ _YOUNG_SOFTWARE = r"\b(?:rocm|mi[23]\d\d\w?|blackwell|b[23]00|gb[23]00|rtx ?50\d
 _SMALL_MODEL = (
     r"\b(?:tiny|small|nano) (?:\w+ )?(?:model|network|transformer|gpt\w*)\b|\b[1-9]\d?m param\w*"
 )
+_RECURRENT = r"\b(?:mamba\w*|rwkv\w*|ssms?|state[- ]space|selective scan|linear attention)\b"
+"""Models that need kernels of their own in place of attention."""
+_LARGER_BATCH_SLOWER = (
+    r"\b(?:larger|bigger|increas\w+|higher) (?:the )?(?:micro[- ]?)?batch[^.;,]{0,40}\bslow\w*"
+    r"|\bbatch[- ]?size (?:of )?\d+ (?:and|with)[^.;]{0,60}"
+    r"\b(?:throughput|throughout|speed) (?:drops|falls|decreases)"
+)
+"""Words that say that a larger batch lowers the speed."""
+_ONE_DEVICE_WORKS = (
+    r"\b(?:one|only one|gpu ?:?0|first) (?:gpu|card|device)?[^.;]{0,40}\b(?:high|full|100 ?%|active\w*|busy)"
+    r"[^.;]{0,40}\b(?:other|others|rest|one)\b[^.;]{0,30}\b(?:none|idle|0 ?%|nothing|low)"
+)
+"""Words that say that one device works and the others wait."""
+_BUSY_DEVICE = (
+    r"\b(?:gpus?|cards?|devices?)\b[^.;%]{0,40}\b(?:always|constantly|steady|steadily|all|at|around|about|is|are|~) ?"
+    r"(?:at |around |about |~)?(?:9[5-9]|100) ?%"
+    r"|\b(?:full|(?:9[5-9]|100) ?%) (?:gpu )?(?:utili[sz]ation|load)\b"
+)
+"""Words about a device that never waits for the host."""
 
 
 @dataclass(frozen=True)
@@ -331,6 +350,29 @@ _SIGNS_OF_SET_UP = (
         "a small model has small matrices",
         "a larger micro-batch, if it fits",
     ),
+    _Sign(
+        "kernels",
+        (_RECURRENT,),
+        8,
+        "a model without attention needs kernels of its own",
+        "see in a profile whether the fused scan runs",
+    ),
+    _Sign(
+        "memory",
+        (_LARGER_BATCH_SLOWER,),
+        30,
+        "a larger batch is slower: the memory may be nearly full",
+        "look at allocation retries (torch.cuda.memory_stats); a smaller micro-batch",
+    ),
+    _Sign(
+        "DataParallel",
+        (_ONE_DEVICE_WORKS,),
+        20,
+        "one device works and the others wait",
+        "start one process per device: torchrun and DistributedDataParallel",
+    ),
+    _Sign("data wait", (_BUSY_DEVICE,), 0.3, "devices are always at work"),
+    _Sign("host", (_BUSY_DEVICE,), 0.5, "devices are always at work"),
     _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),
     _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is seen at work"),
 )
