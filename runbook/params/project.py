@@ -75,10 +75,13 @@ class RunFile:
 
 
 def shown_path(path: Path, project: Path) -> str:
-    """Return a path relative to the project if it is inside the project, or else unchanged."""
+    """Return a path relative to the project if it is inside the project, or else unchanged.
+
+    A link that leads to itself also stays unchanged: Python 3.11 and 3.12 cannot resolve it.
+    """
     try:
         return path.resolve().relative_to(project.resolve()).as_posix()
-    except ValueError:
+    except (ValueError, RuntimeError, OSError):
         return str(path)
 
 
@@ -141,9 +144,13 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        # The working folder of a notebook's kernel is notebooks/
-        from_root = (project or project_root()) / path
-        path = from_root if from_root.exists() else path
+        # The working folder of a notebook's kernel is notebooks/, and a run file may be named as it
+        # is in params/.
+        root = project or project_root()
+        for candidate in (root / path, root / "params" / path):
+            if candidate.exists():
+                path = candidate
+                break
 
     if not path.exists():
         if path.parent.is_dir():

@@ -250,6 +250,17 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
     assert_about(refused(project, "models"), no_such_run, word="models")
 
 
+def test_a_run_file_is_found_by_its_file_name(project: Path):
+    assert load("toy.yaml", project=project).name == "toy"
+    assert load("toy.yaml:wide", project=project).name == "toy--wide"
+
+
+def test_a_run_file_that_links_to_itself_is_refused(project: Path):
+    link = project / "params" / "loop.yaml"
+    link.symlink_to(link.name)
+    refused(project, "loop")
+
+
 def test_variants_keep_the_runs_name_and_must_be_mappings(project: Path):
     (project / "params/variants/toy.yaml").write_text("a: {run: x}\nb: 3\nc:\n")
     assert says(told(project, "toy:a"), ParamsMessage.NAME_OUTSIDE_RUN_FILE)
