@@ -16,7 +16,7 @@ from runbook.cli.commands import COMMANDS, Group, load_command
 from runbook.cli.extras import which_extra
 from runbook.cli.messages import CliMessage
 from runbook.core.errors import RunbookError
-from runbook.core.visible_text import protected_terminal
+from runbook.core.visible_text import protected_terminal, replace_unprintable
 
 OBJECTS_BEFORE_COLLECTION = 50_000
 """Number of new objects after which Python collects garbage."""
@@ -85,6 +85,7 @@ def main() -> None:
     # Imports create many objects and no garbage. At Python's default of 700, the collector would
     # scan all of them repeatedly, which takes a tenth of a short command's time.
     gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
+    replace_unprintable()
     # Otherwise Python would scan all these objects three times at exit.
     atexit.register(gc.freeze)
     with protected_terminal():

@@ -6,6 +6,7 @@ marks, which make a line look different from its real content.
 """
 
 import contextlib
+import io
 import re
 import sys
 from collections.abc import Iterator
@@ -80,6 +81,17 @@ class TerminalStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
+
+
+def replace_unprintable() -> None:
+    """Let standard output and error print a question mark for what their encoding lacks.
+
+    A terminal in Latin-1 (LANG=en_US on many clusters) has no check mark, and no UTF-8 terminal
+    shows a file name whose bytes are not UTF-8. Python would raise an error instead.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 @contextlib.contextmanager

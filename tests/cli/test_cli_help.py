@@ -53,6 +53,17 @@ def test_help_imports_nothing_heavy(words):
     assert "runbook" in imported
 
 
+def test_a_terminal_in_latin_1_gets_a_question_mark_for_the_check_mark(project: Path):
+    ended = subprocess.run(
+        [PROGRAM, "check", "local"],
+        check=True,
+        capture_output=True,
+        cwd=project,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert b"? pass" in ended.stdout
+
+
 def test_every_command_of_the_table_exists_and_tells_the_same(runbook):
     listed = runbook("--help").out
     for name, row in COMMANDS.items():
