@@ -8,7 +8,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, phase_option
-from runbook.core.errors import DataError
+from runbook.core.errors import DataError, ParamsError
 from runbook.log_readers.read import parse_files
 from runbook.log_readers.record import ParsedLog
 from runbook.plan_file.schema import PhasePlan
@@ -51,7 +51,7 @@ def logs(
     if outputs.count(True) > 1:
         raise click.UsageError(CliMessage.ONE_LOG_OUTPUT.fill())
     first_target = targets[0]
-    is_run = len(targets) == 1 and _names_run(first_target)
+    is_run = len(targets) == 1 and _names_run(first_target, runs)
     if follow or (is_run and not any(outputs)):
         from runbook.runs.status import show_log
 
@@ -86,12 +86,32 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
         click.echo(summary(log))
 
 
-def _names_run(target: str) -> bool:
-    """Return whether a word names a run.
+def _names_run(target: str, runs: Path | None) -> bool:
+    """Return whether a word names a run: its name, or the path of its folder.
 
-    It does if it has no dot and no slash, and no such file exists.
+    A word without dot and slash that is no file is meant as the name of a run. A word with a dot
+    (`gpt-1.3b`, `train.log`) is one only if the run has a folder or a run file.
     """
-    return not Path(target).exists() and not set("/.") & set(target)
+    if (Path(target) / "run.yaml").exists():
+        return True
+    if Path(target).exists() or "/" in target:
+        return False
+    return "." not in target or _is_run(target, runs)
+
+
+def _is_run(name: str, runs: Path | None) -> bool:
+    """Return whether a run of this name has a folder or a run file."""
+    from runbook.params.project import find_run_file
+    from runbook.runs.status import run_folder
+
+    try:
+        run_folder(name, runs)
+    except ParamsError:
+        try:
+            find_run_file(name)
+        except ParamsError:
+            return False
+    return True
 
 
 def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
@@ -126,8 +146,10 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
 
 
 def _metrics(spec: PhasePlan) -> list[Path]:
-    """Return the metrics files that the trainer wrote, or the path of the first if none exists."""
+    """Return the metrics files that the trainer wrote. Raise `DataError` if there are none."""
     metrics = spec.path(spec.log.metrics)
     validation = spec.path(spec.log.validation)
     written = [file for file in (metrics, validation) if file.exists()]
-    return written or [metrics]
+    if not written:
+        raise DataError(CliMessage.NO_METRICS_YET, path=metrics, phase=spec.phase)
+    return written

@@ -40,6 +40,10 @@ class CliMessage(Message):
     )
     NOTHING_CHANGED = "nothing was changed after it was recorded."
     NO_BAD_NODE = "No node of {site} is marked as bad."
+    NO_METRICS_YET = (
+        "{path} does not exist: {phase} has not finished a step. runbook status shows its job; "
+        "--phase names another phase that trains."
+    )
     NO_RECORD_IN_LOGS = (
         "No record was found in {targets}: {reason}. Give the unmodified log of the last rank, to "
         "which Megatron prints its lines."

@@ -17,6 +17,7 @@ from runbook.core.checks import Check
 from runbook.core.errors import RecordError
 from runbook.core.locks import hold
 from runbook.jobs.messages import JobReason
+from runbook.log_readers.messages import LogMessage
 from runbook.params.messages import ParamsMessage
 from runbook.phases import open_phase as phases
 from runbook.phases import phase_end
@@ -186,6 +187,26 @@ def test_logs_of_a_run_without_a_job_say_what_submits_one(runbook, made):
         1,
         f"Error: {RunMessage.NO_JOB_SUBMITTED_YET.fill(folder_name='local', run='local')}\n",
     )
+
+
+@pytest.mark.parametrize("output", ["--json", "--csv"])
+def test_a_phase_without_a_step_has_no_records_yet(runbook, made, output):
+    said = runbook("logs", "local", output)
+    assert said.code == 1
+    assert says(
+        said.err, CliMessage.NO_METRICS_YET, path=made / "metrics.jsonl", phase="04-training"
+    )
+
+
+def test_logs_take_a_runs_folder_and_a_name_with_a_dot(runbook, made, project: Path):
+    expected = runbook("logs", "local").out
+    assert runbook("logs", "runs/local").out == expected
+    dotted = made.rename(made.parent / "gpt-1.3b")
+    assert runbook("logs", "gpt-1.3b").out == expected.replace(str(made), str(dotted))
+    (project / "params" / "gpt-2.7b.yaml").write_text("run: gpt-2.7b\n")
+    said = runbook("logs", "gpt-2.7b")
+    assert says(said.err, RunMessage.NO_SUCH_RUN_FOLDER, root=project / "runs" / "gpt-2.7b")
+    assert says(runbook("logs", "train.log").err, LogMessage.LOG_MISSING, path="train.log")
 
 
 def test_report_says_where_it_is(runbook, made):
