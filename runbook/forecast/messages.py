@@ -18,6 +18,11 @@ class ForecastMessage(Message):
         "no fitted curve is similar to this one (length, schedule or slope): the interval is "
         "{widening:g} times as wide"
     )
+    DECAY_FROM_IS_A_SHARE = (
+        "{path}, line {line}: decay_from is {decay_from:g}, but must be the share of the steps after "
+        "which the learning rate falls, from 0 to 1. If it falls from step {decay_from:g} on, write "
+        "{share:.4g}."
+    )
     FAR_TARGET = (
         "the target needs {ratio:,.0f} times the compute of the largest run; no backtest covers "
         "more than {farthest_ratio:,.0f} times, so the interval is {widening:g} times as wide"

@@ -88,6 +88,14 @@ def read_curve(path: Path) -> PartialCurve:
                 "decay_from",
                 may_be_zero=True,
             )
+            if decay_from > 1:
+                raise DataError(
+                    ForecastMessage.DECAY_FROM_IS_A_SHARE,
+                    path=path,
+                    line=line,
+                    decay_from=decay_from,
+                    share=decay_from / total_steps,
+                )
 
         if row.get("val_loss"):
             step = _number(

@@ -132,3 +132,11 @@ def test_a_short_curve_a_complete_one_and_one_beyond_its_end(tmp_path):
     table.write_text("step,val_loss,total_steps,decay_from\n" + "".join(lines))
     with refuses(DataError, ForecastMessage.CURVE_BEYOND_ITS_END, total_steps=50.0):
         forecast_curve(read_curve(table))
+
+
+def test_a_step_is_not_taken_for_the_share_after_which_the_rate_falls(tmp_path):
+    table = tmp_path / "curve.csv"
+    lines = [f"{step},3.5,2000,1600\n" for step in range(100, 1001, 100)]
+    table.write_text("step,val_loss,total_steps,decay_from\n" + "".join(lines))
+    with refuses(DataError, ForecastMessage.DECAY_FROM_IS_A_SHARE, decay_from=1600.0, share=0.8):
+        read_curve(table)
