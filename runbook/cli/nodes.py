@@ -9,6 +9,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS
+from runbook.plan_file.bad_node_lifetimes import FoundBy
 
 
 @click.command()
@@ -59,7 +60,7 @@ def nodes(
     bad_nodes.report_bad_nodes(
         settings,
         added,
-        bad_nodes.FoundBy.PERSON,
+        FoundBy.PERSON,
         because,
         "",
     )

@@ -13,7 +13,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from runbook.core.errors import DataError
-from runbook.forecast.interval_rules import COVERAGE, DECADES_AT_ZERO
+from runbook.forecast.interval_rules import (
+    COVERAGE,
+    DECADES_AT_ZERO,
+    FAR_WIDENING,
+    FARTHEST_RATIO,
+)
 from runbook.forecast.laws import Array, LawChoice, Runs, fit_law, law_choices
 from runbook.forecast.messages import ForecastMessage
 
@@ -26,11 +31,6 @@ FEWEST_FOR_CHOICE = 60
 """Smallest number of runs from which a backtest can choose a single law."""
 BACKTEST_SHARES = (0.5, 0.65, 0.8)
 """Each backtest fits the runs below one of these quantiles of compute, and forecasts the others."""
-FARTHEST_RATIO = 1000.0
-"""Largest ratio of the target's compute to that of the largest run for which backtests support a
-forecast.
-"""
-FAR_WIDENING = 2.0
 
 CORRECTION_LENGTH = 1.0
 """Length scale over which residuals count as similar, in e-folds of size or tokens."""

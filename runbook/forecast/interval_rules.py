@@ -1,4 +1,4 @@
-"""Rules shared by all forecasts of a loss.
+"""The rules of a forecast: how often its interval is right, when it widens, when it is refused.
 
 This module needs no numpy, so that pages load quickly.
 """
@@ -22,4 +22,46 @@ errors too.
 EARLIEST_SHARE = 0.25
 """Smallest share of the steps that a curve must cover for a forecast; the fitted curves cover at
 least 30 %.
+"""
+FARTHEST_RATIO = 1000.0
+"""Largest ratio of the target's compute to that of the largest run for which backtests support a
+forecast.
+"""
+FAR_WIDENING = 2.0
+"""Factor by which the interval widens for a target beyond `FARTHEST_RATIO`."""
+
+# A forecast from a ladder
+CHANGED_RECIPE_WIDENING = 2.0
+"""Factor by which the interval widens if the recipe differs.
+
+In the series of docs/forecast.md, a different schedule or regularisation changed final losses by 1
+to 3 %, which is as much as the interval's half-width.
+"""
+EPOCHS_AS_NEW = 4.0
+"""Up to this number of epochs, repeated tokens are worth almost as much as new ones (Muennighoff et
+al., arXiv:2305.16264).
+"""
+MOST_EPOCHS = 16.0
+"""Epochs beyond which a forecast is refused.
+
+More repetitions are worth almost nothing (the same source), so a law for new tokens does not apply.
+"""
+EPOCHS_WIDENING = 2.0
+"""Factor by which the interval widens beyond `EPOCHS_AS_NEW`."""
+UNEVEN_WIDENING = 4.0
+"""Factor by which the interval widens if the rungs' losses do not lie near a line.
+
+The only uneven ladder in benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
+much as the others. An even wider interval would no longer be useful.
+"""
+SHORT_WIDENING = 3.0
+"""Factor by which the interval widens if rungs have few steps.
+
+Three ladders with rungs of 249 to 299 steps missed by 3.7 to 7.4 %, up to three times their
+intervals (docs/ladder.md).
+"""
+UNSTABLE_WIDENING = 4.0
+"""Factor by which the interval widens if the run itself is nearly unstable.
+
+Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
 """

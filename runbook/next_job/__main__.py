@@ -25,7 +25,6 @@ from runbook.next_job.attempts import (
     split_by_attempt,
 )
 from runbook.next_job.decisions import (
-    BAD_NODE_SECONDS,
     DECIDED_BY_JOB,
     Action,
     Attempt,
@@ -35,6 +34,7 @@ from runbook.next_job.decisions import (
 )
 from runbook.next_job.job_files import JobFiles, read_or_empty
 from runbook.next_job.suspect_nodes import nodes_to_replace
+from runbook.plan_file.bad_node_lifetimes import LIFETIMES, FoundBy
 from runbook.plan_file.errors import FINISHED, STOPPED
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line
@@ -236,12 +236,12 @@ def _bad_node(node: str, attempt: Attempt, run: str) -> dict[str, object]:
     now = time.time()
     return {
         "node": node,
-        "found_by": "failure",
+        "found_by": FoundBy.FAILURE,
         "evidence": attempt.evidence[:300],
         "run": run,
         "job": attempt.job,
         "found": now,
-        "expires": now + BAD_NODE_SECONDS,
+        "expires": now + LIFETIMES[FoundBy.FAILURE],
     }
 
 

@@ -31,11 +31,6 @@ RECOVERY_SECONDS = 120.0
 Slurm takes the node out of service after SlurmdTimeout, which is 300 s by default. The default
 three restarts together wait longer.
 """
-BAD_NODE_SECONDS = 7 * 86_400.0
-"""Time after which a node to which a failure points is used again.
-
-`runbook.runs.bad_nodes` has the times for other reasons.
-"""
 MOST_STARTS_WITHOUT_A_STEP = 2
 """Number of attempts that may end without a step before their allocation is given up."""
 

@@ -6,17 +6,16 @@ An entry is valid until it expires or the node is forgiven.
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from runbook.core.files import read_lines
 from runbook.core.processes import user_name
 from runbook.core.table import Row
-from runbook.core.units import DAY_SECONDS, show_duration
+from runbook.core.units import show_duration
 from runbook.jobs.schedulers import get_queue_scripts
-from runbook.next_job.decisions import BAD_NODE_SECONDS
 from runbook.params import Settings
+from runbook.plan_file.bad_node_lifetimes import LIFETIMES, FoundBy
 from runbook.plan_file.json_records import append_line
 from runbook.runs.messages import RunMessage
 from runbook.runs.run_folder import runs_folder
@@ -26,32 +25,6 @@ EXCLUDE = "exclude"
 """Slurm's directive that excludes nodes.
 
 PBS has no counterpart, because qsub can request a host but cannot exclude it.
-"""
-
-
-class FoundBy(StrEnum):
-    """How a node was identified as bad."""
-
-    PREFLIGHT = "preflight"
-    FAILURE = "failure"
-    SLOW_RANK = "slow rank"
-    BIT_FLIP = "transient corruption"
-    CORRUPTION = "persistent corruption"
-    PERSON = "person"
-
-
-LIFETIMES = {
-    FoundBy.PREFLIGHT: 2 * DAY_SECONDS,
-    FoundBy.FAILURE: BAD_NODE_SECONDS,
-    FoundBy.SLOW_RANK: 1 * DAY_SECONDS,
-    FoundBy.BIT_FLIP: 1 * DAY_SECONDS,
-    FoundBy.CORRUPTION: 30 * DAY_SECONDS,
-    FoundBy.PERSON: 30 * DAY_SECONDS,
-}
-"""Seconds after which an entry expires.
-
-A slow node is often slow because of a different job, whereas a broken GPU waits for repair. A
-device that computes wrong results passes the site's tests, so nobody repairs it.
 """
 
 

@@ -13,14 +13,13 @@ from suite.messages import containing, refuses, says
 
 from runbook.core.errors import DataError
 from runbook.forecast.final_loss import (
-    FAR_WIDENING,
-    FARTHEST_RATIO,
     FEWEST_FOR_CHOICE,
     USUAL_SCORE,
     forecast_final_losses,
     interval_score,
     voting_choices,
 )
+from runbook.forecast.interval_rules import FAR_WIDENING, FARTHEST_RATIO
 from runbook.forecast.laws import LawChoice, Runs, fit_law
 from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.series import forecast_table

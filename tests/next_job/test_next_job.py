@@ -15,9 +15,10 @@ from suite.messages import containing, says
 from runbook.next_job.__main__ import main
 from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt, may_start_again_here
 from runbook.next_job.messages import NextJobMessage
+from runbook.plan_file.bad_node_lifetimes import LIFETIMES, FoundBy
 from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
 from runbook.results.failures import kinds
-from runbook.runs.bad_nodes import LIFETIMES, FoundBy, parse_bad_nodes
+from runbook.runs.bad_nodes import parse_bad_nodes
 
 FAILED = "1"
 STOPPED = "75"

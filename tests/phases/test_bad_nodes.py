@@ -23,10 +23,10 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     RungResult,
     _report_bad_nodes,
 )
+from runbook.plan_file.bad_node_lifetimes import FoundBy
 from runbook.results.failures.finder import find_cause, find_failures
 from runbook.runs.bad_nodes import (
     Exclusion,
-    FoundBy,
     bad_nodes_file,
     choose_exclusion,
     forgive_nodes,

@@ -15,7 +15,12 @@ from suite.messages import containing, refuses, says
 from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.units import show_device_hours, show_duration
-from runbook.forecast.final_loss import FAR_WIDENING, FARTHEST_RATIO
+from runbook.forecast.interval_rules import (
+    FAR_WIDENING,
+    FARTHEST_RATIO,
+    SHORT_WIDENING,
+    UNSTABLE_WIDENING,
+)
 from runbook.forecast.messages import ForecastMessage
 from runbook.phases.ladder import budget as budgets
 from runbook.phases.ladder import climb as climbing
@@ -37,11 +42,7 @@ from runbook.phases.ladder.ladder_plan import (
     starts_seconds,
     write_ladder,
 )
-from runbook.phases.ladder.run_forecast import (
-    SHORT_WIDENING,
-    UNSTABLE_WIDENING,
-    forecast_run,
-)
+from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     FEWEST_STEPS,

@@ -15,7 +15,7 @@ from runbook.jobs.job_folder import JobFolder, JobStatus, log_tail
 from runbook.next_job import attempts
 from runbook.next_job.attempts import LOG_LINES, EndedJob, JobEvent
 from runbook.next_job.decisions import Action, Attempt, Decision
-from runbook.runs.bad_nodes import FoundBy
+from runbook.plan_file.bad_node_lifetimes import FoundBy
 
 
 def read_attempt(

@@ -35,10 +35,11 @@ from runbook.phases.job_control.job_step import JobStep
 from runbook.phases.job_control.task_jobs import end_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_step
+from runbook.plan_file.bad_node_lifetimes import FoundBy
 from runbook.plan_file.diagnostics import Statement
 from runbook.records.logbook import add_note
 from runbook.records.session import Session
-from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
+from runbook.runs.bad_nodes import report_bad_nodes, without_bad_nodes
 from runbook.runs.packed_environments import ensure_packed, uses_copy
 from runbook.runs.planned_run import PlannedTraining
 from runbook.runs.status import cancel_jobs, stop_jobs

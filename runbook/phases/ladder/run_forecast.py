@@ -14,6 +14,15 @@ from runbook.core.table import Table
 from runbook.core.units import show_count
 from runbook.forecast.final_loss import LossForecast
 from runbook.forecast.from_ladder import forecast_from_ladder
+from runbook.forecast.interval_rules import (
+    CHANGED_RECIPE_WIDENING,
+    EPOCHS_AS_NEW,
+    EPOCHS_WIDENING,
+    MOST_EPOCHS,
+    SHORT_WIDENING,
+    UNEVEN_WIDENING,
+    UNSTABLE_WIDENING,
+)
 from runbook.forecast.ladder_line import line_of, uneven_rungs
 from runbook.forecast.laws import Runs
 from runbook.phases.ladder.climb import FinishedRung, as_fit
@@ -22,39 +31,6 @@ from runbook.phases.ladder.ladder_plan import DATA_KEYS, Ladder
 from runbook.phases.ladder.rungs import Family, short_rungs
 from runbook.phases.messages import PhaseMessage
 
-CHANGED_RECIPE_WIDENING = 2.0
-"""Factor by which the interval widens if the recipe differs.
-
-In the series of docs/forecast.md, a different schedule or regularisation changed final losses by 1
-to 3 %, which is as much as the interval's half-width.
-"""
-EPOCHS_AS_NEW = 4.0
-"""Up to this number of epochs, repeated tokens are worth almost as much as new ones (Muennighoff et
-al., arXiv:2305.16264).
-"""
-MOST_EPOCHS = 16.0
-"""Epochs beyond which repeated tokens are worth almost nothing (the same source).
-
-Beyond that, a law for new tokens does not apply.
-"""
-EPOCHS_WIDENING = 2.0
-UNEVEN_WIDENING = 4.0
-"""Factor by which the interval widens if the rungs' losses do not lie near a line.
-
-The only uneven ladder in benchmarks/forecast/ladders_corpus.csv missed by 22 %, eleven times as
-much as the others. An even wider interval would no longer be useful.
-"""
-SHORT_WIDENING = 3.0
-"""Factor by which the interval widens if rungs have few steps.
-
-Three ladders with rungs of 249 to 299 steps missed by 3.7 to 7.4 %, up to three times their
-intervals (docs/ladder.md).
-"""
-UNSTABLE_WIDENING = 4.0
-"""Factor by which the interval widens if the run itself is nearly unstable.
-
-Four such runs ended 5, 8, 9 and 22 % above their forecasts, whose half-widths were about 2 %.
-"""
 OPTIMUM_REACH = 8.0
 """The search for the best size covers sizes that differ from the run's by up to this factor."""
 OPTIMUM_STEPS = 61

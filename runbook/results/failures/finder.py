@@ -17,8 +17,7 @@ from runbook.results.failures.first_error import (
     FirstError,
     FirstErrorFinder,
 )
-from runbook.results.failures.harmless import is_beside_the_point, is_harmless, is_information
-from runbook.results.failures.ignored_errors import THREAD_HEADING, IgnoredErrors
+from runbook.results.failures.harmless_lines import is_beside_the_point, is_harmless, is_information
 from runbook.results.failures.kinds import (
     BUILD_HANGS,
     CANCELLED,
@@ -38,6 +37,7 @@ from runbook.results.failures.own_errors import OwnErrorFinder
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
 from runbook.results.failures.rules import RULES
 from runbook.results.failures.signal_words import SIGNAL_WORDS
+from runbook.results.failures.survived_exceptions import THREAD_HEADING, SurvivedExceptions
 from runbook.results.failures.tracebacks import FRAME, without_margin
 
 CONTEXT_LINES = 10
@@ -169,8 +169,8 @@ class FailureFinder:
         self._num_records = 0
         self._own_errors = OwnErrorFinder()
         self._first_error = FirstErrorFinder()
-        self._ignored_errors = IgnoredErrors()
-        self._thread_errors = IgnoredErrors(THREAD_HEADING)
+        self._ignored_errors = SurvivedExceptions()
+        self._thread_errors = SurvivedExceptions(THREAD_HEADING)
         self._in_root_cause = False
         self._root_rank: int | None = None
         self._ended_ranks: set[int] = set()

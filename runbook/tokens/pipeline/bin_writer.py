@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
-from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, PartsFolder, ShardCounts, ShardMark
-from runbook.tokens.pipeline.tokenize_options import TokenFiles
+from runbook.tokens.pipeline.parts_folder import PartsFolder, ShardCounts, ShardMark
+from runbook.tokens.pipeline.tokenize_options import MOST_REPORTED_RECORDS, TokenFiles
 from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
@@ -375,7 +375,7 @@ class Committer:
         self.totals.add(counts)
         self.placement.sizes[mark.shard] = mark.bytes
         self.length += mark.bytes
-        self.problems += mark.problems[: max(0, MAX_PROBLEMS - len(self.problems))]
+        self.problems += mark.problems[: max(0, MOST_REPORTED_RECORDS - len(self.problems))]
         self.committed += 1
 
     def _known(self, shard: int) -> ShardMark | None:

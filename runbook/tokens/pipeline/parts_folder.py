@@ -32,7 +32,6 @@ _log = logging.getLogger(__name__)
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _MARK_SCHEMA = 5
 STAGES = ("read", "parse", "encode", "write")
-MAX_PROBLEMS = 20
 WORKERS_SECONDS = 30.0
 
 

@@ -20,8 +20,8 @@ from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import ShardSink
-from runbook.tokens.pipeline.parts_folder import MAX_PROBLEMS, ShardCounts, ShardMark
-from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
+from runbook.tokens.pipeline.parts_folder import ShardCounts, ShardMark
+from runbook.tokens.pipeline.tokenize_options import MOST_REPORTED_RECORDS, TokenizeOptions
 from runbook.tokens.sources.documents import (
     BadRecord,
     BadTextError,
@@ -160,7 +160,7 @@ class ShardMaker:
             line = bad.offset + 1
             at = f"row {bad.offset}"
         # To count lines, the file must be read again, so this is done only for a few records.
-        elif stops or work.counts.skipped_records < MAX_PROBLEMS:
+        elif stops or work.counts.skipped_records < MOST_REPORTED_RECORDS:
             line = line_number(segment, bad.offset)
             at = TokenMessage.PLACE_IN_LINES.fill(line=line, byte=bad.offset)
 
@@ -435,7 +435,7 @@ class _Work:
         sources[source] = sources.get(source, 0) + 1
 
     def set_aside(self, problem: str, record: dict[str, Any]) -> None:
-        if len(self.problems) < MAX_PROBLEMS:
+        if len(self.problems) < MOST_REPORTED_RECORDS:
             self.problems.append(problem)
         self.quarantine.append(json.dumps(record))
 

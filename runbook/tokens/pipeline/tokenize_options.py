@@ -14,6 +14,8 @@ from runbook.tokens.pipeline.chosen_sources import ChosenSources
 from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
+MOST_REPORTED_RECORDS = 20
+"""Number of bad records that are reported one by one; the others are only counted."""
 
 
 @dataclass(frozen=True)

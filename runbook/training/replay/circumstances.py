@@ -1,6 +1,6 @@
-"""The circumstances of a training run, for the header of replay.jsonl.
+"""The versions, the trainer's own files and the machines that `runbook replay` compares.
 
-The circumstances include versions, the trainer's own files, and machines.
+They are written to the header of replay.jsonl.
 """
 
 import functools

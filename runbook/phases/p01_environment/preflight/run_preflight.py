@@ -61,10 +61,11 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
+from runbook.plan_file.bad_node_lifetimes import FoundBy
 from runbook.plan_file.phase_names import ENVIRONMENT, FULL, SMOKE
 from runbook.plan_file.schema import Layout
 from runbook.planning import Check, Plan
-from runbook.runs.bad_nodes import FoundBy, report_bad_nodes, without_bad_nodes
+from runbook.runs.bad_nodes import report_bad_nodes, without_bad_nodes
 
 QUESTIONS = "questions"
 GROUPS = "groups"

@@ -1,4 +1,7 @@
-"""The thresholds for a healthy node, link or group, each with its source."""
+"""The thresholds for a healthy node, link or group, each with its source.
+
+How long a process group may take is in runbook/training/probe.py, which ends a rank that hangs.
+"""
 
 from dataclasses import dataclass
 

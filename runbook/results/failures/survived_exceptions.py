@@ -1,4 +1,4 @@
-"""Recognizes exceptions that Python prints and ignores, in destructors and exit callbacks."""
+"""Recognizes exceptions that a program survives: in destructors, exit callbacks and threads."""
 
 import re
 from dataclasses import dataclass
@@ -36,8 +36,8 @@ class _Ignored:
     """
 
 
-class IgnoredErrors:
-    """Tracks the lines of ignored exceptions for each rank and host."""
+class SurvivedExceptions:
+    """Tracks the lines of such exceptions for each rank and host."""
 
     def __init__(self, heading: str = HEADING) -> None:
         self._heading = heading
