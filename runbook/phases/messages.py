@@ -300,8 +300,8 @@ class PhaseMessage(Message):
     )
     REPORT_WRITTEN = "Report: {path}"
     RUNGS_OF_FEW_STEPS = (
-        "rungs with few steps ({numbers}): their loss depends on the steps, not the tokens, so the "
-        "interval is {widening:g} times as wide; a larger budget helps"
+        "rungs that decide the forecast have few steps ({numbers}): their loss depends on the "
+        "steps, not the tokens, so the interval is {widening:g} times as wide; a larger budget helps"
     )
     RUNGS_OF_ONE_SHAPE = (
         "all rungs have about the same tokens per parameter, so they cannot forecast other sizes; "

@@ -52,6 +52,7 @@ from runbook.phases.ladder.rungs import (
     design_rungs,
     gradient_noise,
     rungs_above,
+    short_rungs,
 )
 from runbook.phases.ladder.service import LadderRequest, find_ladder
 from runbook.phases.messages import PhaseMessage
@@ -82,15 +83,20 @@ def lumi() -> Family:
 
 
 def test_compute_grows_by_the_same_factor_from_rung_to_rung(local, lumi):
-    for own, factor in ((local, math.sqrt(800 / FEWEST_STEPS)), (lumi, COMPUTE_BETWEEN_RUNGS)):
+    for own in (local, lumi):
         rungs = design_rungs(own, 5, own.flops / 4)
         for smaller, larger in pairwise(rungs):
-            assert larger.flops / smaller.flops == pytest.approx(factor, rel=0.02)
+            assert larger.flops / smaller.flops == pytest.approx(COMPUTE_BETWEEN_RUNGS, rel=0.02)
         assert rungs[-1].flops == pytest.approx(own.flops / 4, rel=0.02)
 
 
-def test_the_smallest_rung_has_enough_steps_for_a_law(local):
-    assert design_rungs(local, 5, local.flops / 4)[0].iterations >= FEWEST_STEPS
+def test_only_the_rungs_that_decide_the_forecast_need_many_steps(local):
+    rungs = design_rungs(local, 5, local.flops / 4)
+    assert rungs[0].iterations < FEWEST_STEPS < rungs[3].iterations
+    assert short_rungs(rungs) == []
+
+    below = [replace(rung, iterations=FEWEST_STEPS - 1) for rung in rungs]
+    assert [rung.number for rung in short_rungs(below)] == [4, 5]
 
 
 def test_five_rungs_have_the_tokens_per_parameter_of_the_run(local, lumi):
@@ -563,12 +569,12 @@ def test_rungs_of_few_steps_widen_the_interval(local):
     ladder, finished = climbed(local)
     values = dict(ladder.family)
     usual = forecast_run(ladder, finished, local, values, 0.5)
-    short = replace(finished[0].planned.rung, iterations=FEWEST_STEPS - 1)
-    first = replace(finished[0], planned=replace(finished[0].planned, rung=short))
-    doubted = forecast_run(ladder, [first, *finished[1:]], local, values, 0.5)
+    short = replace(finished[-1].planned.rung, iterations=FEWEST_STEPS - 1)
+    last = replace(finished[-1], planned=replace(finished[-1].planned, rung=short))
+    doubted = forecast_run(ladder, [*finished[:-1], last], local, values, 0.5)
     assert half_width(doubted) == pytest.approx(SHORT_WIDENING * half_width(usual))
     assert any(
-        says(warning, PhaseMessage.RUNGS_OF_FEW_STEPS, numbers="1", widening=SHORT_WIDENING)
+        says(warning, PhaseMessage.RUNGS_OF_FEW_STEPS, numbers="5", widening=SHORT_WIDENING)
         for warning in doubted.warnings
     )
 

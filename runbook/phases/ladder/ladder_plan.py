@@ -4,6 +4,7 @@ The rungs fit a budget. They are stored in ladder.json once the first of them is
 """
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -214,9 +215,10 @@ def _fit_budget(
         if used is None:
             return _without_times(ladder, family, count)
         ratio = (hours - start_hours) / (used - start_hours)
-        if 1 / CLOSE_ENOUGH <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most_flops):
+        if 1 <= ratio <= CLOSE_ENOUGH or (ratio > 1 and largest == most_flops):
             break
-        largest = min(most_flops, largest * ratio)
+        # Aiming below the budget leaves room for whole steps and for widths in coarse units.
+        largest = min(most_flops, largest * ratio / math.sqrt(CLOSE_ENOUGH))
 
     return replace(fitted, notes=notes_of(designed))
 
