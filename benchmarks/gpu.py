@@ -67,7 +67,7 @@ def _arguments() -> argparse.Namespace:
         nargs="+",
         default=[],
         metavar="TEXT",
-        help="only jobs whose `stage name` contains a TEXT",
+        help="run only the jobs whose `stage name` contains one of these texts",
     )
     parser.add_argument("--commit", default=os.environ.get("RUNBOOK_COMMIT", ""))
     parser.add_argument("--rehearse", action="store_true", help="tiny models, on a CPU")

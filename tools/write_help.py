@@ -18,7 +18,7 @@ HEAD = f"""# {TITLE}
    program, and names every failure below that it finds, with its line. If no rule recognizes the cause, it shows the first
    error and gives no remedy.
 3. `runbook status RUN` shows how each job ended, `runbook doctor` what this machine lacks.
-4. Once the cause is fixed, run the cell or `runbook run RUN` again. Finished work is not repeated, and a training
+4. Once the cause is fixed, run the cell or `runbook run RUN` again. Finished work is not repeated, and a training run
    continues from its newest checkpoint.
 """
 

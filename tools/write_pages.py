@@ -60,7 +60,7 @@ Notebook 05 has the same columns for a run of your own and its variants; `docs/s
 This page is written by `python tools/write_pages.py`; a test compares the two.
 """
 
-DEPARTURES_HEAD = """# Where the rendered trainings depart from their documents
+DEPARTURES_HEAD = """# Where the rendered training runs depart from their documents
 
 Each of the five documents has a script. It was run with stand-ins for srun, torchrun, mpiexec and the training program.
 What it passes (directives, options, environment, DeepSpeed's file, NeMo's whole configuration) is compared with what we

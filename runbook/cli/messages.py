@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class CliMessage(Message):
     """Messages about the command line."""
 
-    ALL_WERE_THERE = "all were there"
+    ALL_WERE_THERE = "all were already there"
     ANY_EXTRA = (
         "pip install 'gpt3-runbook[all]' installs everything that a run needs, "
         "'gpt3-runbook[{extra}]' only this"

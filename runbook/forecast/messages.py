@@ -39,7 +39,7 @@ class ForecastMessage(Message):
         "be fitted. Add runs with other {quantities}."
     )
     SERIES_WITHOUT_RUNS = (
-        "No finished training belongs to the series {series!r} of a planned one. There are "
+        "The planned runs of series {series!r} have no finished run to forecast from. There are "
         "{finished}."
     )
     TOO_FEW_FINISHED_RUNS = (

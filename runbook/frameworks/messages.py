@@ -14,9 +14,9 @@ class FrameworkMessage(Message):
         "to runbook."
     )
     KIND_UNKNOWN_TO_NEMO = (
-        "model {model_name} has {properties}: the files of the pinned NeMo are a GPT-3's, and no "
-        "option for it is known here. Choose a model of GPT-3's kind, or training.framework=runbook "
-        "or megatron-lm."
+        "model {model_name} has {properties}: the configuration files of the pinned NeMo are for "
+        "GPT-3, and no option that sets this is known here. Choose a model of GPT-3's kind, or "
+        "training.framework=runbook or megatron-lm."
     )
     NO_BLOCKWISE_FP8 = (
         "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
@@ -34,12 +34,12 @@ class FrameworkMessage(Message):
         "and merges are rendered for it. Set data.tokenizer to gpt2."
     )
     ONLY_MEGATRON_LM_HAS_IT = (
-        "{key}={value}: only Megatron-LM has it, and {framework} does not. Set {key} to {default}, "
-        "or training.framework to megatron-lm."
+        "{key}={value}: only Megatron-LM supports this; {framework} does not. Set {key} to "
+        "{default}, or training.framework to megatron-lm."
     )
     OPTION_UNKNOWN_TO_FRAMEWORK = (
-        "{key}={value}: no option of {framework} is known for it here. Set {key} to {default}, "
-        "or training.framework to runbook or megatron-lm."
+        "{key}={value}: no option of {framework} that sets this is known here. Set {key} to "
+        "{default}, or training.framework to runbook or megatron-lm."
     )
     QKV_BIASES_ALONE = (
         "model {model_name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to "

@@ -64,7 +64,7 @@ class JobMessage(Message):
         "ended, or the job has. See {err}."
     )
     NOT_AN_IMAGE_NAME = (
-        "{name!r} is not the name of a container image: letters, digits and . _ - / : @ only."
+        "{name!r} is not a valid container image name: use only letters, digits and . _ - / : @."
     )
     NOT_A_DIRECTIVE_WORD = (
         "{name}: {text!r} is not allowed in a queue directive, which cannot be quoted: use only "
@@ -76,8 +76,8 @@ class JobMessage(Message):
         "node's memory)."
     )
     NOT_A_VARIABLE_NAME = (
-        "{name!r} in the site's environment is not the name of a variable: letters, digits and "
-        "'_', not starting with a digit."
+        "{name!r} in the site's environment is not a valid variable name: use only letters, digits "
+        "and '_', and do not start with a digit."
     )
     NOT_IN_QUEUE_YET = (
         "{lost} The queue has no job with the mark {token} yet. Submit again: a job that arrives "
@@ -96,8 +96,8 @@ class JobMessage(Message):
     NO_JOB_ID = "{program} did not report whether it submitted the job. {last_words}"
     NO_JOB_SUBMITTED = "No job was submitted from {folder}: it has no {record_name}."
     NO_LOGIN_NODE = (
-        "{missing}: in no folder of PATH, so this is not a login node with {name}. Use one, or "
-        "load the module that provides {name}. Nothing was submitted."
+        "{missing}: not on the PATH, so this is not a login node with {name}. Use one, or load the "
+        "module that provides {name}. Nothing was submitted."
     )
     NO_MANIFEST_IN_JOB = (
         "no environment.json in the job's folder: Python runs from the shared environment"
@@ -207,7 +207,7 @@ class JobReason(Message):
     ENDED = "ended with exit code {code}{by}"
     END_OF_WALLTIME = "the end of the walltime"
     EXIT_CODE = "exit code {code}"
-    FEWER_NODES_GRANTED = "the queue gave {granted} nodes, but the plan is for {nodes}"
+    FEWER_NODES_GRANTED = "the queue granted {granted} nodes, but the plan is for {nodes}"
     KILLED = "; killed, as they did not end by themselves: rank {ranks}"
     RANK_ENDED = "rank {rank} ended with exit code {code}{by}"
     REFUSED_AFTER = "refused to begin: {job} ended with {code}"
@@ -266,7 +266,8 @@ class SetupLine(Message):
     CHECKOUT_THERE = "the checkout exists: {folder}"
     CLUSTER_SAYS = "fleet.sh: {cluster} says {status}"
     CLUSTER_TIMED_OUT = (
-        "fleet.sh: {cluster} did not say {status} within {minutes} minutes, but: {answer}"
+        "fleet.sh: {cluster} did not report {status} within {minutes} minutes; its last answer "
+        "was: {answer}"
     )
     NO_FLEET_COMMAND = "{command} is not one of {commands}"
     STEP_THERE = "{title}: there, {creates}"

@@ -22,6 +22,7 @@ class LogMessage(Message):
     MISSED_LINES = "{count} {kind}, the first at line {first_line}"
     LOG_EMPTY = "{path} is empty"
     LOG_CUT_OFF = (
-        "{path} ends in the middle of its compressed data ({problem}): what came before was read"
+        "{path} ends in the middle of its compressed data ({problem}): everything before that was "
+        "read"
     )
     ACCURACY_IS_NO_LOSS = "eval_accuracy of {benchmark} is not a language model's loss: left out"

@@ -23,11 +23,11 @@ class CopyMessage(Message):
     DOES_NOT_RUN = "{program} does not run from its copy (exit code {exit_code}): {errors}"
     FOLDER_IS_A_LINK = "{root} is a link: remove it"
     FOLDER_NOT_MADE = "{root} cannot be created: {reason}"
-    FOLDER_OF_SOMEBODY_ELSE = "{root} belongs to somebody else"
+    FOLDER_OF_SOMEBODY_ELSE = "{root} belongs to another user"
     FOLDER_WITHOUT_PROGRAMS = "{point} is mounted noexec: no program starts from {root}"
     INTERPRETER_OF_THE_SYSTEM = (
-        "{executable} belongs to the system, which every node has already. Let the site's `python` "
-        "name an interpreter of a virtual or conda environment."
+        "{executable} is the system's own Python, which every node has already. Set the site's "
+        "`python` to the interpreter of a virtual or conda environment."
     )
     NOT_PACKED_YET = (
         "{path} does not exist: the job was submitted before the environment was packed"

@@ -116,7 +116,9 @@ class ParamsMessage(Message):
     NO_VALUE = "has no value. Give one, or remove the line to use the default."
     ONE_OF_A_GROUP = "{number_of_stated} {meaning} are given. Give only one of them."
     ONE_VALUE = "accepts one value, not a list or a mapping."
-    OTHER_NAME_OF_THE_DOCUMENTS = "{word} is a name used in the documents; here it is {ours}."
+    OTHER_NAME_OF_THE_DOCUMENTS = (
+        "{word} is a name used in the documents; here it is called {ours}."
+    )
     PHASE_WITHOUT_JOB = "{phase} submits no job; these do: {job_sections}."
     PLAIN_TEXT = "{text}"
     READINGS = "reads {word} as {old}; YAML 1.2 reads it as {new}"

@@ -44,7 +44,7 @@ class PhaseMessage(Message):
     CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
     CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
     CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
-    CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: from another training"
+    CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: from another training run"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
@@ -167,7 +167,7 @@ class PhaseMessage(Message):
     LIMITS_ASKED = "{nodes}, {time_limit}"
     LIMITS_OF_JOB = "limits of jobs.{section}"
     LONGER_TRAINING_GOES_ON = (
-        " A training that differs only in length or layout continues from its checkpoint."
+        " A training run that differs only in length or layout continues from its checkpoint."
     )
     LOOPBACK_UNUSABLE = "{problem}: programs on the node cannot reach each other at 127.0.0.1"
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
@@ -280,7 +280,7 @@ class PhaseMessage(Message):
     )
     RATE_INDEPENDENT_OF_LENGTH = (
         "The learning rate does not depend on the length, so the losses are those of one "
-        "uninterrupted training."
+        "uninterrupted training run."
     )
     RECIPE_DIFFERENCE = "{key} {rungs} -> {run}"
     REHEARSAL_FAILED = (
@@ -322,8 +322,8 @@ class PhaseMessage(Message):
     )
     RUN_NEARLY_UNSTABLE = (
         "a learning rate of {rate:g} is high for batches of {batch_tokens:,} tokens and a width of "
-        "{width}: such runs end above the line of their narrower rungs, so the interval is "
-        "{widening:g} times as wide; a lower rate or larger batches help"
+        "{width}: such runs end with a higher loss than their narrower rungs predict, so the "
+        "interval is {widening:g} times as wide; a lower rate or larger batches help"
     )
     RUN_ON_ANOTHER_SITE = (
         "Run {run} is on site {site_of_run}, not on {site}. Name a run of {site} with --run."

@@ -135,7 +135,7 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
             choice,
             "time for saves",
             f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s on average",
-            f"in a training of days, saves are at least {show_duration(least_seconds)} apart: "
+            f"in a training run of a day or more, saves are at least {show_duration(least_seconds)} apart: "
             "a failure costs no more than that",
             f"Set training.save_interval to {math.ceil(least_seconds / step):,} or more.",
         )
@@ -171,8 +171,8 @@ def _warm_up(choice: Choice) -> Iterator[Check]:
         choice,
         "length of the warm-up",
         f"{steps:,.0f} of {length.iterations:,} steps",
-        f"a training of {LONG_TRAINING_STEPS:,} steps or more warms up over {FEWEST_WARMUP_STEPS} steps or more "
-        "(GPT-3: 0.1 % of its tokens, arXiv:2005.14165)",
+        f"a training run of {LONG_TRAINING_STEPS:,} steps or more warms up over "
+        f"{FEWEST_WARMUP_STEPS} steps or more (GPT-3: 0.1 % of its tokens, arXiv:2005.14165)",
         f"Set {choice.keys.warmup_iterations} to about {usual:,}.",
     )
 

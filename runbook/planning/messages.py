@@ -20,7 +20,7 @@ class PlanningMessage(Message):
     QUEUE_NOT_LISTED = "{queue} is not among the queues of params/sites/{site}.yaml"
     NAME_A_QUEUE = "{suggestion} Change jobs.{section}.partition, or add it below queues."
     JOB_IN_QUEUE = "{nodes} for {time_limit} in {partition} ({limits})"
-    QUEUE_TIME = "the queue's own time"
+    QUEUE_TIME = "the queue's default time"
     FEWEST_NODES = "at least {nodes}"
     MOST_NODES = "at most {nodes} nodes"
     LONGEST_JOB = "at most {walltime}"
@@ -68,7 +68,10 @@ class PlanningMessage(Message):
         "states."
     )
     FLASH_ATTENTION = "Make sure that flash attention is used, or set training.recompute."
-    OFFLOAD = "{devices} devices offload {needed}; the host's step is not in the planned time"
+    OFFLOAD = (
+        "{devices} devices offload {needed}; the planned time does not include the optimizer step "
+        "on the host"
+    )
     NODE_MEMORY = "; a node has {available}"
     NODE_MEMORY_NOT_KNOWN = "; the memory of a node is unknown"
     SHARE_TO_OFFLOAD = (
@@ -178,7 +181,8 @@ class PlanningMessage(Message):
 
     TOKENIZER_AND_VOCABULARY = "{tokenizer} has {size:,} tokens; vocabulary: {rows}"
     UNUSED_ROWS = (
-        "{vocabulary:,} of model {model}, {size:,} tokens in {tokenizer}: {spare:,} unused rows"
+        "{vocabulary:,} rows in model {model}, {size:,} tokens in {tokenizer}: {spare:,} unused "
+        "rows"
     )
     VOCABULARY_TOO_SMALL = (
         "Give the model in params/models.yaml a vocabulary of at least {size}, or choose the "

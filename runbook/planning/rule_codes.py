@@ -167,7 +167,7 @@ _MESSAGES = {
         title="length",
         value="{iterations:,} steps x {batch} sequences = {samples:,} samples = "
         "{tokens:,} tokens{left_over}",
-        rule="a training has at least one whole step",
+        rule="a training run has at least one whole step",
         remedy="Raise {iterations_key}, or lower {batch_key}.",
     ),
     PlanCode.WARMUP_WITHIN_DECAY: RuleText(

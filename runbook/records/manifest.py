@@ -559,7 +559,7 @@ def _contradictions(run_folder: Path, phase: str, record: PhaseRecord) -> list[F
             if identity.get(key) != value:
                 expected_value = RecordMessage.VALUE_OF_RECORD.fill(key=key, value=value)
                 in_record = RecordMessage.VALUE_ONLY.fill(
-                    key=key, value=identity.get(key, "not said")
+                    key=key, value=identity.get(key, "not stated")
                 )
                 findings.append(Finding("contradiction", name, expected_value, in_record))
 

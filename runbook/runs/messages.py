@@ -15,7 +15,7 @@ class RunMessage(Message):
     DELETE_MARK = (
         "Delete it. The step then runs again and keeps the outputs that are already complete."
     )
-    DONE_MARK = "a done-mark"
+    DONE_MARK = "a done marker"
     ENVIRONMENT_NOT_PACKED = "{python}: {error}. Its output:\n{out}"
     FEWER_REPLICAS = (
         "Since iteration {iteration}, {replicas} of {planned_replicas} data-parallel replicas "

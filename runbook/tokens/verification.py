@@ -42,7 +42,7 @@ AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
     "The index counts one token too few for each document, as written by preprocess_data.py "
     "--append-eod of Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's): it omits the "
-    "end-of-document token. A training would read text that is shifted more and more "
+    "end-of-document token. A training run would read text that is shifted more and more "
     "against its documents, and would never reach the last tokens. The .bin is right, but "
     "the .idx is not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )

@@ -311,7 +311,7 @@ class TrainingMessage(Message):
     TRAINED_WITH_OTHER_VALUES = (
         "{folder} was trained with values that differ from this plan's: {changes}. To continue, "
         "use the old values or another checkpoint folder, or set training.resume_changed true to "
-        "continue with the plan's values, which makes a different training"
+        "continue with the plan's values, which makes it a different training run"
     )
     TRAINING_FAILED = "the training failed: {message}"
     TUNING_MISSING = "{keys}: missing here: {missing}. Install it, or leave the key out"

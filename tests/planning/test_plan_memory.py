@@ -362,7 +362,7 @@ OFFLOADED = {
 def test_offloaded_states_leave_the_device_for_the_node() -> None:
     """LUMI's 13B on eight GCDs with ZeRO 1 fits with offload, and only with it.
 
-    The time of the host's step is unknown.
+    The time of the optimizer step on the host is unknown.
     """
     (stage,) = stages(OFFLOADED, model="13b", device="MI250X-GCD")
     parameters = stage.weights / 2

@@ -120,7 +120,7 @@ REFUSALS = [
     ),
     (
         {"iterations": 0, "samples": 7},
-        "04-training: length: 0 steps x 8 sequences = 0 samples = 0 tokens. Rule: a training has at least one whole "
+        "04-training: length: 0 steps x 8 sequences = 0 samples = 0 tokens. Rule: a training run has at least one whole "
         "step. Raise training.iterations, or lower training.global_batch.",
     ),
     (

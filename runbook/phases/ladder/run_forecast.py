@@ -146,7 +146,7 @@ def _uneven_doubt(finished: Sequence[FinishedRung]) -> _Doubt:
 
     return _Doubt(
         f"rung {', '.join(numbers)} ended far from the line between its neighbours, as nearly "
-        f"unstable trainings do; a lower learning rate may help. The interval is "
+        f"unstable training runs do; a lower learning rate may help. The interval is "
         f"{UNEVEN_WIDENING:g} times as wide",
         UNEVEN_WIDENING,
     )

@@ -31,7 +31,7 @@ READ_BYTES = 8 * 2**20
 In a larger file, only every second line is parsed, or every third line, and so on.
 """
 LIVE_FOLDER = ".live"
-"""Folder next to the runs, with a small script for each training that is being watched."""
+"""Folder next to the runs, with a small script for each training run that is being watched."""
 SECONDS_BETWEEN_LIVE_WRITES = 5.0
 
 Point = tuple[int, int, float, float]

@@ -56,7 +56,7 @@ TRIALS = (
     ),
     Trial(
         kinds.DISK,
-        "a training stops on a full disk and continues when there is space",
+        "a training run stops on a full disk and continues when there is space",
         "drill 06-disk-full",
     ),
     Trial(
@@ -146,7 +146,7 @@ TRIALS = (
     ),
     Trial(
         kinds.NAN,
-        "a training whose loss is NaN rolls back, continues with other samples, and finishes",
+        "a training run whose loss is NaN rolls back, continues with other samples, and finishes",
         "drill 11-bad-numbers",
     ),
     Trial(
@@ -161,7 +161,7 @@ TRIALS = (
     ),
     Trial(
         kinds.TIME_LIMIT,
-        "with an exit_duration, a training saves and stops before its limit",
+        "with an exit_duration, a training run saves and stops before its limit",
         "test tests/training/test_resume.py::test_the_clock_stops_a_run_like_a_signal",
     ),
     Trial(

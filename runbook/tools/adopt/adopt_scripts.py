@@ -200,7 +200,9 @@ class AdoptReport:
             title = AdoptMessage.OTHER_PROGRAM.fill(framework=adopted.framework)
             parts.append(Table(list(self.differences), title).as_text())
         if len(adopted.launches) > 1:
-            title = f"The script starts {len(adopted.launches)} trainings; --launch N chooses one"
+            title = (
+                f"The script starts {len(adopted.launches)} training runs; --launch N chooses one"
+            )
             parts.append(Table(self._launch_rows(), title).as_text())
         if not self.differences:
             parts.append(_table("Errors of the documents in this script", self._error_rows()))

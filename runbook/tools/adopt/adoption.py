@@ -75,7 +75,7 @@ class Adoption:
     errors: Sequence[KnownError]
     required: Mapping[str, str]
     launches: Sequence[Launch] = ()
-    """Every training that the script starts, without repetitions."""
+    """Every training run that the script starts, without repetitions."""
     source: str = ""
     """The name under which people know the job: the name of its script."""
     launch: Launch | None = None

@@ -462,7 +462,7 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
     starts = sorted(in_job or {launch.command.line for launch in evidence.launches})
     if len(starts) > 1 and evidence.script.directives:
         lines = ", ".join(map(str, starts))
-        problem = f"lines {lines} each start a training: the job runs them one after another"
+        problem = f"lines {lines} each start a training run: the job runs them one after another"
         yield KnownError(19, starts[1], problem, "one training step per job")
 
     homes = evidence.script.matching(r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)")

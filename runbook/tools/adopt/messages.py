@@ -136,7 +136,7 @@ class AdoptMessage(Message):
         "line {line}: over {most} branches or early returns around one statement. Give a file that "
         "makes its recipe with fewer."
     )
-    MANY_CALLS_OF_RECIPES = "over {most} calls of recipes: give a file with one."
+    MANY_CALLS_OF_RECIPES = "more than {most} calls of recipes: give a file with a single call."
     MANY_LETTERS_OF_A_KEY = "line {line}: a key of more than {most} characters."
     MANY_RECIPES_IN_A_STATEMENT = (
         "line {line}: one statement with over {most} recipes and their parts. Give a file with one "
@@ -160,7 +160,7 @@ class AdoptMessage(Message):
     ONE_EXPERT_IS_DENSE = "a model with one expert is dense"
     OPTION_IS_FALSE = "{option} (line {line}) is false, so the program does not get it"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
-    OTHER_PROGRAM = "Differences because our trainer is a different program than {framework}"
+    OTHER_PROGRAM = "Differences because our trainer is not {framework}"
     OUTSIDE_SANDBOX = "{name} is not copied into the sandbox: {reason}"
     OTHER_POSITIONS = "positions of the kind {positions}"
     PART_IS_OFF = "this value switches it off ({part})"

@@ -524,7 +524,8 @@ def _with_arguments(
 
 
 _RAN_AS_A_RANK = (
-    "{job} started a training only as rank 0 of an MPI job, or in a loop whose count nothing sets"
+    "{job} started a training run only as rank 0 of an MPI job, or in a loop whose count nothing "
+    "sets"
 )
 
 

@@ -10,9 +10,9 @@ class EvaluationMessage(Message):
 
     DATA_MISSING = (
         "The data of these tasks is not in the cache and could not be fetched; nothing was "
-        'scored:\n{tasks}\nWhere there is a network: python -c "from datasets import load_dataset; '
-        '{loads}"\nThen carry the folder $HF_HOME (~/.cache/huggingface) here, and set '
-        "HF_HUB_OFFLINE=1."
+        'scored:\n{tasks}\nOn a machine with network access: python -c "from datasets import '
+        'load_dataset; {loads}"\nThen copy the folder $HF_HOME (~/.cache/huggingface) to this '
+        "machine, and set HF_HUB_OFFLINE=1."
     )
     DATA_OF_TASK = "  {name} ({data} {part}): {why}"
     LOAD_DATASET = "load_dataset({arguments})"

@@ -18,10 +18,12 @@ class ReplayMessage(Message):
     OTHER_PROGRAM_OF_RANK = (
         "rank {rank} on {host} had different versions or code from rank 0 in the run"
     )
-    OTHER_SAMPLES_LATER = "{first}; ranks {ranks} read other samples after the first micro-batch."
+    OTHER_SAMPLES_LATER = (
+        "{first}; ranks {ranks} read different samples after the first micro-batch."
+    )
     SAME_FIRST_MICRO_BATCH = (
-        "{first}. The fingerprints of its first micro-batch are the same, so it was another "
-        "micro-batch or a sum over ranks; rank and layer are not known."
+        "{first}. The fingerprints of its first micro-batch are the same, so the difference comes "
+        "from another micro-batch or from a sum over ranks; rank and layer are not known."
     )
     TOKENS_NOT_RECORDED = (
         "Step {step} has no record (only multiples of training.replay_interval have one)."

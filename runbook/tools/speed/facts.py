@@ -476,7 +476,7 @@ def doubled_peak(text: str) -> DoubledPeak | None:
     for figure in re.findall(_PEAK_FIGURE, text, re.IGNORECASE):
         tflops = float(_plain_figure(figure))
         if _is_among(tflops, sparse_peaks):
-            return DoubledPeak(tflops, "the peak with sparsity, which no training uses")
+            return DoubledPeak(tflops, "the peak with sparsity, which no training run uses")
         if _is_among(tflops, card_peaks):
             return DoubledPeak(tflops, "the peak of a card that counts as two devices")
 

@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class SpeedMessage(Message):
     """Messages about predicted step times."""
 
-    BEST_CHANGE = "would bring most: --set {change}"
+    BEST_CHANGE = "largest gain: --set {change}"
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of column names as in published_results.csv: model, params_b, "
@@ -29,8 +29,8 @@ class SpeedMessage(Message):
     NOT_A_PLAIN_NUMBER = (
         "--set {word}: {name} must be a number without unit or sign. Write --set {name}=128."
     )
-    NOTHING_SAYS = "nothing says it"
-    NOT_SAID = "not said: --set {word}"
+    NOTHING_SAYS = "not stated anywhere"
+    NOT_SAID = "not stated: --set {word}"
     PRINTED_CONVENTION = (
         "the log prints {printed:.0f} TFLOP/s, in another convention: {ours:.0f} in ours"
     )
@@ -47,7 +47,9 @@ class SpeedMessage(Message):
     COLUMNS_OF_TABLE = "columns of the table"
     GCD = "a GCD, as PyTorch counts them, not a module with two GCDs"
     TAKEN_FOR = "planned as {planned}, which is used for {accelerator!r}"
-    NOT_CALIBRATED = "no training on {family} has been published: only measured matrix products"
+    NOT_CALIBRATED = (
+        "no training on {family} has been published: only matrix products were measured"
+    )
     SEQUENCE = "sequence of {tokens}"
     LAYOUT = "tensor {tensor} x pipeline {pipeline}"
     DEVICES = "{devices} devices"

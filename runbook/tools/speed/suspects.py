@@ -263,7 +263,7 @@ _SIGNS_OF_SET_UP = (
         "unequal work",
         (_OTHERS_FIGURES,),
         2,
-        "it is compared with another training",
+        "it is compared with another training run",
         "compare tokens/s of a device: the other may have other batches, lengths or devices",
     ),
     _Sign(

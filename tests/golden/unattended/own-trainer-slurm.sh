@@ -131,7 +131,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-((${#hosts[@]} == 18)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 18"
+((${#hosts[@]} == 18)) || refuse "the queue granted ${#hosts[@]} nodes, but the plan is for 18"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 # Python writes its output unbuffered, and imports nothing from the run's folder.

@@ -408,7 +408,7 @@ NODE_RULES = (
         ),
         "limits",
         process_limits_fault,
-        lambda facts: "none that would end a training",
+        lambda facts: "none that would end a training run",
     ),
     NodeRule(
         PlacedRule(

@@ -22,7 +22,7 @@ wait_until() { # wait until the status contains this text
     esac
     sleep 15
   done
-  echo "fleet.sh: $cluster did not say $1 within 30 minutes, but: $said" >&2
+  echo "fleet.sh: $cluster did not report $1 within 30 minutes; its last answer was: $said" >&2
   exit 1
 }
 

@@ -30,7 +30,8 @@ fi
 
 (
 # An interrupted compilation leaves a lock, for which every later job waits forever ("compiling and loading fused
-# kernels"). A running compilation writes files, so a build is removed only if nothing was written to it for ten minutes.
+# kernels"). A running compilation writes files, so a build is removed only if nothing has been written to it for ten
+# minutes.
 build=/GIVE_JOBS_STAGE/Megatron-LM/megatron/fused_kernels/build
 if [[ -e $build/lock ]]; then
   if [[ -n $(find "$build" -mmin -10 -print -quit) ]]; then

@@ -105,7 +105,7 @@ done
 
 # The ranks connect to the first host in the queue's list, at a port computed from the job's number.
 mapfile -t hosts < <(awk '!seen[$0]++' "$PBS_NODEFILE")
-((${#hosts[@]} == 2)) || refuse "the queue gave ${#hosts[@]} nodes, but the plan is for 2"
+((${#hosts[@]} == 2)) || refuse "the queue granted ${#hosts[@]} nodes, but the plan is for 2"
 printf '%s\n' "${hosts[@]}" >"$job/hostfile"
 export MASTER_ADDR=${hosts[0]} MASTER_PORT=$((49152 + job_number % 16384))
 export PYTHONUNBUFFERED=1 # Python writes its output unbuffered
