@@ -11,9 +11,9 @@ class CliMessage(Message):
     ALL_WERE_THERE = "all were already there"
     ANY_EXTRA = (
         "pip install 'gpt3-runbook[all]' installs everything that a run needs, "
-        "'gpt3-runbook[{extra}]' only this"
+        "'gpt3-runbook[{extra}]' installs only this"
     )
-    BEGINS_FROM = "{weights}: the training of {run} starts from it"
+    BEGINS_FROM = "{run} starts its training from {weights}"
     BAD_OPTION = "{opts}: {error}."
     CHECKS_FAILED = "{number_of_failed} of {number} checks failed: {names}"
     CHECKS_PASSED = "{number} checks, none failed"
@@ -52,7 +52,7 @@ class CliMessage(Message):
     NO_SCHEDULER_ANSWERED = "No scheduler answered on this machine."
     ONE_EXTRA = "install the {extra} extra: pip install 'gpt3-runbook[{extra}]'"
     ONE_LOG_OUTPUT = "Give only one of --json, --csv and --to."
-    ONE_SOURCE = "give one of OLD_SCRIPT, --pid and --job"
+    ONE_SOURCE = "give exactly one of OLD_SCRIPT, --pid and --job"
     PACKAGE_MISSING = "the package {package} is missing; {remedy}"
     RUNNING_NOT_RECORDED = (
         "{folder}: {phase} is running, and {files} of it will be recorded when it ends. Verify "

@@ -43,6 +43,6 @@ class ForecastMessage(Message):
         "{finished}."
     )
     TOO_FEW_FINISHED_RUNS = (
-        "A forecast needs at least {fewest_runs} finished runs, and there are {number_of_runs}: "
-        "a law of size and tokens has five numbers. Add rungs to the ladder."
+        "A forecast needs at least {fewest_runs} finished runs, but there are only "
+        "{number_of_runs}: a law of size and tokens has five parameters. Add rungs to the ladder."
     )

@@ -19,7 +19,8 @@ class FrameworkMessage(Message):
         "training.framework=runbook or megatron-lm."
     )
     NO_BLOCKWISE_FP8 = (
-        "training.fp8=blockwise: Megatron-LM's pinned commit has delayed, tensorwise and mxfp8."
+        "training.fp8=blockwise: Megatron-LM's pinned commit supports only delayed, tensorwise and "
+        "mxfp8. Set training.fp8 to one of these."
     )
     NO_OFFLOAD = (
         "training.offload=true: our own trainer keeps the optimizer's states on the device. Set "

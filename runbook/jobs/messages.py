@@ -14,11 +14,13 @@ class JobMessage(Message):
         "site {site}: binding.{name} has {number_of_entries} entries, but a node has {num_ranks} "
         "ranks. Set one entry for each rank."
     )
-    CANCELLED_AND_FORGOTTEN = "cancelled; the queue no longer has it"
+    CANCELLED_AND_FORGOTTEN = "cancelled; the queue no longer lists the job"
     CANCELLED_AND_KILLED = "cancelled; it did not end in time and was killed"
     CANCELLED_ELSEWHERE = "cancelled from another machine; {sign_of_life} from {host}"
     CANCEL_SAYS_SO = "{sighting}; if that machine is permanently gone, use `runbook cancel`"
-    CHAIN_STOPS_WAITING = "{follower}, the next job of the chain, is {job} after: {reason}"
+    CHAIN_STOPS_WAITING = (
+        "{follower}, the next job of the chain, is {job} although the job before it ended: {reason}"
+    )
     COPY_REMOVED_TWICE = (
         "another job removed {copy} twice while Python started. Submit the training again"
     )
@@ -28,7 +30,7 @@ class JobMessage(Message):
         "{folder} contains a job that is {state} ({reason}); its files are not changed. Submit the "
         "next job from the folder that `next_job_folder` returns."
     )
-    FORGOTTEN_BY_QUEUE = "the queue no longer has it; it {course} and left no exit code"
+    FORGOTTEN_BY_QUEUE = "the queue no longer lists the job; it {course} and left no exit code"
     FROM_COPY = "from {copy}"
     FROM_SHARED = "from the shared environment"
     IMAGE_NOT_A_FILE = (
@@ -53,15 +55,15 @@ class JobMessage(Message):
         "it under another name."
     )
     NEVER_STARTS = (
-        "The job of {folder} would never start and was taken out of the queue again (it was "
-        "{number}). Slurm says: {reason} (partition {partition}). Change jobs.<phase> in the run "
-        "file."
+        "The job in {folder} could never start, so it was removed from the queue (its number was "
+        "{number}). Slurm gives this reason: {reason} (partition {partition}). Change jobs.<phase> "
+        "in the run file."
     )
-    NOTHING_TO_CANCEL = "{folder}: {reason}. There is no job id that could be cancelled."
-    NOTHING_TO_FOLLOW = "{folder} has no job that others could follow: submit it first."
+    NOTHING_TO_CANCEL = "{folder}: {reason}. No job id is known, so there is nothing to cancel."
+    NOTHING_TO_FOLLOW = "{folder} has no job that another job could wait for: submit it first."
     NOTHING_TO_STOP = (
-        "{folder} has no training process that could be asked to stop: either its set-up has not "
-        "ended, or the job has. See {err}."
+        "{folder} has no training process to stop: either the job is still setting up, or it has "
+        "already ended. See {err}."
     )
     NOT_AN_IMAGE_NAME = (
         "{name!r} is not a valid container image name: use only letters, digits and . _ - / : @."
@@ -80,8 +82,8 @@ class JobMessage(Message):
         "and '_', and do not start with a digit."
     )
     NOT_IN_QUEUE_YET = (
-        "{lost} The queue has no job with the mark {token} yet. Submit again: a job that arrives "
-        "late is found."
+        "{lost} The queue has no job with the mark {token} yet. Submit again: if the job appears "
+        "late, its mark identifies it, and no second job is submitted."
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
@@ -90,8 +92,8 @@ class JobMessage(Message):
     )
     NO_DATED_SIGN_OF_LIFE = "no sign of life with a usable date"
     NO_IMAGE = (
-        "site {site} runs jobs in a container, and no image is named. Set jobs.image to a file "
-        "or a registry reference."
+        "site {site} runs jobs in a container, but no image is named. Set jobs.image to a file or "
+        "a registry reference."
     )
     NO_JOB_ID = "{program} did not report whether it submitted the job. {last_words}"
     NO_JOB_SUBMITTED = "No job was submitted from {folder}: it has no {record_name}."
@@ -119,7 +121,7 @@ class JobMessage(Message):
         "jobs.<phase>.reservation={reservation}: in PBS a reservation is a queue (pbs_rstat "
         "shows its name). Leave this empty, and set jobs.<phase>.partition to that queue."
     )
-    PERHAPS_QUEUED_AGAIN = "{reason}; the queue says {job}, so it may be queued again"
+    PERHAPS_QUEUED_AGAIN = "{reason}; the queue reports {job}, so the job may be queued again"
     PREPARATION_SECRET = (
         "preparation.secret is not a reference to a secret: write env:NAME or file:PATH."
     )
@@ -134,7 +136,7 @@ class JobMessage(Message):
     PROGRAM_ANSWERED = "{program} ended with {ending}. Its output: {last_words}"
     PROGRESS_UNKNOWN = (
         "chain={chain}, spares={spares}: the progress of {framework} cannot be read from its "
-        "checkpoints, so nothing could end a chain without progress. Leave both out."
+        "checkpoints, so a chain that makes no progress would never end. Leave both keys out."
     )
     PYTHON_RUNS = "Python runs {where}"
     PYTHON_RUNS_ON_NODES = (
@@ -142,7 +144,7 @@ class JobMessage(Message):
     )
     QUEUED_AGAIN = "queued again after: {reason}"
     QUEUES_UNKNOWN = "{speaker} does not list its {queue_word}s, so nothing was submitted."
-    QUEUE_SAYS = "{problem} (the queue says: {words})"
+    QUEUE_SAYS = "{problem} (the queue reports: {words})"
     QUEUE_SILENT = "{speaker} does not answer."
     QUEUE_WITHOUT_QOS = (
         "jobs.<phase>.qos={qos}: {queue} has no quality of service. Leave it empty, and name the "
@@ -152,7 +154,7 @@ class JobMessage(Message):
         "site {site}: launcher {launcher} needs srun on every node, which {queue} does not have. "
         "Set the site's launcher to mpiexec."
     )
-    RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Look there"
+    RAN_ELSEWHERE = "the job ran on {host}: {sign_of_life}. Check on that machine"
     REQUEST_NOT_POSSIBLE = "Nothing was submitted: {text}. Change jobs.<phase> in the run file."
     RUNS_ELSEWHERE = "{folder} runs on {where}; it can only be stopped from there."
     SAME_FILES = (
@@ -176,9 +178,9 @@ class JobMessage(Message):
     SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
     SUBMISSION_UNKNOWN = (
         "{lost} It is unknown whether the job is in the queue: {silent} Submit again later: a job "
-        "in the queue is found by its mark, so none is submitted twice."
+        "that is already in the queue is identified by its mark and not submitted twice."
     )
-    SUBMITTED_ELSEWHERE = "the job was being submitted on {host}. Look there"
+    SUBMITTED_ELSEWHERE = "the job was being submitted from {host}. Check on that machine"
     SUBMITTED_SCRIPT_GONE = (
         "--job {job_id}: PBS was given {path}, which does not exist. Give adopt the script itself."
     )
@@ -208,7 +210,7 @@ class JobReason(Message):
     END_OF_WALLTIME = "the end of the walltime"
     EXIT_CODE = "exit code {code}"
     FEWER_NODES_GRANTED = "the queue granted {granted} nodes, but the plan is for {nodes}"
-    KILLED = "; killed, as they did not end by themselves: rank {ranks}"
+    KILLED = "; killed because they did not end on their own: rank {ranks}"
     RANK_ENDED = "rank {rank} ended with exit code {code}{by}"
     REFUSED_AFTER = "refused to begin: {job} ended with {code}"
     REQUEST_TO_CANCEL = "the request to cancel"
@@ -220,7 +222,7 @@ class JobReason(Message):
     TOO_FEW_FOR_ANY = "; {left} nodes are left, and the training needs at least {needed}"
     TOO_FEW_NODES = "; {left} nodes are left, and the training needs {needed}"
     WITHOUT_CHECKPOINT = (
-        "the program made a step without having loaded the checkpoint that {tracker} names"
+        "the program ran a step without loading the checkpoint that {tracker} names"
     )
 
 
@@ -234,7 +236,8 @@ class JobLine(Message):
 
     ATTEMPT_TRAINS = "attempt {attempt} trains on {nodes}"
     COPIES_LEFT = (
-        "copies in node memory may be left on {failures} of {nodes} nodes: their removal failed"
+        "removing the copies in node memory failed on {failures} of {nodes} nodes; some copies may "
+        "be left"
     )
     DECISION = "{reason}; then: {action}{cause}"
     DECISION_CAUSE = ", because {why}"
@@ -247,7 +250,7 @@ class JobLine(Message):
     NODE = "node {node} {fate}"
     NODE_LEFT_OUT = "does not answer and is left out"
     NODE_TRAINS_AGAIN = "trains again, because too few others are available"
-    NO_ANSWER = "the program that decides gave no answer"
+    NO_ANSWER = "the program that decides what follows gave no answer"
 
 
 class SetupLine(Message):
@@ -264,10 +267,10 @@ class SetupLine(Message):
         "git checkout -- ."
     )
     CHECKOUT_THERE = "the checkout exists: {folder}"
-    CLUSTER_SAYS = "fleet.sh: {cluster} says {status}"
+    CLUSTER_SAYS = "fleet.sh: {cluster} reports {status}"
     CLUSTER_TIMED_OUT = (
         "fleet.sh: {cluster} did not report {status} within {minutes} minutes; its last answer "
         "was: {answer}"
     )
     NO_FLEET_COMMAND = "{command} is not one of {commands}"
-    STEP_THERE = "{title}: there, {creates}"
+    STEP_THERE = "{title}: already done, {creates} exists"

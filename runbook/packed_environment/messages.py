@@ -9,8 +9,8 @@ class CopyMessage(Message):
     """Messages about the copy of a packed environment on a node."""
 
     ARCHIVE_GONE = "{path} does not exist"
-    COPY_IN_USE = "{copy} stays: another job uses it"
-    COPY_NOT_FINISHED = "another process has not finished {copy} in {seconds:g} s"
+    COPY_IN_USE = "{copy} is kept, because another job uses it"
+    COPY_NOT_FINISHED = "another process did not finish {copy} within {seconds:g} s"
     COPY_NOT_READY = (
         "other processes use {copy}, which is not ready (it was removed or replaced), and did "
         "not end within {seconds:g} s"
@@ -34,16 +34,16 @@ class CopyMessage(Message):
     )
     NO_COPY = "no copy of the Python environment ({problem}): {detail}"
     NO_PROGRAM = "this node has no program {programs}"
-    NO_ROOM_FOR_BYTES = "{root} has {free} free, and the environment takes {needed}"
-    NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, and the environment has {needed:,}"
+    NO_ROOM_FOR_BYTES = "{root} has {free} free, but the environment takes {needed}"
+    NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, but the environment has {needed:,}"
     PATH_NOT_ABSOLUTE = "{folder} is not an absolute path on this node: a variable in it is not set"
-    PRESENT = "the Python environment is there: {folder} ({seconds:.1f} s)"
+    PRESENT = "the Python environment is already there: {folder} ({seconds:.1f} s)"
     REFUSED = (
         "{reason}. The shared environment is not the one that was packed, so this node would run "
         "code that differs from the rest. Submit the training again: that packs the environment "
         "again."
     )
-    SHARED = "{reason}. This node uses the shared one, which has not changed: {folder}"
+    SHARED = "{reason}. This node uses the shared environment, which has not changed: {folder}"
     SHARED_FOLDER = "{root} is on {kind} at {point}, which other nodes use too"
     UNPACKED = (
         "the Python environment was unpacked to {folder} in {seconds:.1f} s ({files:,} files, "

@@ -33,8 +33,8 @@ class PhaseMessage(Message):
         "rungs. Choose a larger budget, or a larger model."
     )
     BUDGET_USED_BY_STARTS = (
-        "Starting {count} rungs uses up a budget of {hours}: {start_seconds:.0f} s in all on "
-        "{devices} devices. Set more than {start_hours}."
+        "Starting {count} rungs alone uses up the budget of {hours}: it takes {start_seconds:.0f} "
+        "s in total on {devices} devices. Set a budget of more than {start_hours}."
     )
     BUS_BANDWIDTH = (
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
@@ -43,7 +43,9 @@ class PhaseMessage(Message):
     CACHE_UNWRITABLE = "{variable}: {folder}: {error}"
     CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
     CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
-    CELLS_DIFFER = "  {name} differs from its master in {cells}: edited, or the master is newer."
+    CELLS_DIFFER = (
+        "  {name} differs from its master in {cells}: either it was edited, or the master is newer."
+    )
     CHECKPOINTS_OF_ANOTHER_TRAINING = "{foreign}: from another training run"
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
@@ -81,19 +83,19 @@ class PhaseMessage(Message):
         "{folder} contains a submitted job, whose script is kept as it ran. Choose another folder "
         "with --out."
     )
-    FOLDER_OF_OTHER_VALUES = "{folder} was made with other values:{changes}{remedies}"
+    FOLDER_OF_OTHER_VALUES = "{folder} was created with different values:{changes}{remedies}"
     FOLDER_OF_THE_MASTERS = "{folder} contains the original notebooks; choose another folder."
     FOLDER_SLOW = "{folder} ({mount}): a node needs {time} to write a MiB"
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
-    GATE_OF_OTHER_PARAMETERS = "done with other parameters"
+    GATE_OF_OTHER_PARAMETERS = "done with different parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
     GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
-        "Nothing to download: {home} (data.folder) does not have the files of {name}, but others, "
-        "which are used as they are."
+        "Nothing to download: {home} (data.folder) contains files other than those of {name}; they "
+        "are used as they are."
     )
     HISTORY_NOT_KEPT = "not kept, which is PBS's default"
     IMAGE_NOT_READABLE = "{image}: {reason}"
@@ -115,8 +117,8 @@ class PhaseMessage(Message):
         "Job {job_id} of {folder_name} is {state}. It is not started again; its output follows."
     )
     JOB_WITH_OTHER_PARAMETERS = (
-        "{latest} is {state} ({reason}) with other parameters or data than these. Wait until it "
-        "has ended, or end it: runbook cancel {settings_name}. Then launch again."
+        "{latest} is {state} ({reason}) with parameters or data that differ from these. Wait until "
+        "it has ended, or end it: runbook cancel {settings_name}. Then launch again."
     )
     KEEP_BOTH_OR_DO_AGAIN = (
         "\nTo keep both: runbook run {run} --as NAME. To repeat the run with the new values and "
@@ -140,7 +142,7 @@ class PhaseMessage(Message):
         "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
         "has measured a step on this machine."
     )
-    LADDER_OVER_BUDGET = "That is about {time} more than what is left of the budget."
+    LADDER_OVER_BUDGET = "That is about {time} more than the remaining budget."
     LADDER_TIME_LEFT = "At this pace, the remaining {rungs} rungs take about {time}."
     LADDER_WITH_ANOTHER_BUDGET = (
         "{folder_name} was started with {designed_for}, but {requested} are requested, and its "
@@ -214,10 +216,10 @@ class PhaseMessage(Message):
     NO_FOLDER_AND_NO_FILE = "{no_folder}\n{no_file}"
     NO_JOB_YET = "{phase} has no job: run the cell that launches it first."
     NO_KNOWN_WEIGHTS = (
-        "{source} has neither the config.json of a Hugging Face model nor one of {folder_files} of "
+        "{source} has neither the config.json of a Hugging Face model nor any of {folder_files} of "
         "a Megatron-LM checkpoint. Choose the folder of a model or a checkpoint."
     )
-    NO_NODE_CAME = "no node has arrived so far"
+    NO_NODE_CAME = "no node has reported so far"
     NO_PROMPT = (
         "Add --prompt: without a prompt, the text would start after an end-of-document token, "
         "which this tokenizer does not have."
@@ -226,7 +228,7 @@ class PhaseMessage(Message):
         "Site {site} has no queue to wait in, so nothing is rehearsed. To rehearse it anyway: "
         "runbook rehearse {name}."
     )
-    NO_RULE_BROKEN = "no rule is broken; {open_parts}, at the top."
+    NO_RULE_BROKEN = "no rule is broken; {open_parts} are listed at the top."
     NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
     NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (
@@ -267,7 +269,7 @@ class PhaseMessage(Message):
     )
     QUEUE_OF_JOB = "queue of jobs.{section}"
     RANKS_ANSWERED = (
-        "{present} of {world_size} ranks answered; nothing came from rank {missing}{where}"
+        "{present} of {world_size} ranks answered; no answer came from rank {missing}{where}"
     )
     QUEUE_DRAINED_NODES = "{reasons}; {ending}"
     RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
@@ -331,16 +333,16 @@ class PhaseMessage(Message):
     SAMPLE_AFTER = "after iteration {iteration}: {text}"
     SAME_IN_BOTH_YAML = "the run file has the same meaning in YAML 1.1 and 1.2"
     SAW_REQUESTED_CORES = (
-        "the job saw the {requested} cores that it requested, of {online} that the node has. "
-        "Request more (jobs.training.cpus_per_task), or none"
+        "the job saw only the {requested} cores that it requested, but the node has {online}. "
+        "Request more in jobs.training.cpus_per_task, or remove that key"
     )
     SAW_REQUESTED_MEMORY = (
-        "the job saw the {requested} that it requested, of {total} GiB that the node has. Request "
-        "all (jobs.environment.memory={all_memory})"
+        "the job saw only the {requested} that it requested, but the node has {total} GiB. Request "
+        "all of it (jobs.environment.memory={all_memory})"
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
-    SECRET_FILE_READABLE = "; only you may have read permission"
+    SECRET_FILE_READABLE = "; nobody but you may have read permission"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
@@ -348,8 +350,8 @@ class PhaseMessage(Message):
         "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
     SITE_HIDES_GPUS = (
-        "site local computes on the CPU and hides them; site local-gpu uses those that torch sees, "
-        "one per process"
+        "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
+        "torch sees, one per process"
     )
     SOURCES_NOT_READ = "not read there, because time ran out or the package is missing: {packages}"
     STAGE_DOES_NOT_FIT = (
@@ -379,15 +381,15 @@ class PhaseMessage(Message):
         "(arXiv:2305.16264). Use more text, or train less."
     )
     TIME_GRANTED = "{granted} of the requested {asked}"
-    TOKENIZED_ALREADY = "tokenize: done and verified. Nothing is made again."
+    TOKENIZED_ALREADY = "tokenize: done and verified. Nothing is repeated."
     TOKEN_FILES_MADE_ELSEWHERE = (
         "{number_of_ready} pairs of token files were made elsewhere; they are used as they are."
     )
     TOO_FEW_OPEN_FILES = "{limit} open files, below {needed:.0f}"
-    TO_BE_LOOKED_AT = "{number} to look at"
+    TO_BE_LOOKED_AT = "{number} to review"
     TRAINER_NOT_INSTALLED = (
-        "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and there is no "
-        "job for it elsewhere: set a partition or a walltime in jobs.environment"
+        "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job is "
+        "configured that could check elsewhere: set a partition or a walltime in jobs.environment"
     )
     TRAINING_GOES_ON = (
         "The training continues from its checkpoint at iteration {saved:,}: {changes}."

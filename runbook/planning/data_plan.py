@@ -568,7 +568,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
         smallest > GPT2_END_OF_DOCUMENT,
         f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
         "every token id is smaller than the model's vocabulary",
-        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or choose the tokenizer that fits it.",
+        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or set data.tokenizer to the one that fits it.",
         keys=("data.tokenizer", "model"),
     )
 

@@ -18,7 +18,10 @@ class PlanningMessage(Message):
     QUEUE_RULE = "nodes and walltime are within what the queue accepts"
     QUEUES_NOT_KNOWN = "the limits of {partition} on {site} are unknown"
     QUEUE_NOT_LISTED = "{queue} is not among the queues of params/sites/{site}.yaml"
-    NAME_A_QUEUE = "{suggestion} Change jobs.{section}.partition, or add it below queues."
+    NAME_A_QUEUE = (
+        "{suggestion} Change jobs.{section}.partition, or add the queue to `queues` in the site "
+        "file."
+    )
     JOB_IN_QUEUE = "{nodes} for {time_limit} in {partition} ({limits})"
     QUEUE_TIME = "the queue's default time"
     FEWEST_NODES = "at least {nodes}"
@@ -31,7 +34,7 @@ class PlanningMessage(Message):
     TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} end-of-document tokens"
     TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes a token"
     TOKENS_NOT_KNOWN = "unknown before the text is read"
-    HELD_OUT_NOT_COUNTED = "02-data counts them and applies the rule."
+    HELD_OUT_NOT_COUNTED = "02-data counts the files and applies the rule."
     HELD_OUT_FILES = "data.held_out={held_out} for validation and as many for test, of {files}"
     SAMPLES_BY_TEXT = "{shares} of the samples"
     FILES_TWICE = "; {files} twice"
@@ -53,18 +56,19 @@ class PlanningMessage(Message):
     MEMORY_NOT_KNOWN = "memory not known"
     PEAK_OF_DEVICE = "{peak:g} TFLOP/s in {precision}"
     NO_PEAK_KNOWN = "no {precision} peak is known"
-    WRITE_DEVICE = "write hardware.device as in the table ({names})"
-    WRITE_MEMORY = "write hardware.device_memory (40GiB)"
+    WRITE_DEVICE = "set hardware.device to a name in the table ({names})"
+    WRITE_MEMORY = "set hardware.device_memory (such as 40GiB)"
     WRITE_PEAK = (
-        "write hardware.peak_tflops ({{{precision}: 312}}), or choose another training.precision"
+        "set hardware.peak_tflops (such as {{{precision}: 312}}), or choose another "
+        "training.precision"
     )
 
     WITH_SCORES = " ({needed} if attention scores are stored)"
-    MEMORY_AVAILABLE = "there are {available}"
+    MEMORY_AVAILABLE = "{available} are available"
     MEMORY_UNKNOWN = "the size of the memory is not known"
     USABLE_SHARE = ", of which a plan may use {share:.0%}"
     LESS_MEMORY = (
-        "These changes make it smaller: {ways}, or more nodes in {job_key}.nodes for the sharded "
+        "Any of these changes reduces it: {ways}, or more nodes in {job_key}.nodes for the sharded "
         "states."
     )
     FLASH_ATTENTION = "Make sure that flash attention is used, or set training.recompute."
@@ -94,11 +98,11 @@ class PlanningMessage(Message):
 
     CPU_HAS_NO_LINKS = "a CPU has no links between devices for a layout"
     DEVICE_NOT_IN_TABLE = (
-        "the accelerator {device} is not in our table, and no peak is guessed: write "
-        "hardware.device of params/sites/{site}.yaml as one of {names}"
+        "the accelerator {device} is not in our table, and no peak is guessed: set hardware.device "
+        "in params/sites/{site}.yaml to one of {names}"
     )
     NAME_WITHOUT_MEMORY = (
-        "the name {device} does not determine its memory: write hardware.device_memory in {where}"
+        "the name {device} does not determine its memory: set hardware.device_memory in {where}"
     )
     CONTEXT_DOES_NOT_DIVIDE = (
         "parallel.context={context} does not divide {devices} devices: change it or "
@@ -118,17 +122,20 @@ class PlanningMessage(Message):
     )
 
     MIN_NODES_OF_FRAMEWORK = (
-        "{framework} has its layout on its command line, which a job does not change"
+        "{framework} takes its layout from its command line, which does not change while a job runs"
     )
-    MIN_NODES_TOO_LARGE = "the job has {nodes}, no more than {key}"
-    NO_NUMBER_OF_NODES = "{key}={min_nodes}: no number from there to {most} works{reason}"
+    MIN_NODES_TOO_LARGE = "the job has only {nodes}, which is not more than {key}"
+    NO_NUMBER_OF_NODES = (
+        "{key}={min_nodes}: no number of nodes from {min_nodes} to {most} works{reason}"
+    )
     FEWER_NODES = (
         "{nodes} of {planned_nodes} train: {replicas} with {num_microbatches} micro-batches each, "
         "not {planned_microbatches}; a step takes about {factor:.3g} x as long"
     )
-    CHAIN_WITHOUT_FAILURE = "; the training takes {jobs} without a failure"
+    CHAIN_WITHOUT_FAILURE = "; training takes {jobs} without a failure"
     CHAIN_WITH_FAILURES = (
-        "; the training takes {without_failure} without a failure, {jobs} with those to expect"
+        "; training takes {without_failure} without a failure, and {jobs} with the expected "
+        "failures"
     )
     SPEED_OF_SAVES = "saves at {gigabytes:g} GB/s (assumed; the site states no write_bandwidth)"
     NEAR_COPIES = (
@@ -185,9 +192,9 @@ class PlanningMessage(Message):
         "rows"
     )
     VOCABULARY_TOO_SMALL = (
-        "Give the model in params/models.yaml a vocabulary of at least {size}, or choose the "
-        "tokenizer that fits it: data.tokenizer. For a smoke model, choose another one with "
-        "training.smoke.model."
+        "Give the model in params/models.yaml a vocabulary of at least {size}, or set "
+        "data.tokenizer to the one that fits the model. For a smoke test, choose another model "
+        "with training.smoke.model."
     )
     VOLUME_PART = "{size} of {kind}"
     VOLUME_SIZE_UNKNOWN = "{parts}; the size of {path} is not known"

@@ -59,7 +59,7 @@ _MESSAGES = {
     ),
     PlanCode.DEVICES_ON_NODE: RuleText(
         title="devices on a node",
-        value="{devices_per_node} of {site_devices} devices a node of {site} has",
+        value="{devices_per_node} devices, but a node of {site} has {site_devices}",
         rule="a job requests no more devices than a node has",
         remedy="Set {job_key}.devices_per_node to at most {site_devices}, or 0 for all of them.",
     ),
@@ -142,7 +142,7 @@ _MESSAGES = {
             "{num_microbatches} micro-batches for {pipeline} stages: {bubble:.0%} idle time "
             "relative to the work"
         ),
-        rule="at least as many micro-batches as stages",
+        rule="there are at least as many micro-batches as stages",
         remedy="Raise {batch_key}, or lower {pipeline_key}.",
     ),
     PlanCode.LEARNING_RATES: RuleText(
@@ -188,8 +188,8 @@ _MESSAGES = {
         "{last_rate:.2e} (peak {peak:g})",
         rule="the decay is no longer than the run",
         remedy=(
-            "This is right for the first part of a longer training; otherwise leave the decay keys "
-            "at 0, which means the run's length."
+            "This is right for the first part of a longer training run; otherwise leave the decay "
+            "keys at 0, which means the run's length."
         ),
     ),
     PlanCode.STEPS_SKIPPED: RuleText(
@@ -198,7 +198,7 @@ _MESSAGES = {
             "about {skipped} of {steps} steps are skipped while the loss scale halves from "
             "{initial:g}"
         ),
-        rule="some steps remain that change the weights",
+        rule="some steps are not skipped and change the weights",
         remedy="Lower training.initial_loss_scale (65536), raise {iterations_key}, "
         "or train in bf16.",
     ),
@@ -239,13 +239,13 @@ _MESSAGES = {
     PlanCode.STORAGE_TIER: RuleText(
         title="storage tier",
         value="jobs.storage={tier}",
-        rule="the tier is one of the site's",
+        rule="the site has this tier",
         remedy="The tiers are: {tiers}.",
     ),
     PlanCode.VOLUME_FITS: RuleText(
         title="volume {volume}",
         value="{parts} on {size} ({place})",
-        rule="text, token files and kept checkpoints fit, the one being written too",
+        rule="text, token files, kept checkpoints and the one being written fit",
         remedy="Deploy at least {least}, or keep fewer checkpoints (training.keep_checkpoints, "
         "training.keep_every, training.save_interval).",
     ),

@@ -89,5 +89,5 @@ def _obstacle(settings: Settings) -> str:
     if settings.site.scheduler == "local":
         return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":
-        return "the progress of nemo is unknown, so nothing could end a loop of restarts"
+        return "the progress of nemo is unknown, so a loop of restarts would never end"
     return ""

@@ -19,7 +19,7 @@ class RecordMessage(Message):
         "read permission, or check the disk."
     )
     EXECUTE_AGAIN = (
-        "runbook wrote it, and it was changed later or its disk failed; `runbook verify` shows "
+        "runbook wrote it, but it was changed later or its disk failed; `runbook verify` shows "
         "which. Execute the phase again to write a new record."
     )
     KERNEL_DIED = "the kernel died{how}"

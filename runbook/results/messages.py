@@ -43,7 +43,7 @@ class ResultMessage(Message):
     NO_METRICS = "{path} does not exist: {remedy}"
     NO_PARTS = "this trainer reported only the wait for data: everything else is `other`"
     NO_PEAK = "no datasheet peak is known for {device} in {precision}, so no MFU is given"
-    NO_POINT = "no point was given"
+    NO_POINT = "no run was given"
     NO_PRICE = "no price is known: set jobs.price_per_device_hour"
     NO_RANK_TIMES = "there is one rank, or no times of each rank were written"
     NO_WHOLE_RECORD = (
@@ -84,11 +84,11 @@ class ResultMessage(Message):
     STEPS_REPEATED = "{count} repeated"
     STEP_TIME_AXIS = "time in steps ({unit})"
     TOO_FEW_EVALUATIONS = (
-        "{folder_name} has {number_of_usable} evaluations of its training so far, and a forecast "
-        "needs {fewest_points}. It evaluates every {interval} of {iterations} iterations "
-        "(training.eval_interval)."
+        "{folder_name} has {number_of_usable} evaluations so far, but a forecast needs "
+        "{fewest_points}. The run evaluates once every {interval} iterations and has {iterations} "
+        "in all (training.eval_interval)."
     )
-    TOO_FEW_RUNS = "A comparison needs at least two runs; {number_of_runs} given."
+    TOO_FEW_RUNS = "A comparison needs at least two runs, but {number_of_runs} was given."
     WITH_GOODPUT = "with a goodput of {goodput:.1%}"
     WORLD_SIZES = "world size {world_sizes}"
     WORSE_AFTER_TRAINING = "Worse after the training: {what}, {measure}, from {before} to {after}"

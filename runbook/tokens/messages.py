@@ -27,9 +27,10 @@ class TokenMessage(Message):
     )
     CUT_OFF = "it is cut off: {error}"
     DATASET_INCOMPLETE = (
-        "{number_of_wrong} of {number_of_listed} files of the dataset {title!r} are missing or "
-        "not the ones that the catalogue names, in {home}:\n  {wrong}\nFetch these again "
-        "(runbook data download NAME --folder {home}), or correct the catalogue."
+        "{number_of_wrong} of {number_of_listed} files of the dataset {title!r} are missing in "
+        "{home}, or differ from those in the catalogue:\n"
+        "  {wrong}\n"
+        "Fetch these again (runbook data download NAME --folder {home}), or correct the catalogue."
     )
     DATASET_WITHOUT_FILES = "the dataset {title!r} names no files; list them under files or groups"
     DATASET_WITHOUT_FOLDER = (
@@ -64,8 +65,8 @@ class TokenMessage(Message):
         "{remedy}"
     )
     FILE_CHANGED_MEANWHILE = (
-        "{describe} gave {earlier_size} bytes of tokens first and {size} when it was repeated, so "
-        "its file has changed in between. Run again when nothing writes to the inputs."
+        "{describe} produced {earlier_size} bytes of tokens at first and {size} when it was "
+        "repeated, so its file changed in between. Run again when nothing writes to the inputs."
     )
     FILE_CHECKSUM = "sha256 {sha256}, {expected} expected"
     FILE_FAULT = "{file}: {fault}"
@@ -78,20 +79,20 @@ class TokenMessage(Message):
         "'gpt3-runbook[ftfy]'. Leave data.fix_text out to tokenize the text as it is."
     )
     GROUP_NOT_POSSIBLE = (
-        "the dataset {title!r} has the group {group!r} from {first} to {last}: its path needs "
-        "{{number}} in it, and the last number may not be below the first"
+        "the dataset {title!r} has the group {group!r} from {first} to {last}: its path must "
+        "contain {{number}}, and the last number must not be below the first"
     )
     HTTP_STATUS = "HTTP {status} {reason}"
     INDEX_SIZE = (
-        "{path} has {size} bytes, but its header promises {sequences} sequences and {entries} "
-        "document entries, which need {promised}. {remedy}"
+        "{path} has {size} bytes, but its header states {sequences} sequences and {entries} "
+        "document entries, which need {promised} bytes. {remedy}"
     )
     INDEX_TOO_SHORT = "{path} has {size} bytes; the header alone has {header_size}. {remedy}"
     INDEX_VERSION = (
         "{path} has version {version}, but only version {index_version} is known. {remedy}"
     )
     INPUT_EMPTY = (
-        "input {path} is empty (0 bytes): did a download fail? Fetch it again, or do not name it."
+        "input {path} is empty (0 bytes): did a download fail? Fetch it again, or leave it out."
     )
     INPUT_LEAVES_FOLDER = (
         "{path} leads out of {folder}, to {resolve}. Name that file itself as an input, or remove "
@@ -125,7 +126,7 @@ class TokenMessage(Message):
     MODEL_WITHOUT_PIECES = "{path} is not a SentencePiece model: it has no pieces."
     NESTED_TOO_DEEPLY = "nested too deeply"
     NOTHING_MATCHES = (
-        "{folder} has no {kinds} file (or one with {compressions}) that matches {pattern!r}"
+        "{folder} has no {kinds} file that matches {pattern!r}, with or without {compressions}"
     )
     NOTHING_MATCHES_AT_SOURCE = "{source} has no file matching {pattern!r}. {remedy}"
     NOTHING_TO_TOKENIZE = "the dataset {title!r} {reason}: there is nothing to tokenize"
@@ -136,7 +137,8 @@ class TokenMessage(Message):
     NOT_AN_INDEX = "{path} begins with {magic!r} instead of {index_magic!r}. {remedy}"
     NOT_AN_OBJECT = "the record is a {kind}, not an object"
     NOT_A_LIST_OF_FILES = (
-        "{url} did not answer with a list of files but with {body!r}; is it a Hub?"
+        "{url} did not answer with a list of files but with {body!r}; check that it is the address "
+        "of a Hugging Face Hub"
     )
     NOT_A_TEXT = "the value of {text_key!r} is a {kind}, not a text"
     NOT_A_TOKENIZER_JSON = (
@@ -154,7 +156,7 @@ class TokenMessage(Message):
         "the tokenizer {name} {complaint}, which would end each document; its special tokens: "
         "{special}. Name the token (--eod-token), or choose --no-append-eod."
     )
-    NO_INPUT = "no input: name at least one file or folder"
+    NO_INPUT = "no input is given: name at least one file or folder"
     NO_ROOM_FOR_DOWNLOAD = (
         "{needed} in {number_of_missing} files must still be fetched to {folder}, but only {free} "
         "are free. Free some space, or use another folder; --no-check-space starts anyway."
@@ -229,14 +231,14 @@ class TokenMessage(Message):
     STOPPED = "stopped"
     TOKENIZERS_MISSING = "the package tokenizers is missing; {remedy}"
     TOKENIZER_CHANGED = (
-        "{gpt2_folder} has sha256 {sha256}, but GPT-2's has {expected}: the file was changed. "
-        "Install the package again."
+        "{gpt2_folder} has sha256 {sha256}, but GPT-2's tokenizer has {expected}: the file was "
+        "changed. Install the package again."
     )
     TOKENIZER_NOT_A_FILE = (
         "tokenizer {name!r}: {path} is not a regular file, but a pipe, a device or a folder."
     )
     TOKENIZER_NOT_JSON = "{path} is not JSON ({error}); a tokenizer.json of Hugging Face is needed"
-    TOKENIZER_REFUSED = "{name} is refused by the tokenizers package: {error}"
+    TOKENIZER_REFUSED = "the tokenizers package does not accept {name}: {error}"
     TOKEN_FILES_WITHOUT_INDEX = (
         "{number_of_single} of {number_of_bins} .bin files in {home} have no .idx next to them: "
         "{single}"
@@ -248,11 +250,11 @@ class TokenMessage(Message):
     TOKEN_TYPE = "{path} has token type {code}; known types: {token_dtypes}. {remedy}"
     TRIES_BROUGHT_NOTHING = "{reason} ({attempts} attempts in a row received no data)"
     UNKNOWN_KIND_OF_FILE = (
-        "{path}: the name does not show what the file contains. Known are {kinds}, each (except "
-        "Parquet) also with {compressions}. Rename the file."
+        "{path}: the file name does not show what the file contains. Names may end in {kinds}, and "
+        "each (except Parquet) also in {compressions}. Rename the file."
     )
     UNKNOWN_SOURCE = "no record has the source {unknown}; the records' sources: {recorded}"
-    VANISHED = "it existed when the work was planned, but does not exist anymore"
+    VANISHED = "it existed when the work was planned, but no longer exists"
     WORKERS_DIED = (
         "{attempts} workers died while {when}; the last one: {how}. Signal 9 often means that memory "
         "ran out: use fewer workers. Finished shards are kept; run again to continue."

@@ -48,8 +48,9 @@ class TrainingMessage(Message):
     )
     COLLECTIVE = "{name} {number} of group {group} ({purpose})"
     COMMAND_NOT_ALLOWED = (
-        "training.{key} is not started; the training continues. It is in the run file, but not in "
-        "your own {allowed}. If you wrote it, or have read it and trust it: {error}"
+        "training.{key} is not started; the training continues. The command is in the run file, "
+        "but not in your own {allowed}. If you wrote it yourself, or have read it and trust it: "
+        "{error}"
     )
     COMMON_STATE_TOO_LARGE = (
         "{path} has a {common_state} of {length:,} bytes, which is too large for plain data"
@@ -103,8 +104,8 @@ class TrainingMessage(Message):
         "to an empty value before the trainer starts"
     )
     GPU_SHARED = (
-        "rank {rank} has GPU {identity} of {host}, and so has another rank. Start one rank per "
-        "GPU, or let the launcher show each rank only its own GPU"
+        "rank {rank} and another rank both have GPU {identity} of {host}. Start one rank per GPU, "
+        "or let the launcher show each rank only its own GPU"
     )
     GRADIENT_NORM = "the gradient norm"
     GRADIENT_OVERFLOWS = "the gradient overflows at the smallest loss scale: the scale"
@@ -233,7 +234,8 @@ class TrainingMessage(Message):
     PART_MISSING = "{folder} does not fit this model: a part of {key} is missing"
     PLAIN_FILE_NEEDED = "it is not a regular file but a pipe, a device or a folder"
     POLICY_STOPS = (
-        "training.{key} is {policy}; skip leaves such a step out, rollback returns to the last save"
+        "training.{key} is {policy}; skip would leave such a step out, rollback would return to "
+        "the last save"
     )
     PROMPT_OUTSIDE_VOCABULARY = (
         "the prompts contain token {token}, but the vocabulary is {vocabulary}"
@@ -273,7 +275,7 @@ class TrainingMessage(Message):
     SHARD_CUT_SHORT = "{path} is missing or truncated: {key} ends at byte {end:,}"
     SHARE_TOO_SHORT = (
         "{prefix}.bin has {sequences} documents; the {use} share of split {split} is {documents} "
-        "of them with {tokens} tokens, but one sample needs {sample_tokens}: give more text, "
+        "of them with {tokens} tokens, but one sample needs {sample_tokens}: use more text, "
         "another data.split, or {remedy}"
     )
     SOFTWARE_OF_REHEARSAL = "megatron-core and torch 2.10 or newer (a CPU build is enough)"
@@ -281,7 +283,7 @@ class TrainingMessage(Message):
     STATE_FILE_CUT_SHORT = "a file in node memory is shorter than its tensors"
     STATE_FILE_UNUSABLE = "{path} cannot be used: {error}"
     STATE_NOT_READABLE = "{path} cannot be read: {name}: {error}"
-    STATE_WITHOUT_ARGS = "{path} has no args, which would describe the model of its weights"
+    STATE_WITHOUT_ARGS = "{path} has no args, so the model of its weights is unknown"
     STORED_SHAPE = "{folder}: {name} has shape {stored}, but the plan's model has {shape}"
     TENSOR_DESCRIPTION = "{folder} describes {name!r} as {problem}"
     TENSOR_MISSING = "{folder} does not fit this model: {key} is missing"
@@ -293,7 +295,9 @@ class TrainingMessage(Message):
     TOKENS_OF_ANOTHER_TYPE = (
         "{index} states token type {name}; token ids must be uint16 (type 8) or int32 (type 4)"
     )
-    TOKEN_FILE_MISSING = "{path} does not exist: run the data phase, or fix data.train in the plan"
+    TOKEN_FILE_MISSING = (
+        "{path} does not exist: run the data phase, or correct data.train in the plan"
+    )
     TOKEN_OUTSIDE_VOCABULARY = (
         "{prefix}.bin contains token {token}, but the model's vocabulary is {vocabulary} (ids 0 to "
         "{highest}): it was tokenized with another tokenizer, or overwritten (token number "
@@ -314,7 +318,9 @@ class TrainingMessage(Message):
         "continue with the plan's values, which makes it a different training run"
     )
     TRAINING_FAILED = "the training failed: {message}"
-    TUNING_MISSING = "{keys}: missing here: {missing}. Install it, or leave the key out"
+    TUNING_MISSING = (
+        "{keys}: this needs {missing}, which is missing here. Install it, or leave the key out"
+    )
     UNKNOWN_CONFIG_KEY = (
         "{path} has the unknown key {key} ({value}), which may change the model: remove it if the "
         "model is the same without it"
@@ -323,8 +329,8 @@ class TrainingMessage(Message):
     UNPLANNED_WEIGHTS = "{folder} has weights that the plan's model does not have: {unplanned}"
     VARIABLE_NOT_SET = "training.near_folder {near_folder} contains a variable that is not set"
     WEIGHTS_ALONE = (
-        "the engine {engine} (plan: {planned_engine}), whose optimizer state has another form, so "
-        "only the weights are loaded and Adam starts over"
+        "the engine {engine} (plan: {planned_engine}), whose optimizer state has a different "
+        "format, so only the weights are loaded and Adam starts over"
     )
     WEIGHT_IN_ANOTHER_FILE = "{path} lists {name} in {named_file!r}, but it is in {place}"
     WEIGHT_MISSING = "{folder} has no weight {name}"

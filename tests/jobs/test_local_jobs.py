@@ -257,7 +257,7 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
             IGNORE_TERM,
             1,
             "not all ranks ended at the end of the walltime of 6 s; "
-            "killed, as they did not end by themselves: rank 0, 1",
+            "killed because they did not end on their own: rank 0, 1",
         ),
     ],
 )

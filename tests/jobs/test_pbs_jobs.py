@@ -102,7 +102,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     assert processes.wait_until(lambda: pbs.state(folder).final, 60)
     words = {
         True: "F (Exit_status 1), partition debug, on localhost",
-        False: "the queue no longer has it; it began on",
+        False: "the queue no longer lists the job; it began on",
     }[(tmp_path / "stand-in" / "history").exists()]
     assert pbs.state(folder).reason.startswith(words)
 

@@ -206,7 +206,7 @@ REFUSALS = [
             )
         },
         "vocabulary holds all tokens: vocabulary of 1000, GPT-2 token ids up to 50256. Rule: every token id is smaller "
-        "than the model's vocabulary. Give the model a vocabulary of 50257, or choose the tokenizer that fits it.",
+        "than the model's vocabulary. Give the model a vocabulary of 50257, or set data.tokenizer to the one that fits it.",
     ),
 ]
 

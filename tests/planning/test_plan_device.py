@@ -106,7 +106,7 @@ def test_a_device_by_its_name_alone_has_peak_memory_and_time(
         )
     )
     assert found["04-training: memory"].verdict == "pass"
-    assert found["04-training: memory"].value.endswith("there are 40.0 GiB")
+    assert found["04-training: memory"].value.endswith("40.0 GiB are available")
 
 
 def test_what_is_not_known_of_a_device_is_warned_of_with_the_lines_to_write(
@@ -117,7 +117,7 @@ def test_what_is_not_known_of_a_device_is_warned_of_with_the_lines_to_write(
     no_peak = PlanningMessage.NO_PEAK_KNOWN.fill(precision="bf16")
     assert (unknown.verdict, unknown.value) == ("warn", f"A1000-40GB, {no_memory}, {no_peak}")
     assert unknown.remedy.startswith(
-        "In params/sites/here.yaml: write hardware.device as in the table (A100-SXM4-40GB, "
+        "In params/sites/here.yaml: set hardware.device to a name in the table (A100-SXM4-40GB, "
     )
     assert says(unknown.remedy, PlanningMessage.WRITE_MEMORY)
     assert says(unknown.remedy, PlanningMessage.WRITE_PEAK, precision="bf16")

@@ -203,14 +203,14 @@ REFUSALS = [
         {"parallel": {"sequence": True}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism splits the sequence over the tensor ranks, so tensor > 1, and the length divides by it. Set "
+        "parallelism splits the sequence over the tensor ranks, so tensor is above 1, and the length divides by it. Set "
         "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"sequence": True}, "training": {"framework": "megatron-lm"}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism splits the sequence over the tensor ranks, so tensor > 1, and the length divides by it. Set "
+        "parallelism splits the sequence over the tensor ranks, so tensor is above 1, and the length divides by it. Set "
         "parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
@@ -264,7 +264,7 @@ REFUSALS = [
             "training": MEGATRON,
         },
         {"device": "H100-SXM"},
-        "04-training: devices on a node: 16 of 8 devices a node of here has. Rule: a job requests no more devices than "
+        "04-training: devices on a node: 16 devices, but a node of here has 8. Rule: a job requests no more devices than "
         "a node has. Set jobs.training.devices_per_node to at most 8, or 0 for all of them.",
     ),
 ]

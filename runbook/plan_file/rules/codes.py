@@ -94,7 +94,7 @@ _MESSAGES = {
         title="sequence parallel",
         value="parallel.sequence=true with {tensor_key}={tensor}, {sequence_length} tokens",
         rule="sequence parallelism splits the sequence over the tensor ranks, "
-        "so tensor > 1, and the length divides by it",
+        "so tensor is above 1, and the length divides by it",
         remedy="Set parallel.sequence to false, or {tensor_key} to more than 1.",
     ),
     RuleCode.CONTEXT_WITH_DEEPSPEED: RuleText(
@@ -151,8 +151,8 @@ _MESSAGES = {
         value="from {start} by {increment} to {global_batch} sequences over {samples:,} samples",
         rule="rampup_start + a multiple of rampup_increment is global_batch, "
         "and all three ramp keys are given",
-        remedy="Choose training.rampup_start, rampup_increment and rampup_samples so that it is, "
-        "or leave all three 0.",
+        remedy="Choose training.rampup_start, rampup_increment and rampup_samples so that this holds, "
+        "or leave all three at 0.",
     ),
     RuleCode.BATCH_RAMP_DIVIDES: RuleText(
         title="batch ramp divides",

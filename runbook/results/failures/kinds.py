@@ -199,7 +199,7 @@ DISK = FailureKind(
 STORAGE = FailureKind(
     name="file system fault",
     remedy=(
-        "The file system refused or failed. Permission denied or read-only: choose a folder that "
+        "The file system refused an operation or failed. Permission denied or read-only: choose a folder that "
         "the job may write to. Input/output error or stale handle: run again, and report it to "
         "the site if it happens again."
     ),
@@ -281,7 +281,7 @@ TIME_LIMIT = FailureKind(
 CANCELLED = FailureKind(
     name="job cancelled",
     remedy=(
-        "Somebody or the scheduler ended the job. `sacct -j ID` or `qstat -xf ID` shows who. Run "
+        "A user or the scheduler ended the job. `sacct -j ID` or `qstat -xf ID` shows who. Run "
         "it again: it resumes."
     ),
     decision=NextStep.RETRY_SAME,
@@ -355,7 +355,8 @@ NOTEBOOK = FailureKind(
 KILLED = FailureKind(
     name="process killed",
     remedy=(
-        "Something outside killed it: look for memory in the node's log (dmesg), or for a scancel."
+        "Something outside the process killed it: look in the node's log (dmesg) for a process "
+        "killed for lack of memory, or for a scancel."
     ),
     decision=NextStep.RETRY_SAME,
     level=Level.SYMPTOM,

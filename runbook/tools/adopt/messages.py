@@ -91,7 +91,10 @@ class AdoptMessage(Message):
         "{name} is a test case of the mode {mode} (line {line}), not of pre-training. No run file "
         "was written."
     )
-    RECIPE_OUT_OF_RANGE = "--launch {launch_number}: {name} calls {number_of_calls} recipes."
+    RECIPE_OUT_OF_RANGE = (
+        "--launch {launch_number}: {name} calls {number_of_calls} recipes. Give a number from 1 to "
+        "{number_of_calls}."
+    )
     RUN_FILE_EXISTS = (
         "{path} exists with other content. Name another file with --out, or use --replace."
     )
@@ -121,7 +124,7 @@ class AdoptMessage(Message):
     FURTHER_TRAININGS = (
         "{name} has options for further training runs, which are not read: {sections}"
     )
-    FOR_ANOTHER_QUEUE = "a request to {queue}: the site's queue is {scheduler}"
+    FOR_ANOTHER_QUEUE = "this is a request to {queue}, but the site's scheduler is {scheduler}"
     GAVE_UP = (
         "{job} ended with exit code {exit_code} before it started a training run; its `exit` was "
         "ignored"
@@ -134,7 +137,7 @@ class AdoptMessage(Message):
     LOOKS_LIKE_A_SECRET = "it looks like a secret"
     MANY_BRANCHES = (
         "line {line}: over {most} branches or early returns around one statement. Give a file that "
-        "makes its recipe with fewer."
+        "builds its recipe with fewer."
     )
     MANY_CALLS_OF_RECIPES = "more than {most} calls of recipes: give a file with a single call."
     MANY_LETTERS_OF_A_KEY = "line {line}: a key of more than {most} characters."
@@ -145,13 +148,13 @@ class AdoptMessage(Message):
     MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
     MANY_VALUES_OF_A_RECIPE = "line {line}: the recipe has over {most:,} values, too many to read."
     MODEL_PROPERTY = "the model's {field}={value}"
-    NO_LENGTH = "the length: the script does not set it, so the value is a placeholder"
+    NO_LENGTH = "the script does not set the length, so the value is a placeholder"
     NO_CONTEXT_RANKS = "NeMo's command here has no context parallelism"
     NO_SUCH_PART = (
         "our models have no such part ({part}): the run file trains another model, a dense GPT"
     )
     SECTION_LEFT_OUT = "the file leaves this section out, so the program's defaults apply"
-    SEVERAL_SUBMITTED = "{job} submits {number} jobs; the run file is the last one's"
+    SEVERAL_SUBMITTED = "{job} submits {number} jobs; the run file describes the last one"
     STRAY_OPTION = (
         "the training does not get {option} ({place}): the line before it does not end with a "
         "backslash"

@@ -161,7 +161,7 @@ begin_attempt() {
 }
 
 decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
+  action=stop here=elsewhere suspects="" why="the program that decides what follows gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 python3 -m runbook.next_job --run=polaris-25b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then

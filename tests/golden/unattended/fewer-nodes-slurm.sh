@@ -177,7 +177,7 @@ check_end() { # a failed step never ends if a process on one of its nodes cannot
 }
 
 decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
+  action=stop here=elsewhere suspects="" why="the program that decides what follows gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 srun --overlap --nodes=1 --ntasks=1 --nodelist="${SLURMD_NODENAME:-$host}" \
   --container-image=/GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh \

@@ -229,7 +229,7 @@ check_resume() { # the program may start over silently, so the log must show tha
 }
 
 decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides gave no answer" recovery=0
+  action=stop here=elsewhere suspects="" why="the program that decides what follows gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --stages=16 --tracker=/GIVE_JOBS_STAGE/checkpoints/azure-175b/checkpoints/latest_checkpointed_iteration.txt \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then
@@ -422,7 +422,7 @@ run_step() {
   if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
   if [[ $resumed == "not known" ]]; then check_resume; fi
   if [[ $resumed == no ]]; then
-    job_result=2 job_reason="the program made a step without having loaded the checkpoint that $checkpoints/latest_checkpointed_iteration.txt names"
+    job_result=2 job_reason="the program ran a step without loading the checkpoint that $checkpoints/latest_checkpointed_iteration.txt names"
   fi
 }
 

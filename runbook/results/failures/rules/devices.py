@@ -105,7 +105,7 @@ DEVICE_RULES = (
         patterns=(
             r"Duplicate GPU detected",
             r"has no GPU of its own",
-            r", and so has another rank",
+            r"and another rank both have GPU|, and so has another rank",
             r"invalid device ordinal",
             r"hipErrorInvalidDevice\b",
             r"cudaErrorInvalidDevice\b",

@@ -16,7 +16,7 @@ wait_until() { # wait until the status contains this text
     said=$(say_status) || true # ask again if there is no answer
     case $said in
       *"$1"*)
-        echo "fleet.sh: $cluster says $1"
+        echo "fleet.sh: $cluster reports $1"
         return
         ;;
     esac

@@ -19,7 +19,7 @@ say "the tokenizer is there: $tokenizer"
 (
 title='the NeMo image with EFA, as a file' creates=/apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   secret=${NGC_API_KEY:?is not set: it holds the password for this step}
   set +u # module load and conda activate read variables that are not set
@@ -34,7 +34,7 @@ fi
 (
 title='The Pile'"'"'s token files, 702 GiB in 19 minutes within a region' creates=/fsx/data/the-pile/.copied
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   mkdir -p /fsx/data/the-pile

@@ -57,7 +57,7 @@ say "the tokenizer is there: $tokenizer"
 (
 title='the PyTorch image' creates=/GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   mkdir -p -- /GIVE_JOBS_STAGE && rm -f -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part

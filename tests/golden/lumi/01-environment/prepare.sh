@@ -57,7 +57,7 @@ say "the tokenizer is there: $tokenizer"
 (
 title='the PyTorch container'"'"'s module' creates=/GIVE_JOBS_STAGE/.runbook/container
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   module load LUMI partition/container EasyBuild-user
@@ -75,7 +75,7 @@ fi
 (
 title='the packages that the container lacks, packed into one file' creates=/GIVE_JOBS_STAGE/.runbook/squashed
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   module load LUMI partition/G PyTorch/2.3.0-rocm-6.2.0-python-3.10-singularity-20241007
@@ -90,7 +90,7 @@ fi
 (
 title='Megatron'"'"'s helper that shuffles documents, compiled once' creates=/GIVE_JOBS_STAGE/.runbook/helpers
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   module load LUMI partition/G PyTorch/2.3.0-rocm-6.2.0-python-3.10-singularity-20241007

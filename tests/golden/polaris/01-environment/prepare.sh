@@ -57,7 +57,7 @@ say "the tokenizer is there: $tokenizer"
 (
 title='the virtual environment over conda'"'"'s base' creates=/GIVE_JOBS_STAGE/Megatron-DeepSpeed/venvs/polaris/2023-10-04/bin/activate
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   export http_proxy=http://proxy.alcf.anl.gov:3128 https_proxy=http://proxy.alcf.anl.gov:3128

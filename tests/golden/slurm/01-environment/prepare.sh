@@ -57,7 +57,7 @@ say "the tokenizer is there: $tokenizer"
 (
 title='the PyTorch image with DeepSpeed, built and put where jobs.image says' creates=/GIVE_JOBS_STAGE/.runbook/image
 if [[ -e $creates ]]; then
-  say "$title: there, $creates"
+  say "$title: already done, $creates exists"
 else
   set +u # module load and conda activate read variables that are not set
   image=/GIVE_JOBS_IMAGE tag=pytorch:24.03-py3-deepspeed-0.15.4
