@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="runbook")
 def cli() -> None:
-    """Pre-train GPT-3 by notebooks that plan, run and prove each step.
+    """Pre-train GPT-3 with notebooks that plan, run and verify each step.
 
     RUN is the name of a file in params/, or a path to one; RUN:VARIANT names a set of overrides.
     """

@@ -45,7 +45,7 @@ def evaluate(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Score the newest checkpoint of RUN, and its initial weights: minimal pairs, bits per byte of held-out text.
+    """Score RUN's newest checkpoint and its initial weights on minimal pairs and held-out text (bits per byte).
 
     Nothing is downloaded. Notebook 06 does the same. docs/evaluation.md says what the scores mean,
     and how to use --tasks on nodes without internet.

@@ -40,8 +40,8 @@ def lab(
     """Open the notebooks of RUN in JupyterLab: copies in the run's folder, with RUN in their parameters cell.
 
     Changing a copy affects no other run and nothing in git. The records are the same as with the
-    masters. If you run the command again, it opens the same copies. Words after -- go to
-    JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
+    masters. If you run the command again, it opens the same copies. Arguments after --
+    are passed to JupyterLab: runbook lab RUN -- --port 8899 --ip 0.0.0.0
     """
     from runbook.phases.notebook_copies import (
         SETTINGS_VARIABLE,

@@ -102,7 +102,7 @@ def _phase_named(_: click.Context, option: click.Parameter, word: str) -> str:
         raise ParamsError(CliMessage.BAD_OPTION, opts=option.opts[0], error=error) from None
 
 
-TRAINING_PHASE = phase_option("The training whose checkpoint is used: 3 or 4.")
+TRAINING_PHASE = phase_option("Training phase whose checkpoint is used: 3 or 4.")
 ITERATION = click.option(
     "--iteration", type=click.IntRange(1), help="Checkpoint of this step (default: the newest)."
 )

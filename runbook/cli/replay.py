@@ -19,7 +19,7 @@ from runbook.cli.options import AS_JSON, AT_LEAST_1, on_run_folder, phase_option
     is_flag=True,
     help="Write the folder and show each rank's command, for your own job.",
 )
-@phase_option("The training: 04-training or 03-smoke-test.")
+@phase_option("Training phase: 04-training or 03-smoke-test.")
 @AS_JSON
 @on_run_folder
 def replay(

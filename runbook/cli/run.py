@@ -40,7 +40,7 @@ def run(
     runs: Path | None,
     **options: Any,
 ) -> int:
-    """Execute the phases of RUN as notebooks, each recorded. Finished phases are verified, not repeated.
+    """Execute the phases of RUN as notebooks, and record each. Finished phases are verified, not repeated.
 
     Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; if a notebook failed, papermill's own
     (138 kernel died, 143 terminated).

@@ -220,7 +220,7 @@ def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
     """
     cause = _cause_before(kinds.KILLED, job.log_lines, _EXPLAIN_KILLS)
     if cause is None:
-        remedy = "If nobody killed it, search the node's log (dmesg) for a lack of memory."
+        remedy = "If nobody killed it, search the node's log (dmesg) for an out-of-memory kill."
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
     known = _known_failure(cause, job.nodes)
     evidence = f"{job.reason}; the log names {cause.name}: {cause.evidence}"

@@ -130,11 +130,11 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     last = attempts[-1]
     end = last.end
     if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
-        return f"it is {end.state}: a person decides"
+        return f"it is {end.state}: a person must decide"
     if end.state is JobState.TIMEOUT and end.exit_code != STOPPED:
         return "it ran into its time limit without having saved; save more often"
     if end.exit_code == REFUSED:
-        return "what was asked for was refused, and would be again"
+        return "the request was refused, and would be refused again"
     if end.cause in WILL_REPEAT:
         return NextJobMessage.WOULD_HAPPEN_AGAIN.fill(cause=end.cause)
     for earlier in attempts[:-1]:
@@ -147,7 +147,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     # If a failure names a node, the next job can avoid the failure by leaving that node out.
     may_pass = end.cause in MAY_PASS or bool(last.bad_nodes)
     if end.state is JobState.FAILED and not may_pass and not last.made_a_step:
-        return "it failed before its first step, and would again"
+        return "it failed before its first step, and would fail again"
     return ""
 
 

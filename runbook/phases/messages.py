@@ -228,7 +228,7 @@ class PhaseMessage(Message):
         "Site {site} has no queue to wait in, so nothing is rehearsed. To rehearse it anyway: "
         "runbook rehearse {name}."
     )
-    NO_RULE_BROKEN = "no rule is broken; {open_parts} are listed at the top."
+    NO_RULE_BROKEN = "no rule is broken; at the top: {open_parts}."
     NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
     NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (

@@ -48,7 +48,7 @@ def check_text(run: str, set_words: Sequence[str]) -> str:
     if counts["warn"]:
         open_parts.append(PhaseMessage.TO_BE_LOOKED_AT.fill(number=counts["warn"]))
     if counts["unknown"]:
-        open_parts.append(f"{counts['unknown']} that cannot be known yet")
+        open_parts.append(f"{counts['unknown']} still unknown")
     if open_parts:
         end = PhaseMessage.NO_RULE_BROKEN.fill(open_parts=" and ".join(open_parts))
     else:

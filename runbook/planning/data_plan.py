@@ -401,7 +401,8 @@ def _blend(parts: Sequence[BlendPart]) -> Iterator[Check]:
         not twice,
         value,
         "each file is in the blend once",
-        "Take one of the datasets that share a file out of data.blend, and add its weight to the other's.",
+        "Remove one of the datasets that share a file from data.blend, and add its weight to the "
+        "other's.",
         keys=("data.blend",),
     )
 
@@ -474,7 +475,8 @@ def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
         "merges are not the vocabulary",
         not (same or mixed),
         f"vocabulary {vocabulary}, merges {merges}",
-        "two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary read as merges leaves none",
+        "two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary that "
+        "is read as merges has no pairs",
         "Name the merges.txt that belongs to the vocabulary.",
     )
 
@@ -525,7 +527,8 @@ def _held_out(plan: DataPlan) -> Check:
         fewest > 2 * plan.held_out,
         PlanningMessage.HELD_OUT_FILES.fill(held_out=plan.held_out, files=files),
         rule,
-        f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each file.",
+        f"Lower data.held_out to at most {max(0, (fewest - 1) // 2)}, or 0 to split inside each "
+        "file.",
         keys=("data.held_out",),
     )
 
@@ -553,8 +556,9 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
             "merges are not the vocabulary",
             PurePosixPath(tokenizer).name not in ("merges.txt", "vocab.json", "vocab.bpe"),
             f"data.tokenizer={tokenizer}",
-            "a tokenizer of one file: tokenizer.json or a SentencePiece model",
-            "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a tokenizer.json.",
+            "the tokenizer is one file: tokenizer.json or a SentencePiece model",
+            "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a "
+            "tokenizer.json.",
             keys=("data.tokenizer",),
         )
         return
@@ -568,7 +572,8 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
         smallest > GPT2_END_OF_DOCUMENT,
         f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
         "every token id is smaller than the model's vocabulary",
-        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or set data.tokenizer to the one that fits it.",
+        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or set data.tokenizer to the "
+        "one that fits it.",
         keys=("data.tokenizer", "model"),
     )
 

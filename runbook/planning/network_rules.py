@@ -80,7 +80,7 @@ def check_network(settings: Settings) -> list[Check]:
 
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
-    says = f"no value with which jobs hung ({rule.source}, {rule.date})"
+    says = f"a value with which no job hung ({rule.source}, {rule.date})"
     # A group that unsets NCCL_NET keeps NCCL from using libfabric, so libfabric's settings have no
     # effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:

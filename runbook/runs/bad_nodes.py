@@ -138,7 +138,7 @@ class Exclusion:
         The text is empty if no bad node is known.
         """
         lines = [RunMessage.LEFT_OUT.fill(nodes=entry.describe()) for entry in self.left_out]
-        lines += [f"Known as bad, and not left out: {entry.describe()}" for entry in self.kept]
+        lines += [f"Known to be bad, but not left out: {entry.describe()}" for entry in self.kept]
         if self.kept:
             lines.append(self.why_kept)
         return "\n".join(lines)

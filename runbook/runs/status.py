@@ -74,7 +74,7 @@ def _how_to_begin(stem: str, name: str) -> str:
         names = []
 
     if run in names or not names:
-        return f"runbook run {stem} makes it."
+        return f"runbook run {stem} creates it."
     near = difflib.get_close_matches(run, names)
     if near:
         hint = f"Did you mean {' or '.join(near)}?"

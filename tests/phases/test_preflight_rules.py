@@ -291,7 +291,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             PhaseMessage.FOLDER_SLOW.fill(folder="/run", mount="nfs4 at /run", time="5.00 s"),
         ),
         ("shared folder", "folder 0", {"unseen": ["n1"]}, "does not show what was written by n1"),
-        ("clock of a node", "clock", {"ahead": -90.0}, "1 min 30 s ahead of that of the files"),
+        ("clock of a node", "clock", {"ahead": -90.0}, "1 min 30 s ahead of the file server's"),
         (
             "network interface",
             "interfaces",

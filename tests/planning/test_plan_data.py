@@ -182,13 +182,13 @@ REFUSALS = [
         {},
         {"site": {"paths": {"merges": "/stage/vocab.json"}}},
         "merges are not the vocabulary: vocabulary gpt2/vocab.json, merges /stage/vocab.json. Rule: two files: "
-        "vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary read as merges leaves none. Name the "
-        "merges.txt that belongs to the vocabulary.",
+        "vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary that is read as merges has no pairs. "
+        "Name the merges.txt that belongs to the vocabulary.",
     ),
     (
         {"data": {"tokenizer": "/stage/merges.txt"}},
         {},
-        "merges are not the vocabulary: data.tokenizer=/stage/merges.txt. Rule: a tokenizer of one file: "
+        "merges are not the vocabulary: data.tokenizer=/stage/merges.txt. Rule: the tokenizer is one file: "
         "tokenizer.json or a SentencePiece model. Set data.tokenizer to gpt2, which brings vocabulary and merges, or "
         "to a tokenizer.json.",
     ),

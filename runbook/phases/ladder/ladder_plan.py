@@ -244,9 +244,9 @@ def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
         return ()
     numbers = ", ".join(f"{rung.number} ({rung.iterations} steps)" for rung in short)
     return (
-        f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of so short a "
-        f"training depends on its steps, "
-        f"not its tokens. Give a larger budget, or a smaller training.global_batch.",
+        f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of such a short training "
+        "run depends on its steps, not its tokens. Give a larger budget, or a smaller "
+        "training.global_batch.",
     )
 
 

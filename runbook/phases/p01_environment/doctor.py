@@ -308,7 +308,7 @@ def place_checks() -> list[Check]:
                 "fail",
                 str(error),
                 rule,
-                "cd into the clone, or runbook init DIR.",
+                "Change to the clone, or create a project: runbook init DIR.",
             )
         ]
 
@@ -489,7 +489,9 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
     Drained nodes do not accept jobs.
     """
     check = partial(
-        Check, "nodes of the queue", rule="enough nodes of the partition take jobs for a preflight"
+        Check,
+        "nodes of the queue",
+        rule="enough nodes of the partition accept jobs for a preflight",
     )
     partition = _partition_of(job, limits)
     if partition is None or not partition.total_nodes:
@@ -622,7 +624,7 @@ def image_check(settings: Settings) -> Check:
     if not image.startswith("/"):
         return check(
             "unknown",
-            f"{image} lies in a registry",
+            f"{image} is in a registry",
             remedy="The first job that starts it will show whether it works.",
         )
 
@@ -632,14 +634,15 @@ def image_check(settings: Settings) -> Check:
         size = Path(image).stat().st_size
     except OSError as error:
         remedy = (
-            "01-environment makes it if the site defines how; or set jobs.image to another one."
+            "01-environment creates the image if the site defines how; or set jobs.image to "
+            "another image."
         )
         value = PhaseMessage.IMAGE_NOT_READABLE.fill(image=image, reason=error.strerror)
         return check("fail", value, remedy=remedy)
 
     kind = "SIF" if b"SIF_MAGIC" in head else MAGIC.get(head[:4])
     if kind is None:
-        remedy = "Import it again: enroot import, singularity pull."
+        remedy = "Import the image again, with enroot import or singularity pull."
         return check("fail", PhaseMessage.IMAGE_OF_NO_KIND.fill(image=image), remedy=remedy)
 
     return check("pass", f"{image}: {kind}, {show_bytes(size)}")

@@ -101,8 +101,8 @@ def probe_checks(
 def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     """Check that the trainer's packages can be imported, with the same versions on all nodes."""
     rule = (
-        f"{', '.join(NEEDED)} can be imported, the same versions everywhere, also of CUDA "
-        f"or ROCm and NCCL"
+        f"{', '.join(NEEDED)} can be imported, with the same versions everywhere, including CUDA "
+        "or ROCm and NCCL"
     )
     check = partial(Check, "software", rule=rule)
     versions_by_node = {}

@@ -71,8 +71,8 @@ def prepare(run: PlannedRun, session: Session) -> None:
     if run.settings.site.fleet:
         show_text(
             f"The machines cost money while they are up. {SETUP_FOLDER}/{FLEET} in the run's "
-            "folder starts and stops them where the cluster is managed, not here: "
-            f"bash {FLEET} start CLUSTER REGION waits until they run."
+            "folder starts and stops them; run it on the host that manages the cluster: "
+            f"bash {FLEET} start CLUSTER REGION waits until they are up."
         )
 
     steps = [{key: row[key] for key in ("step", "state", "makes")} for row in rows]
@@ -158,7 +158,7 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
     machine = measure_machine(settings.site)
     if machine is not None:
         processes = max(spec.parallel.world_size for spec in plan.phases.values())
-        rule = f"one for each of {processes} processes; fewer work, slowly"
+        rule = f"one for each of {processes} processes; fewer cores work, but slowly"
         enough = machine.cores >= processes
         checks.append(
             judge(

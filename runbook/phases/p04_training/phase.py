@@ -131,8 +131,8 @@ def continue_text(
     is_ours = training.settings.run.training.framework == "runbook"
     if not is_ours or importlib.util.find_spec("torch") is None:
         reason = (
-            "No text is made here: it needs a checkpoint of our own trainer, and torch in this "
-            "environment."
+            "No text is generated here: this needs a checkpoint of our own trainer, and torch in "
+            "this environment."
         )
         return View([reason])
 

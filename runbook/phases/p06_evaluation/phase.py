@@ -280,8 +280,8 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
     framework = settings.run.training.framework
     if framework != OURS:
         return (
-            f"Nothing is measured: the weights are {framework}'s own, and only those of our own "
-            "trainer are read."
+            f"Nothing is scored: the weights are {framework}'s, and only those of our own trainer "
+            "are read."
         )
 
     measuring = MEASURING.of(run)
@@ -297,7 +297,8 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
 
     if reason:
         return (
-            f"Nothing is measured here, as {reason}. Call `runbook evaluate {settings.name}` on a "
+            f"Nothing is measured here, because {reason}. Call `runbook evaluate {settings.name}` "
+            "on a "
             "node, then this again."
         )
 

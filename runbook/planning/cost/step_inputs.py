@@ -131,8 +131,8 @@ def check_device(choice: Choice) -> list[Check]:
         )
     ]
     if not hardware.cores_per_node and site.scheduler != "local":
-        rule = "a job asks for the cores of its nodes; else each task gets one"
-        remedy = f"{where} write hardware.cores_per_node (sinfo -o %c shows it)."
+        rule = "a job requests the cores of its nodes; otherwise each task gets one"
+        remedy = f"{where} set hardware.cores_per_node (sinfo -o %c shows it)."
         checks.append(
             Check(
                 "cores",

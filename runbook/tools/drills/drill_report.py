@@ -11,7 +11,7 @@ from runbook.tools.drills.messages import DrillMessage
 PAGE_HEAD = """\
 # Twenty faults, drilled
 
-Each drill breaks a small training on one machine, on two to four processes without a GPU, and
+Each drill breaks a small training run on one machine, on two to four processes without a GPU, and
 judges how it ends: losses equal bit by bit to those of the training without faults, nothing lost,
 the fault named, no process left running. `runbook drill` runs them all, `runbook drill NAME` one,
 `--json` has what each checked; `make drills` wrote this page. Job script, scheduler, restarts,

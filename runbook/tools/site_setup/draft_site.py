@@ -119,7 +119,7 @@ def site_text(
     device, device_source = _device(cluster_wish, kind, cluster)
     return f"""\
 # {cluster_wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
-# {FILL_IN} stands for one that nobody here knew. docs/your-own-cluster.md explains the rest.
+# {FILL_IN} marks a value that is unknown here. docs/your-own-cluster.md explains the rest.
 site: {cluster_wish.name}
 title: {write_scalar(_title(cluster_wish.name, device, scheduler))}
 {_scheduler_line(cluster_wish, cluster)}
@@ -346,12 +346,12 @@ def _queue_text(cluster: Cluster) -> str:
     """Return the limits of the queues, or a commented example if no scheduler answered."""
     if not cluster.queues:
         return f"""\
-# Limits of partitions or queues, which check holds every job to. {why_no_queues(cluster)}
+# Limits of partitions or queues, which runbook check applies to every job. {why_no_queues(cluster)}
 # queues:
 #   gpu: {{max_nodes: 8, max_walltime: "24:00:00"}}
 """
 
-    lines = [f"queues:  # {cluster.source}; check holds every job to these limits"]
+    lines = [f"queues:  # {cluster.source}; runbook check applies these limits to every job"]
     lines += [_queue_line(queue) for queue in cluster.queues]
     return "\n".join([*lines, ""])
 
@@ -473,7 +473,7 @@ def run_text(name: str, project: Path, *, is_whole: bool) -> str:
 
     return f"""\
 # The first training on {name}: {iterations} steps of GPT-3's {model.label} on one node, over the shipped text.
-# Written by runbook init; every value is yours to change: runbook check {name} says whether it fits.
+# Written by runbook init; you can change every value: runbook check {name} says whether it fits.
 run: {name}
 site: {name}
 model: {MODEL}  # {model.layers} layers x {model.hidden} hidden; other sizes are in params/models.yaml
@@ -481,7 +481,7 @@ model: {MODEL}  # {model.layers} layers x {model.hidden} hidden; other sizes are
 data:
   dataset: corpus  # shipped, 3.35 M tokens; other texts, and how to name your own: params/datasets.yaml
 
-parallel:  # how the model is cut over the GPUs; runbook plan {name} --search ranks all ways
+parallel:  # how the model is split over the GPUs; runbook plan {name} --search ranks all ways
   tensor: 1
   pipeline: 1
   zero_stage: 1

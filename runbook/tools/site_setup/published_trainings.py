@@ -287,7 +287,7 @@ def recipe_text(
     sequence = "true" if layout.parallel.tensor > 1 else "false"
     return f"""\
 # {model.label} as it was trained elsewhere, written by runbook init --model {recipe.model}. Each value has its source.
-{remark}# Every value is yours to change: runbook check {name} says whether it fits, runbook plan {name} what it costs.
+{remark}# You can change every value: runbook check {name} says whether it fits, runbook plan {name} what it costs.
 run: {name}
 site: {site}
 model: {recipe.model}  # {model.source}

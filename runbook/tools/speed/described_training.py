@@ -35,7 +35,7 @@ class DescribedTraining(NamedTuple):
 def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
     """Return the training that the facts describe, or why no speed can be expected."""
     if "accelerator" not in facts:
-        return "without the accelerator's name nothing can be expected: no peak is guessed"
+        return "without the accelerator's name, no expectation is possible: no peak is guessed"
     numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}
     switched_off = {key for key, value in facts.items() if value.lower() in OFF}
     # A transformer has about 12 x layers x hidden^2 parameters.

@@ -359,7 +359,7 @@ def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
     """
     if setup.layout.world_size <= setup.device.devices_per_node:
         return []
-    evidence = "nothing else is named, and what several nodes send each other was not measured"
+    evidence = "nothing else is named, and the traffic between nodes was not measured"
     remedy = (
         "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes"
     )

@@ -73,7 +73,7 @@ SET_UP_SIGNS = (
         r"|\b(?:target|tgt|output) tok\w*(?: ?/ ?s\w*)?\b[^.]{0,80}\b(?:source|src|input) tok\w*"
         r"|\bmis-?leading\b[^.;]{0,30}\b(?:benchmark\w*|compar\w+)",
         0.8,
-        "compare tokens/s of a device: one step may have more or longer samples than the other",
+        "compare tokens/s per device: one step may have more or longer samples than the other",
         "OpenNMT-py issues 877 and 1391, pytorch/examples issue 75",
     ),
     CausePattern(
@@ -123,7 +123,8 @@ SET_UP_SIGNS = (
         r"\btimes?\b[^.;]{0,40}\b(?:is|are|keeps?) (?:steadily|continuously|constantly|gradually) "
         r"(?:increasing|growing|rising)\b",
         0.3,
-        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "look for something that fills up: memory, the page cache, a log, a loader that reads "
+        "further each time",
         "verl issue 2504",
         same_effect=SLOWING_DOWN,
     ),
@@ -139,7 +140,7 @@ SET_UP_SIGNS = (
         r"\b(?:slow\w*|regress\w*|longer)\b[^;\n]{0,60}\b(?:from|between) (?:\w+ )?v?\d+\.\d+(?:\.\d+)* (?:to|and) "
         rf"(?:\w+ )?v?\d+\.\d+(?:\.\d+)*\b{_NO_UNIT}",
         0.5,
-        "time the same step with the version before, and report the difference",
+        "time the same step with the previous version, and report the difference",
         "PyTorch issue 50636",
     ),
     CausePattern(
@@ -165,7 +166,7 @@ SET_UP_SIGNS = (
         rf"{_OTHERS}{_OTHER_WORK}[^.;]{{0,20}}\b(?:(?:is|are) running|running|runs?|us(?:es?|ing)|shar\w+|train\w*)\b"
         r"[^.;]{0,20}\b(?:on|this|the|that|same) (?:\w+ )?(?:gpus?|cards?|nodes?|devices?|machines?)\b",
         0.3,
-        "look at nvidia-smi for processes of others; ask for devices of your own",
+        "check nvidia-smi for other users' processes; request exclusive devices",
         "EmbedKGQA issue 50",
     ),
 )

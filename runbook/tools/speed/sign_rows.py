@@ -205,7 +205,7 @@ SIGNS = (
         r"|\b(?:multiple|several|many|different) switches\b|\boversubscribed (?:network|fabric|links?|uplinks?)"
         r"|\b(?:across|several|many|different) (?:\w+ )?dragonfly groups\b",
         0.5,
-        "measure an all-reduce between these nodes; ask for nodes under one switch",
+        "measure an all-reduce between these nodes; request nodes under one switch",
         "NCCL issues 883 and 1536, horovod issue 752",
     ),
     CausePattern(
@@ -218,7 +218,7 @@ SIGNS = (
         rf"|{_COLLECTIVES}[^.]{{0,40}}\b(?:takes?|is|are|costs?|accounts? for|dominates?)\b[^.]{{0,20}}"
         r"(?:\b\d{2} ?%|\bmost\b|\bhalf\b|bottleneck|of the (?:step|time))",
         0.4,
-        "let messages run beside the work, and devices of a node reach each other",
+        "overlap communication with computation, and let devices of a node reach each other",
     ),
     CausePattern(
         "communication",
@@ -234,8 +234,8 @@ SIGNS = (
         r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\b(?:hardly any|low|little) power\b"
         r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\bpower\b[^.;]{0,30}\blow\b",
         0.5,
-        "a device that waits in a collective shows full utilization and little power: see which rank "
-        "comes last, and NCCL_DEBUG=INFO",
+        "a device that waits in a collective shows full utilization and little power: see which "
+        "rank comes last, and NCCL_DEBUG=INFO",
         "Qwen issue 970, LLaMA-Factory issue 3520",
         same_effect=("stragglers", "network", "micro-batch"),
     ),
@@ -430,7 +430,8 @@ SIGNS = (
         r"|\bv100[\w-]* (?:does|do) not support (?:bf16|bfloat16)\b"
         rf"|\bv100s?\b{_UNTIL_NEWER_DEVICE}{{0,60}}\bbf16\b(?! on (?:\d+ )?(?:gb|[abh])\d00)",
         0.6,
-        "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 on",
+        "16-bit products are fast on devices with tensor cores: fp16 from V100 on, bf16 from A100 "
+        "on",
         "apex issue 153, NVIDIA's mixed-precision guide",
     ),
     CausePattern(
@@ -467,7 +468,7 @@ SIGNS = (
         r"\b(?:another|extra|other people's|other users'|foreign|unknown) (?:\w+ )?(?:process\w*|jobs?)\b"
         r"[^.;]{0,60}\b(?:nvidia-smi|same (?:gpu|node|card)s?|on (?:the|our) (?:gpu|node|card)s?)\b",
         0.3,
-        "look at nvidia-smi for processes of others; ask for devices of your own",
+        "check nvidia-smi for other users' processes; request exclusive devices",
         "returnn issue 1485",
     ),
     CausePattern(
@@ -482,7 +483,7 @@ SIGNS = (
         "layout",
         rf"\btensor(?:[- ](?:model[- ])?parallel\w*)\b{_CLAUSE}{{0,40}}\b(slow\w*)",
         0.5,
-        "keep tensor parallelism within a node, and no larger than memory asks for",
+        "keep tensor parallelism within a node, and no larger than memory requires",
         "Megatron-LM issue 258",
     ),
     CausePattern(
@@ -602,7 +603,8 @@ SIGNS = (
         r"|gradually[^.]{0,30}(slow)"
         r"|slows? down (?:gradually|over time|during training)",
         0.3,
-        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "look for something that fills up: memory, the page cache, a log, a loader that reads "
+        "further each time",
         same_effect=SLOWING_DOWN,
     ),
     CausePattern(
@@ -616,7 +618,8 @@ SIGNS = (
         r"|\bsuddenly slow(?:s|ed)? down"
         r"|\brestart\w*[^.]{0,60}\b(?:speed|throughput)[^.]{0,20}\brecovers?\b",
         0.3,
-        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "look for something that fills up: memory, the page cache, a log, a loader that reads "
+        "further each time",
         "pytorch-lightning issue 581, gpt-neox issue 1248",
         same_effect=SLOWING_DOWN,
     ),
@@ -637,7 +640,7 @@ SIGNS = (
         r"|\bregress(?:ed|ions?|es)?\b[^.;]{0,60}\b(?:speed|throughput|slow\w*|step time)"
         r"|\b(?:speed|throughput|step time)\b[^.;]{0,20}\bregress",
         0.5,
-        "time the same step with the version before, and report the difference",
+        "time the same step with the previous version, and report the difference",
         "TheRock issue 7696",
         unless=_UNHARMED,
     ),

@@ -185,7 +185,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
             "gradient accumulation",
             0.8 * reached,
             f"a step has {micro_batches} micro-batches, and the other figure may have one",
-            "compare tokens/s of a device",
+            "compare tokens/s per device",
             is_printed=True,
         )
 

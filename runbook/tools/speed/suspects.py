@@ -166,13 +166,13 @@ _SIGNS_OF_SET_UP = (
         (_CHANGED_SOFTWARE,),
         4,
         "the software changed",
-        "time the same step with the version before, and report the difference",
+        "time the same step with the previous version, and report the difference",
     ),
     _Sign(
         "software version",
         (_TWO_RELEASES,),
         4,
-        "it has two releases of the same software",
+        "two releases of the same software are compared",
         "time the same step with both, and report the difference",
     ),
     _Sign(
@@ -236,7 +236,7 @@ _SIGNS_OF_SET_UP = (
         (_ANOTHER_PROGRAM,),
         3,
         "two programs or models are compared",
-        "compare tokens/s of a device, with the same batches, lengths and layers",
+        "compare tokens/s per device, with the same batches, lengths and layers",
     ),
     _Sign(
         "kernels",
@@ -257,14 +257,14 @@ _SIGNS_OF_SET_UP = (
         (r"\bgrad(?:ient)?[-_ ]?acc\w*|\baccum\w+|\bupdate[-_ ]freq\w*",),
         4,
         "a step has several micro-batches",
-        "compare tokens/s of a device, not the time of a step",
+        "compare tokens/s per device, not the time of a step",
     ),
     _Sign(
         "unequal work",
         (_OTHERS_FIGURES,),
         2,
         "it is compared with another training run",
-        "compare tokens/s of a device: the other may have other batches, lengths or devices",
+        "compare tokens/s per device: the other run may have different batches, lengths or devices",
     ),
     _Sign(
         "micro-batch",
@@ -278,7 +278,8 @@ _SIGNS_OF_SET_UP = (
         (_IDLE_DEVICE,),
         3,
         "devices are idle or their load goes up and down",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
+        "host",
     ),
     _Sign(
         "precision",
@@ -312,7 +313,7 @@ _SIGNS_OF_SET_UP = (
         "flash attention",
         (_ATTENTION,),
         3,
-        "it mentions a kind of attention",
+        "the text mentions a kind of attention",
         "see in a profile which attention kernel runs",
     ),
     _Sign(
@@ -326,14 +327,14 @@ _SIGNS_OF_SET_UP = (
         "software version",
         (_YOUNG_SOFTWARE,),
         3,
-        "a device that software was mended for until recently",
+        "software for this device was still being fixed recently",
         "time the same step with newer releases of PyTorch, CUDA or ROCm, and the driver",
     ),
     _Sign(
         "kernels",
         (_YOUNG_SOFTWARE,),
         3,
-        "a device that few fused kernels were made for",
+        "few fused kernels exist for this device",
         "see in a profile which kernels run",
     ),
     _Sign(
@@ -374,7 +375,7 @@ _SIGNS_OF_SET_UP = (
     _Sign("data wait", (_BUSY_DEVICE,), 0.3, "devices are always at work"),
     _Sign("host", (_BUSY_DEVICE,), 0.5, "devices are always at work"),
     _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),
-    _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is seen at work"),
+    _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is shown to be busy"),
 )
 """Signs in a set-up. Their factors come from the threads that `usual_causes` counts, and from experience."""
 _FACTOR_OF_DISTANCE = {0: 10.0, 1: 4.0, 2: 2.0}
@@ -510,7 +511,8 @@ def ranked_suspects(
             "unequal work",
             _FACTOR_OF_PLANNED_SPEED,
             f"a step takes {slowdown:.3g} times the planned time: this set-up is not slow",
-            "compare tokens/s of a device: the other may have other batches, lengths or devices",
+            "compare tokens/s per device: the other run may have different batches, lengths or "
+            "devices",
         )
     return [*_as_parts(suspicions, symptoms)]
 

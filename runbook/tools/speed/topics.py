@@ -208,7 +208,8 @@ _TOPICS = (
         r"|\bcpu[-_ ](?:quota|limits?|shares|affinity|load|utili[sz]ation)\b"
         r"|\bcgroups?\b|\bnuma\b|\bdocker\b|\bkubernetes\b|\bk8s\b|\bpods?\b|\bpin(?:ned)?_memory\b|\bnon_blocking\b"
         r"|\bhost[- ]to[- ]device\b|\bhooks?\b|\bgil\b|\bmemcpy\w*|\.to\(device\)",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
+        "host",
     ),
     _Topic(
         "precision",
@@ -239,7 +240,8 @@ _TOPICS = (
         r"\bover time\b|\b(?:gradual|progressive|increasing)ly\b"
         r"|\bafter (?:a while|some time|\d+ (?:steps|iterations|epochs))\b"
         r"|\bmemory leaks?\b|\b(?:per|with each|with every) epoch\b",
-        "look for what fills up: memory, the page cache, a log, a loader that reads further each time",
+        "look for something that fills up: memory, the page cache, a log, a loader that reads "
+        "further each time",
     ),
     _Topic(
         "software version",
@@ -247,7 +249,7 @@ _TOPICS = (
         r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b|\bnightly\b"
         r"|\bcompute capability\b|\bsm_\d\d\b"
         r"|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
-        "time the same step with the version before, and report the difference",
+        "time the same step with the previous version, and report the difference",
     ),
     _Topic(
         "FLOPs convention",
@@ -257,7 +259,7 @@ _TOPICS = (
     _Topic(
         "gradient accumulation",
         r"\bgrad(?:ient)?[-_ ]?accum\w*",
-        "a step has as many micro-batches: compare tokens/s of a device",
+        "a step has several micro-batches: compare tokens/s per device",
     ),
     _Topic(
         "timing",

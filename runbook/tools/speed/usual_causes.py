@@ -93,7 +93,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "unequal work",
-        "compare tokens/s of a device: the other may have other batches, lengths or devices",
+        "compare tokens/s per device: the other run may have different batches, lengths or devices",
         nodes=0.5,
         devices=8,
         text=3,
@@ -125,7 +125,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "gradient accumulation",
-        "a step has as many micro-batches: compare tokens/s of a device",
+        "a step has several micro-batches: compare tokens/s per device",
         nodes=0,
         devices=2,
         text=0.5,
@@ -141,7 +141,8 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "host",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the host",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
+        "host",
         nodes=0,
         devices=1,
         text=0,

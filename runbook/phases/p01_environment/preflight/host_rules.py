@@ -337,7 +337,7 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
     if abs(ahead) <= thresholds.CLOCK.value:
         return ""
     direction = "behind" if ahead > 0 else "ahead of"
-    return f"its clock is {show_duration(abs(ahead))} {direction} that of the files"
+    return f"its clock is {show_duration(abs(ahead))} {direction} the file server's"
 
 
 PYTHON_RULE = PlacedRule(
@@ -480,7 +480,8 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.KERNEL_CACHES,
-            "caches of compiled kernels can hold files and libraries and are on the node's own disk "
+            "caches of compiled kernels can hold files and libraries and are on the node's own "
+            "disk "
             "(triton issue 11512, pytorch issue 173679)",
             "Unset these variables, so that jobs put the caches in /tmp. Or set RUNBOOK_CACHE to a "
             "folder on the node's own disk that is mounted without noexec.",
@@ -668,8 +669,8 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
 
 
 READ_AGAIN = (
-    "Repeat the preflight: the files are then in the cache. If that changes nothing, the node reads "
-    "them too slowly, or the package is not installed there (see the check `versions`)."
+    "Repeat the preflight: the files are then in the cache. If that changes nothing, the node "
+    "reads them too slowly, or the package is not installed there (see the check `versions`)."
 )
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Site aws: start and stop the machines of the rented cluster. Stop them when nothing runs: they cost money until then.
+# Site aws: start and stop the machines of the rented cluster. Stop them when nothing runs: they cost money until they are stopped.
 # usage: bash fleet.sh start|stop|status CLUSTER REGION
 # Run it on the computer from which the cluster is managed. start and stop wait until the machines have started or stopped.
 # shellcheck disable=SC2034 # not every command needs both

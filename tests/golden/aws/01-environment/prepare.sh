@@ -13,7 +13,7 @@ for name in vocab.json merges.txt; do
   cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
-say "the tokenizer is there: $tokenizer"
+say "the tokenizer already exists: $tokenizer"
 )
 
 (
@@ -27,7 +27,7 @@ else
   docker build --tag bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa "$here"
   rm -f -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part && enroot import -o /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part dockerd://bignlp-training:22.09-py3-bcp-nsys-2022.5.1-v2-efa && mv -- /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh.part /apps/bignlp-training_22.09-py3-bcp-nsys-2022.5.1-v2-efa.sqsh
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )
 
@@ -42,6 +42,6 @@ else
   s5cmd sync GIVE_DATA_BUCKET/'*.bin' /fsx/data/the-pile/
   touch /fsx/data/the-pile/.copied
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )

@@ -51,7 +51,7 @@ for name in vocab.json merges.txt; do
   cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
-say "the tokenizer is there: $tokenizer"
+say "the tokenizer already exists: $tokenizer"
 )
 
 (
@@ -65,6 +65,6 @@ else
   lfs setstripe --stripe-size 1M --stripe-count -1 /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part || say "no stripes over all of Lustre; many nodes will start slowly"
   cp -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part && rm -f -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.new && mv -- /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh.part /GIVE_JOBS_STAGE/pytorch+25.03+py3.sqsh
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )

@@ -51,7 +51,7 @@ for name in vocab.json merges.txt; do
   cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
-say "the tokenizer is there: $tokenizer"
+say "the tokenizer already exists: $tokenizer"
 )
 
 (
@@ -68,7 +68,7 @@ else
   }
   mkdir -p /GIVE_JOBS_STAGE/.runbook && touch /GIVE_JOBS_STAGE/.runbook/container
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )
 
@@ -83,7 +83,7 @@ else
   make-squashfs
   touch /GIVE_JOBS_STAGE/.runbook/squashed
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )
 
@@ -97,6 +97,6 @@ else
   singularity exec --bind /GIVE_JOBS_STAGE "$SIF" make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
   touch /GIVE_JOBS_STAGE/.runbook/helpers
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )

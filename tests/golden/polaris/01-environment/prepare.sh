@@ -51,7 +51,7 @@ for name in vocab.json merges.txt; do
   cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
-say "the tokenizer is there: $tokenizer"
+say "the tokenizer already exists: $tokenizer"
 )
 
 (
@@ -68,6 +68,6 @@ else
   python3 -m pip install git+https://github.com/saforem2/ezpz@beca4f1860e61ef8050cd12a820a08973892a92f
   make -C /GIVE_JOBS_STAGE/Megatron-DeepSpeed/megatron/data
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )

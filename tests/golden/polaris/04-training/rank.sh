@@ -6,7 +6,7 @@ set -euo pipefail
 RANK=${PMI_RANK:-${PALS_RANKID:-${OMPI_COMM_WORLD_RANK:-}}}
 LOCAL_RANK=${PMI_LOCAL_RANK:-${PALS_LOCAL_RANKID:-${MPI_LOCALRANKID:-${OMPI_COMM_WORLD_LOCAL_RANK:-}}}}
 if [[ -z $RANK || -z $LOCAL_RANK ]]; then
-  echo "runbook: mpiexec did not say which rank this is (PMI_RANK, PALS_RANKID, OMPI_COMM_WORLD_RANK)" >&2
+  echo "runbook: mpiexec did not report which rank this is (PMI_RANK, PALS_RANKID, OMPI_COMM_WORLD_RANK)" >&2
   exit 2
 fi
 export RANK LOCAL_RANK WORLD_SIZE=32 LOCAL_WORLD_SIZE=4

@@ -51,7 +51,7 @@ for name in vocab.json merges.txt; do
   cp -- /project/runbook/tokens/gpt2/"$name" "$tokenizer/$name.part"
   mv -f -- "$tokenizer/$name.part" "$tokenizer/$name"
 done
-say "the tokenizer is there: $tokenizer"
+say "the tokenizer already exists: $tokenizer"
 )
 
 (
@@ -81,6 +81,6 @@ else
   esac
   mkdir -p /GIVE_JOBS_STAGE/.runbook && touch /GIVE_JOBS_STAGE/.runbook/image
   set -u
-  [[ -e $creates ]] || { say "$title: done, but $creates is not there" >&2 && exit 1; }
+  [[ -e $creates ]] || { say "$title: finished, but $creates does not exist" >&2 && exit 1; }
 fi
 )
