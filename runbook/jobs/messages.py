@@ -19,7 +19,7 @@ class JobMessage(Message):
     CANCELLED_ELSEWHERE = "cancelled from another machine; {sign_of_life} from {host}"
     CANCEL_SAYS_SO = "{sighting}; if that machine is permanently gone, use `runbook cancel`"
     CHAIN_STOPS_WAITING = (
-        "{follower}, the next job of the chain, is {job} although the job before it ended: {reason}"
+        "{follower}, the next job of the chain, is {job}. The job before it ended: {reason}"
     )
     COPY_REMOVED_TWICE = (
         "another job removed {copy} twice while Python started. Submit the training again"

@@ -615,7 +615,7 @@ class QueueScheduler(Scheduler):
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
             # Files written on a different machine arrive late, including the job's exit code.
-            reason = f"the queue says {job.word}; waiting for its files"
+            reason = f"the queue reports {job.word}; waiting for its files"
             return self._status(folder, number, JobState.RUNNING, reason)
 
         if job.state is JobState.DONE:
@@ -626,7 +626,7 @@ class QueueScheduler(Scheduler):
         if unfinished:
             # PBS gives an array the exit status of its last element, so the states of all elements
             # count.
-            reason = f"the queue says {job.word}, but {', '.join(unfinished)} left no exit code"
+            reason = f"the queue reports {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
 
         return self._status_in_words_of_queue(folder, number, job, life)

@@ -148,12 +148,12 @@ def test_weights_that_are_gathered_late_are_saved_whole(zygote, run, plain):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"tuning": {"fuse_gradients": "always"}}, "missing here: a GPU, Transformer Engine, Apex"),
+        ({"tuning": {"fuse_gradients": "always"}}, "this needs a GPU, Transformer Engine, Apex"),
         (
             {"tuning": {"cuda_graphs": True}},
-            "cuda_graphs: missing here: a GPU, Transformer Engine. Install it",
+            "cuda_graphs: this needs a GPU, Transformer Engine, which is missing here",
         ),
-        ({"precision": "bf16", "fp8": True}, "training.fp8: missing here: a GPU"),
+        ({"precision": "bf16", "fp8": True}, "training.fp8: this needs a GPU"),
         ({"tuning": {"overlap_tensor": True}}, "Set parallel.sequence true"),
         ({"tuning": {"overlap_weights": True}, "copies": 2}, "Set training.overlap_gradients true"),
         (

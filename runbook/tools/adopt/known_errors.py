@@ -223,7 +223,7 @@ def _held_out(evidence: Evidence) -> Iterator[KnownError]:
     if chunks and chunks.text.isdigit():
         files = chunks.text
         problem = f"CHUNKS={files} uses {files} files for validation and {files} more for testing"
-        remedy = f"data.held_out: {files} says so, and needs more than {2 * int(files)} files"
+        remedy = f"data.held_out: {files} states this, and needs more than {2 * int(files)} files"
         yield KnownError(10, chunks.line, problem, remedy)
 
 
