@@ -165,7 +165,7 @@ def test_a_step_that_fails_is_told_with_its_own_words_and_done_when_mended(tmp_p
     with refuses(
         ProgramError,
         PhaseMessage.STEP_FAILED,
-        last_lines=containing("done, but", "other is not there"),
+        last_lines=containing("finished, but", "other does not exist"),
     ):
         setting_up.set_up(site_of(tmp_path, lying), folder)
 

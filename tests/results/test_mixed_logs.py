@@ -6,7 +6,7 @@ import pytest
 from log_lines import parse_lines
 
 from runbook.results.failures import kinds
-from runbook.results.failures.finder import FailureFinder, find_failures
+from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
 
 TIMER = (
     "[2025-01-02 16:01:37,703] [INFO] [timer.py:264:stop] epoch=0/micro_step={micro}"
@@ -333,3 +333,29 @@ def test_a_measured_error_is_no_exception():
 )
 def test_words_of_further_programs_are_read(line, name):
     assert names_of([line]) == ([name] if name else [])
+
+
+SENTENCE = "Disk quota exceeded"
+MARKED_ERROR = "RuntimeError: CUDA error: an illegal memory access was encountered"
+
+
+@pytest.mark.parametrize(("lines_between", "cause"), [(5, kinds.DISK), (40, kinds.KERNEL)])
+def test_a_sentence_without_a_mark_gives_way_to_an_error_far_below(lines_between, cause):
+    failures = find_failures([SENTENCE, *["x"] * lines_between, MARKED_ERROR])
+    assert [failure.is_marked for failure in failures] == [False, True]
+    assert find_cause(failures).name == cause.name
+
+
+def test_a_sentence_after_the_marked_error_stays_a_candidate():
+    failures = find_failures([MARKED_ERROR, *["x"] * 40, SENTENCE])
+    assert find_cause(failures).name == kinds.KERNEL.name
+    assert len(failures) == 2
+
+
+def test_a_component_that_open_mpi_leaves_out_is_no_failure():
+    line = (
+        "[n1:1] mca_base_component_repository_open: unable to open /opt/lib/openmpi/mca_mtl_psm: "
+        "libpsm_infinipath.so.1: cannot open shared object file: No such file or directory (ignored)"
+    )
+    assert find_failures([line]) == []
+    assert find_failures([line.removesuffix(" (ignored)")]) != []

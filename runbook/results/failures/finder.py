@@ -9,6 +9,7 @@ from runbook.results.failures.error_lines import (
     continues,
     denies_failure,
     echoes_command,
+    reports_error,
     supposes,
 )
 from runbook.results.failures.first_error import (
@@ -41,6 +42,8 @@ from runbook.results.failures.survived_exceptions import THREAD_HEADING, Survive
 from runbook.results.failures.tracebacks import FRAME, without_margin
 
 CONTEXT_LINES = 10
+LINES_TO_MARK = 10
+"""Number of lines before a marked error within which a sentence without a mark may belong to it."""
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
 """Number of characters of a line that are examined, because no program prints an error after them.
@@ -134,6 +137,8 @@ class Failure:
     """Whether only a `raise` statement in a traceback shows the failure."""
     last_line: int = 0
     """Number of the last line that shows the failure."""
+    is_marked: bool = False
+    """Whether a line that shows the failure has the mark of an error, or names an exception."""
 
     @property
     def is_specific(self) -> bool:
@@ -353,6 +358,7 @@ class FailureFinder:
         ):
             earlier.count += 1
             earlier.last_line = number
+            earlier.is_marked = earlier.is_marked or reports_error(log_line.text)
             earlier.is_warning = earlier.is_warning and is_information(log_line.text)
             earlier.is_statement = earlier.is_statement and bool(_RAISES.match(log_line.text))
             return
@@ -374,6 +380,7 @@ class FailureFinder:
             is_warning=is_information(log_line.text),
             is_statement=bool(_RAISES.match(log_line.text)),
             last_line=number,
+            is_marked=reports_error(log_line.text),
         )
 
     def _look_for_build(self, line: str, number: int) -> None:
@@ -520,7 +527,8 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     A rank's own symptom takes precedence over symptoms of ranks that waited for this rank, because
     the latter may be printed first. A line that reports an error takes precedence over a warning,
     because programs also continue after warnings. A warning that no error soon follows takes
-    precedence over no error, whatever its level. Return None if there is no failure.
+    precedence over no error, whatever its level. A sentence without the mark of an error gives way
+    to a marked one that comes much later. Return None if there is no failure.
     """
     last = _without_doubtful([failure for failure in failures if not failure.overcome])
     if not last:
@@ -532,8 +540,26 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     if all(failure.name in MAY_BE_EFFECTS for failure in reported):
         # Ranks that do not meet may follow from what a warning just before has named.
         reported = specific
+    reported = _without_distant_sentences(reported)
     of_rank_itself = [failure for failure in reported if not may_be_effect(failure)]
     return _earliest(of_rank_itself or reported, root_rank)
+
+
+def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
+    """Return the failures without the unmarked ones that end well before the first marked one.
+
+    Other ranks and programs also print sentences that resemble a failure's. A sentence that belongs
+    to an error is close to it.
+    """
+    marked_lines = [failure.line for failure in failures if failure.is_marked]
+    if not marked_lines:
+        return [*failures]
+    first_marked = min(marked_lines)
+    return [
+        failure
+        for failure in failures
+        if failure.is_marked or failure.last_line >= first_marked - LINES_TO_MARK
+    ]
 
 
 def _is_reported(failure: Failure) -> bool:

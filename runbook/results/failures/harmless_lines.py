@@ -81,6 +81,8 @@ _HARMLESS = re.compile(
             # A shell or a command that may not change a limit or a priority keeps the current
             # value.
             r"\bulimit: .*cannot modify limit|^(?:re)?nice: ",
+            # Open MPI tries each of its components, and leaves out those whose libraries are missing.
+            r"openmpi/mca_\w+: .*\(ignored\)$",
             # A command that bash echoes (set -x), or the machine report of MLPerf's harness
             r"^\++ \S|:::SYSJSON",
             r"Your compiler \(",
