@@ -254,6 +254,7 @@ class TokenMessage(Message):
         "each (except Parquet) also in {compressions}. Rename the file."
     )
     UNKNOWN_SOURCE = "no record has the source {unknown}; the records' sources: {recorded}"
+    UTF16 = "the file is UTF-16: convert it to UTF-8, for example by iconv -f UTF-16 -t UTF-8"
     VANISHED = "it existed when the work was planned, but no longer exists"
     WORKERS_DIED = (
         "{attempts} workers died while {when}; the last one: {how}. Signal 9 often means that memory "

@@ -103,6 +103,16 @@ def test_bad_record_is_left_out_and_counted(tmp_path: Path, kind: str, policy: s
         assert (kept["line"], kept["offset"]) == (3, len(json_lines(GOOD[:2])))
 
 
+@pytest.mark.parametrize("name", ["in.jsonl", "in.txt"])
+def test_a_file_in_utf_16_is_named_as_such(tmp_path: Path, name: str) -> None:
+    source = tmp_path / name
+    source.write_text('{"text": "hello"}\n{"text": "world"}\n', encoding="utf-16")
+    with pytest.raises(DataError) as caught:
+        prepare([source], tmp_path / "out")
+    assert caught.value.message is TokenMessage.BAD_RECORD
+    assert says(str(caught.value.values["problem"]), TokenMessage.UTF16)
+
+
 def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> None:
     content = json_lines([f"document number {number}" for number in range(500)])
     broken = content.replace(b'{"text": "document number 400"}', b'{"text": "document number 400}')

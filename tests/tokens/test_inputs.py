@@ -33,6 +33,17 @@ def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:
     assert [path.name for path in find_inputs([tmp_path])] == ["a1²9.txt", "a1²10.txt"]
 
 
+def test_hidden_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    """JupyterLab and macOS write a second file for each one that a person opens or copies."""
+    folder = tmp_path / ".data"
+    for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl", "._a.jsonl", "sub/.b.txt"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text('{"text": "a"}')
+    assert find_inputs([folder]) == [folder / "a.jsonl"]
+    assert find_inputs([folder / "._a.jsonl"]) == [folder / "._a.jsonl"]
+
+
 def test_unknown_kind_of_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("x")

@@ -3,6 +3,7 @@
 When a block is parsed line by line, each bad record is reported with the reason.
 """
 
+import codecs
 import contextlib
 import io
 import json
@@ -40,6 +41,7 @@ pyarrow also keeps the column of a row group in memory.
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LINE_END = re.compile(rb"[\r\n]|\Z")
 # The space before the word ensures that its letters are not part of a JSON escape such as \n or
 # \u00e9.
@@ -257,6 +259,7 @@ class Parser:
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
+        _refuse_utf16(line)
         try:
             record = _loads(line.rstrip(_WHITE))
         except UnicodeDecodeError as error:
@@ -292,6 +295,15 @@ class Parser:
             return str(self._source_of(self._sources.decode(line)))
         except (ValueError, RecursionError):
             return UNKNOWN_SOURCE
+
+
+def _refuse_utf16(line: bytes | bytearray | memoryview) -> None:
+    """Raise `BadTextError` if a line begins as a UTF-16 file does.
+
+    Python's json would read this line, but no later one: a newline ends between two bytes.
+    """
+    if bytes(line[:2]) in _UTF16_MARKS:
+        raise BadTextError(TokenMessage.UTF16.fill())
 
 
 def count_newlines(data: bytes | bytearray) -> int:
@@ -392,7 +404,10 @@ def _one_text(segment: Segment, max_record_bytes: int) -> DocumentBatch:
             batch.texts.append(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         around = bytes(content[max(0, error.start - 100) : error.start + 100])
-        batch.bad.append(BadRecord(error.start, f"invalid UTF-8: {error.reason}", around))
+        reason = TokenMessage.INVALID_UTF8_PIECE.fill(reason=error.reason)
+        if bytes(content[:2]) in _UTF16_MARKS:
+            reason = TokenMessage.UTF16.fill()
+        batch.bad.append(BadRecord(error.start, reason, around))
 
     return batch
 

@@ -126,7 +126,9 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
 
     A folder contributes all .jsonl, .ndjson, .txt and .parquet files below it (including compressed
     files) that match `pattern`. Files named .json must be given explicitly, because manifests are
-    also .json files. A missing file is an error; no file is skipped silently.
+    also .json files. So must files whose name, or whose folder's name, begins with a dot: JupyterLab
+    keeps a second copy of an opened file in .ipynb_checkpoints, and macOS adds ._NAME to each file.
+    A missing file is an error; no other file is skipped.
     """
     files: list[Path] = []
     for path in inputs:
@@ -154,6 +156,8 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
     for path in sorted(folder.rglob(pattern), key=natural_key):
         if not (path.is_file() or path.is_symlink()) or not says_its_kind(path):
             continue
+        if _is_hidden(path.relative_to(folder)):
+            continue
         if not path.resolve().is_relative_to(root):
             raise DataError(
                 TokenMessage.INPUT_LEAVES_FOLDER, path=path, folder=folder, resolve=path.resolve()
@@ -173,6 +177,11 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
         )
 
     return files
+
+
+def _is_hidden(path: Path) -> bool:
+    """Return whether a file's name, or that of a folder above it, begins with a dot."""
+    return any(part.startswith(".") for part in path.parts)
 
 
 def says_its_kind(path: Path) -> bool:
