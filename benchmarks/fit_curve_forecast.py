@@ -98,7 +98,10 @@ Group = Callable[[Curve], str]
 
 @dataclass(frozen=True)
 class Family:
-    """Curves that share a model, and the groups of them that are left out to measure its errors."""
+    """A family of curves to which one curve model is fitted.
+
+    It also holds the groupings by which curves are held out to measure the model's errors.
+    """
 
     name: str
     table: str

@@ -6,9 +6,9 @@
     python -m benchmarks.gpu --write-losses
 
 Each job of a stage is a process with its own deadline; while it measures, the next jobs import
-their modules. FOLDER/gpu.json is rewritten after every row, so that a call that is cut short keeps
-its rows. benchmarks/gpu.md says what each stage measures and what the file contains; docs/gpu.md
-says how the folder reaches a device machine.
+their modules. FOLDER/gpu.json is rewritten after every row, so that an interrupted call keeps its
+rows. benchmarks/gpu.md says what each stage measures and what the file contains; docs/gpu.md says
+how to run this on a machine with a GPU.
 
 `--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it tests this program
 and measures nothing. `--plan` prints the planned memory and step time next to each measured row, on

@@ -17,18 +17,19 @@ from runbook.params.schema.site import Site
 
 HEAD = """# Every key of a run file and of a site file
 
-What each key means, and the value it has if no file sets it. `runbook why RUN KEY` adds who set the value in a run, and
-what the five documents call it. An unknown key stops every command, with the nearest right name.
+This page lists what each key means, and the value that it has if no file sets it. `runbook why RUN KEY` also shows where
+a run's value was set, and what the five documents call the key. An unknown key stops every command, and the message
+names the nearest valid key.
 
 This page is written from the schema by `python tools/write_pages.py`; a test compares the two.
 """
 RUN_HEAD = """## Run file
 
-`params/NAME.yaml`; `--set KEY=VALUE` and a notebook's parameters cell take the same keys.
+These keys belong in `params/NAME.yaml`. `--set KEY=VALUE` and a notebook's parameters cell accept the same keys.
 """
 SITE_HEAD = """## Site file
 
-`params/sites/NAME.yaml`, or `runbook init --site NAME`.
+These keys belong in `params/sites/NAME.yaml`. Write this file yourself, or let `runbook init --site NAME` draft it.
 """
 FIRST_JOB, *OTHER_JOBS = (f"jobs.{section}" for section in JOB_SECTIONS.values())
 """Sections of `jobs` that have the same keys, which the page lists only once."""

@@ -38,11 +38,11 @@ STORAGE_HEAD = """# Storage and the time of a checkpoint
 The Azure document gives a table of its managed Lustre: tier, size, bandwidth and "theoretical checkpoint write time" of
 the 175B model. Its times come from 2.3 x 1024 = 2,355 "GB", which mixes GB with GiB. Here is the table again with a
 checkpoint counted in bytes (14 for each parameter: the weight in 2, its fp32 copy in 4, Adam's two moments in 8) and
-1 GB = 10^9 bytes. The last column has the document's times, and their distance from ours. In
-consistent units, its 2.3 TiB take 2.20, 0.66, 0.33 and 0.16 min; its own times are 7 to 8 % lower.
+1 GB = 10^9 bytes. The last column shows the document's times and how much they differ from ours. In
+consistent units, writing its 2.3 TiB takes 2.20, 0.66, 0.33 and 0.16 min; the document's times are 7 to 8 % lower.
 
-`runbook plan RUN` and notebook 00 show the same for the run's own model, `jobs.storage` chooses a tier, and the plan
-warns where data and checkpoints do not fit. `runbook render RUN --out DIR` writes `environment/deployment.env`
+`runbook plan RUN` and notebook 00 show the same table for the run's own model. `jobs.storage` chooses a tier, and the
+plan warns if data and checkpoints do not fit. `runbook render RUN --out DIR` writes `environment/deployment.env`
 (GPU_SKU, ANF_SKU, ANF_SIZE, AMLFS_SKU, AMLFS_SIZE) for Azure and `shared-storage.yaml` for AWS.
 
 This page is written by `python tools/write_pages.py`; a test compares the two.
@@ -50,23 +50,23 @@ This page is written by `python tools/write_pages.py`; a test compares the two.
 
 LUMI_HEAD = """# The LUMI document's results, recomputed
 
-The LUMI document has a table of eight runs. Each row is here with TFLOP/s computed from its samples/s, the TFLOP/s that the
-document states, and a verdict. Two rows cannot be right as they stand, one is printed twice, two were never measured.
-Its log counts the forward pass twice, because its script recomputes activations: its percentages are hardware FLOP/s,
-and the model's own (MFU) are three quarters of them.
+The LUMI document has a table of eight runs. The table below shows each row with the TFLOP/s computed from its samples/s,
+the TFLOP/s that the document states, and a verdict. Two rows cannot be right as printed, one is printed twice, and two
+were never measured. The document's log counts the forward pass twice, because its script recomputes activations. Its
+percentages are therefore those of hardware FLOP/s; the model's own (MFU) are three quarters of them.
 
-Notebook 05 has the same columns for a run of your own and its variants; `docs/storage.md` has Azure's checkpoint times.
+Notebook 05 shows the same columns for a run of your own and its variants.
 
 This page is written by `python tools/write_pages.py`; a test compares the two.
 """
 
-DEPARTURES_HEAD = """# Where the rendered training runs depart from their documents
+DEPARTURES_HEAD = """# Where the rendered jobs differ from their documents
 
-Each of the five documents has a script. It was run with stand-ins for srun, torchrun, mpiexec and the training program.
-What it passes (directives, options, environment, DeepSpeed's file, NeMo's whole configuration) is compared with what we
-render, for every variant in `params/variants`. Everything that differs is listed here with the reason; a test fails on
-anything else. Nothing was run on the documents' machines for this. `tests/samples/documents` has what the scripts pass,
-without the scripts.
+Each of the five documents has a script. We ran each script with stand-ins for srun, torchrun, mpiexec and the training
+program, and compared what it passes to them (directives, options, environment, DeepSpeed's file, NeMo's whole
+configuration) with what we render, for every variant in `params/variants`. This page lists every difference with its
+reason; a test fails on any other difference. Nothing was run on the documents' machines. `tests/samples/documents`
+contains what the scripts pass, but not the scripts.
 
 This page is written from `params/differs` by `python tools/write_pages.py`; a test compares the two.
 """
@@ -74,9 +74,10 @@ This page is written from `params/differs` by `python tools/write_pages.py`; a t
 
 DATA_HEAD = """## The text
 
-What each document's own programs make of the text, and what 02-data makes of it: sources, repairs, order, joining,
-tokens, places. `tests/samples/documents/data.json` has what theirs do, read from them; a test compares it with each run
-and fails on anything that is not listed here. `data.keep_sources`, `data.drop_sources` and `data.fix_text` change ours.
+These tables compare what each document's own programs do with the text and what 02-data does: sources, repairs, order,
+joining, tokens, places. `tests/samples/documents/data.json` records what their programs do, as read from their code; a
+test compares it with each run and fails on any difference that is not listed here. `data.keep_sources`,
+`data.drop_sources` and `data.fix_text` change what 02-data does.
 """
 
 

@@ -80,9 +80,9 @@ def phase_option(
     *names: str,
     default: str = FULL,
 ) -> Callable[[Command], Command]:
-    """Return an option for a phase; by default it is `--phase`, for one of the training phases.
+    """Return an option that takes a phase.
 
-    An unknown phase is wrong usage.
+    By default it is called `--phase`, and its value is 04-training. An unknown phase is wrong usage.
     """
     settings = {
         "default": default,

@@ -83,7 +83,7 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 
 
 def voting_choices(runs: Runs) -> list[LawChoice]:
-    """Return the laws that are fitted to these runs.
+    """Return the forms of the law to fit to these runs.
 
     With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
     right. A single exponent and the count of all parameters gave the smallest errors in tests on

@@ -59,8 +59,8 @@ class PhaseRun:
     def tokenizer_file(self, name: str) -> str:
         """Return the path of a file of GPT-2's tokenizer.
 
-        The file is in the site's folder, or else in the run's folder. Raise `ParamsError` if the
-        run has a different tokenizer.
+        The folder is the site's tokenizer path if it has one, otherwise data/gpt2 in the run's
+        folder. Raise `ParamsError` if the run has a different tokenizer.
         """
         tokenizer = self.settings.run.data.tokenizer
         if tokenizer != "gpt2":

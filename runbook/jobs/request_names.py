@@ -141,7 +141,7 @@ def oar_seconds(text: str) -> int:
 
 
 def flux_seconds(text: str) -> int:
-    """Return the seconds of a Flux time limit; 0 if it is not a time.
+    """Convert a Flux time limit to seconds; return 0 if it cannot be parsed.
 
     The time limit is a number with a unit, or a number of minutes without one.
 

@@ -12,7 +12,7 @@ SOURCE = "bigscience-workshop/Megatron-DeepSpeed#396"
 
 
 def find_divergence(records: Sequence[Record]) -> Failure | None:
-    """Return the failure "NaN" at the first of the last records that are not finite.
+    """Return the failure "NaN" at the first of the non-finite records that end the log.
 
     Return None if the last record is finite. A skipped step, or a step with a loss scale, may
     overflow, after which the scale falls and the training continues.

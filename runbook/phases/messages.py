@@ -229,7 +229,7 @@ class PhaseMessage(Message):
         "runbook rehearse {name}."
     )
     NO_RULE_BROKEN = "no rule is broken; at the top: {open_parts}."
-    NO_RUNG_TRAINED = "No rung of this ladder is trained yet."
+    NO_RUNG_TRAINED = "No rung of this ladder has been trained yet."
     NO_STOP_REHEARSED = "training.rehearse_stop is 0: no stop is rehearsed."
     NO_TRAINER_TO_REHEARSE = (
         "a rehearsal runs the trainer itself, but torch and megatron-core are not both installed "

@@ -32,8 +32,8 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Values of other types are kept as text, because not every object can be sent to a
-        # different process.
+        # Exceptions are kept as text, because not every exception can be pickled and sent to
+        # another process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
             for name, value in values.items()

@@ -55,7 +55,7 @@ def most_at_once(checkpoint: Checkpoint, iterations: int) -> int:
 
 
 def all_saves(checkpoint: Checkpoint, iterations: int) -> int:
-    """Return the number of saves of a training program that deletes no checkpoint.
+    """Return the number of checkpoints saved by a training program that never deletes any.
 
     Megatron-LM and Megatron-DeepSpeed, for example, delete no checkpoint.
 

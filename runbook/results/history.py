@@ -1,4 +1,4 @@
-"""Reads the files of a run as objects: metrics.jsonl, validation.jsonl and events.jsonl."""
+"""Reads a run's files (metrics.jsonl, validation.jsonl and events.jsonl) as objects."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class RankTimes:
 
 @dataclass(frozen=True, slots=True)
 class ValidationLoss:
-    """An evaluation, which is a line of validation.jsonl."""
+    """An evaluation: one line of validation.jsonl."""
 
     iteration: int
     loss: float

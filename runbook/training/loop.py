@@ -491,7 +491,8 @@ class TrainingLoop:
         vars(self.progress).update(vars(loaded.progress))
         self.progress.passed_over = passed_over
         self.progress.segment = segment
-        # A new checkpoint will replace a damaged later checkpoint
+        # If the later checkpoint was damaged, its iteration must be saved again, so it no longer
+        # counts as saved
         self.saved_iteration = self.progress.iteration
         self.log.segment = segment
         lineage = {}

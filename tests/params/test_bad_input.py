@@ -92,17 +92,17 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
             "MPSIZE=2",
             ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.fill(word="MPSIZE", ours="parallel.tensor"),
         ),
-        ("TENSOR_MODEL_PARALLEL_SIZE=8", "here it is parallel.tensor."),
-        ("--tensor-model-parallel-size=8", "here it is parallel.tensor."),
+        ("TENSOR_MODEL_PARALLEL_SIZE=8", "here it is called parallel.tensor."),
+        ("--tensor-model-parallel-size=8", "here it is called parallel.tensor."),
         (
             "training.lr=1",
             ParamsMessage.OTHER_NAME_OF_THE_DOCUMENTS.fill(
                 word="lr", ours="training.learning_rate"
             ),
         ),
-        ("CHUNKS=15", "here it is data.held_out."),
-        ("NNODES=4", "here it is jobs.<phase>.nodes."),
-        ("jobs.smoke.time=4", "here it is jobs.smoke.walltime."),
+        ("CHUNKS=15", "here it is called data.held_out."),
+        ("NNODES=4", "here it is called jobs.<phase>.nodes."),
+        ("jobs.smoke.time=4", "here it is called jobs.smoke.walltime."),
         ("Training.seed=1", "Did you mean training.seed?"),
         ("iterations=1", "Did you mean training.iterations or training.smoke.iterations?"),
         ("training.tensor=2", "Did you mean parallel.tensor or training.smoke.tensor?"),

@@ -1,4 +1,4 @@
-"""The live view of a running training: its state, loss curve and newest events.
+"""The live view of a training run in progress: its state, loss curve and newest events.
 
 The view reads the run's files, and asks the queue and the machine.
 """

@@ -506,7 +506,7 @@ class StepModel:
         return self._product(columns, inner, self.matrix_rate)[0]
 
     def _last_product(self) -> float:
-        """Return the seconds of a layer's last forward product, the end of the feed-forward block."""
+        """Return the seconds of a layer's last forward matmul, which ends the feed-forward block."""
         shape = self.setup.shape
         return self._forward_product(shape.hidden, shape.ffn_hidden / self.setup.layout.tensor)
 

@@ -120,7 +120,7 @@ class Rewriter(HTMLParser):
         return self.parse_bogus_comment(i)
 
     def handle_pi(self, data: str) -> None:
-        """Write a processing instruction, such as the first line of an XML file."""
+        """Write an XML declaration in its standard form, and drop any other processing instruction."""
         if data.startswith("xml "):
             self._written.append('<?xml version="1.0" encoding="utf-8"?>')
 

@@ -93,8 +93,8 @@ FABRIC = FailureKind(
 RENDEZVOUS = FailureKind(
     name="ranks did not meet",
     remedy=(
-        "Count the ranks that started: there must be exactly as many as the world size, each of "
-        "them once. Then check that every node resolves MASTER_ADDR and reaches its port, and that "
+        "Count the ranks that started: every rank from 0 to the world size minus 1 must appear "
+        "exactly once. Then check that every node resolves MASTER_ADDR and reaches its port, and that "
         "no earlier run still uses the store."
     ),
 )

@@ -58,7 +58,7 @@ OPTIONS: tuple[str, ...] = ()
 
 @dataclass(frozen=True)
 class DownloadSummary:
-    """The numbers of files that a download found and fetched."""
+    """What a download found and fetched, and how long it took."""
 
     folder: Path
     files: int

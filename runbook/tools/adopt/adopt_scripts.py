@@ -414,7 +414,10 @@ def adopt_job(
 
 
 def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
-    """Return the path of the run file. Raise `ParamsError` if the run's name is not valid."""
+    """Return the path of the run file.
+
+    Raise `ParamsError` if the path does not end in .yaml or .yml.
+    """
     path = out or project / "params" / f"{name}.yaml"
     if path.suffix not in (".yaml", ".yml"):
         raise ParamsError(AdoptMessage.NOT_A_YAML_NAME, path=path)

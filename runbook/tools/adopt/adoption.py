@@ -780,7 +780,10 @@ _OTHER_MODELS = re.compile(r"mamba\w*\.py$", re.IGNORECASE)
 
 
 def _take_kind(launch: Launch, findings: Findings) -> None:
-    """Report a model that no run file can describe, and use one device for a single process."""
+    """Report a kind of model that no run file can describe.
+
+    If the launch starts a single process, set one node with one device.
+    """
     script = launch.script
     if _OTHER_MODELS.search(script.text):
         name = script.shown.rpartition("/")[2]

@@ -355,7 +355,10 @@ def _nearest_model(
 
 
 def _distance(model: Model, shape: Mapping[str, int], findings: Findings) -> tuple[float, ...]:
-    """Return a sort key for a model's distance from a shape. Large differences count first."""
+    """Return a sort key for a model's distance from a shape.
+
+    The most important differences come first.
+    """
     sequence = findings.number("training.sequence_length")
     core = [field for field in _CORE_FIELDS if shape[field]]
     other_core = sum(getattr(model, field) != shape[field] for field in core)

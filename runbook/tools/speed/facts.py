@@ -291,7 +291,10 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
-    """Mark a single speed as the expected speed if it was reached only by other people."""
+    """Treat a speed that only other people reached as the expected one, unless one is stated.
+
+    A speed that the writer's own sentences state stays the speed that was reached.
+    """
     renamed = Facts()
     for name, value in facts.items():
         side, _, unit = name.partition(".")

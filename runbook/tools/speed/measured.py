@@ -77,8 +77,8 @@ _WARM_UP_STEPS = 10
 def measured_parts(text: str, log: ParsedLog, facts: Facts) -> tuple[float, list[GapPart]]:
     """Return the seconds of a steady step, and the additional time that the log shows.
 
-    The parts are in seconds per counted step. Without timed steps, the seconds are 0 and there are
-    no parts.
+    The parts are in seconds per step, where repeated steps count once. Without timed steps, the
+    seconds are 0 and there are no parts.
     """
     steps = _timed_steps(text, log)
     if not steps:

@@ -549,7 +549,8 @@ def _usual_batch(row: PublishedRow, layout: Layout, sequence_length: int) -> int
 def _micro_batch(setup: StepSetup) -> int:
     """Return the largest micro-batch that divides a replica's sequences.
 
-    Without a pipeline the limits are `MICRO_TOKENS` and the memory; with a pipeline the limit is
+    Without a pipeline, the limits are the memory and `MICRO_TOKENS` (`TUNED_MICRO_TOKENS` for a
+    vendor's recipe without tensor parallelism); with a pipeline, the limit is
     `PIPELINE_MICRO_TOKENS`.
     """
     layout = setup.layout

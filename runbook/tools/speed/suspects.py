@@ -124,7 +124,7 @@ _RECURRENT = r"\b(?:mamba\w*|rwkv\w*|ssms?|state[- ]space|selective scan|linear 
 _LARGER_BATCH_SLOWER = (
     r"\b(?:larger|bigger|increas\w+|higher) (?:the )?(?:micro[- ]?)?batch[^.;,]{0,40}\bslow\w*"
     r"|\bbatch[- ]?size (?:of )?\d+ (?:and|with)[^.;]{0,60}"
-    r"\b(?:throughput|throughout|speed) (?:drops|falls|decreases)"
+    r"\b(?:throughput|speed) (?:drops|falls|decreases)"
 )
 """Words that say that a larger batch lowers the speed."""
 _ONE_DEVICE_WORKS = (

@@ -218,7 +218,7 @@ def setting_of(text: str, facts: Facts) -> TrainingKind:
 
 
 def spans_nodes(facts: Facts) -> bool:
-    """Return whether the known devices do not fit into one node."""
+    """Return whether the training needs more than one node; False if the device is not known."""
     device = find_accelerator(facts.get("accelerator", ""))
     if device is None:
         return False

@@ -511,7 +511,7 @@ class StoredShards:
 
     @contextlib.contextmanager
     def _open(self, key: str, storage: Any) -> Iterator[tuple[BinaryIO, Any]]:
-        """Return the file of one item, and the item itself as a file object."""
+        """Open the file that contains an item; yield it, and a view of the item's part of it."""
         path = self.folder / storage.relative_path
         try:
             folders.require_file(path)

@@ -171,7 +171,7 @@ while ((${#ranks[@]})); do
 done
 
 # The worst exit code counts; if several are equally bad, the lowest rank's. TERM ends a rank only before the rank handles
-# it. No training is lost then, and the other ranks fail as a consequence.
+# it. No training work is lost then, and the other ranks fail as a consequence.
 worst=0 culprit=0
 for rank in "${!codes[@]}"; do
   case ${codes[rank]} in
@@ -201,6 +201,6 @@ fi
 if [[ -n $was_killed ]]; then
   # If TERM ended a rank before it handled the signal, neither it nor the other ranks have trained.
   if ((worst != 3 && (job_result == 0 || job_result == 75))); then job_result=1 job_reason="not all ranks ended$by"; fi
-  job_reason+="; killed, as they did not end by themselves: rank ${was_killed// /, }"
+  job_reason+="; killed because they did not end on their own: rank ${was_killed// /, }"
 fi
 exit "$job_result"
