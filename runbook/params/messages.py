@@ -28,6 +28,10 @@ class ParamsMessage(Message):
         "the cell: git checkout {notebook}. To try values by hand, use your own copies: runbook "
         "lab RUN."
     )
+    DATASET_IS_A_PATH = (
+        "{value!r} is a path, and data.dataset is the name of an entry in params/datasets.yaml. Set "
+        "data.folder={folder} to train on the files in that folder."
+    )
     DIFFERENT_GPUS = (
         "site {site} uses the GPUs of this machine, but {program} lists different kinds: {names}. "
         "Select one kind: export CUDA_VISIBLE_DEVICES with their numbers (HIP_VISIBLE_DEVICES for "
@@ -119,6 +123,7 @@ class ParamsMessage(Message):
     OTHER_NAME_OF_THE_DOCUMENTS = (
         "{word} is a name used in the documents; here it is called {ours}."
     )
+    PERCENTAGE = "{value!r} is text, not a number: write {fraction} (a fraction of 1)."
     PHASE_WITHOUT_JOB = "{phase} submits no job; these do: {job_sections}."
     PLAIN_TEXT = "{text}"
     READINGS = "reads {word} as {old}; YAML 1.2 reads it as {new}"
@@ -158,6 +163,8 @@ class ParamsMessage(Message):
         "{reference}: the environment variable {variable} is not set. Set it: export {variable}=..."
     )
     WITHOUT_DEFAULT = "is missing; it has no default."
+    WITHOUT_QUOTES = "; write it without quotes"
+    WITHOUT_SEPARATORS = "; write {number}"
     WORD_OR_TRUTH_VALUE = '"{word}" for the word, or {truth_value} for the truth value'
     YAML_VERSIONS_DIFFER = "YAML 1.1, which papermill -f uses, {readings}. Write {remedy}."
 

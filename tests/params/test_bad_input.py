@@ -144,6 +144,15 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.learning_rate=0", "must be greater than 0."),
         ("training.learning_rate=.nan", "must be"),
         ("training.warmup_fraction=1.5", "must be less than or equal to 1."),
+        (
+            "training.warmup_fraction=10%",
+            "'10%' is text, not a number: write 0.1 (a fraction of 1).",
+        ),
+        ("training.dropout=2.5 %", "write 0.025 (a fraction of 1)."),
+        ("jobs.smoke.nodes=1,000", "'1,000' is text, not a number; write 1000."),
+        ("jobs.smoke.nodes=4x", "'4x' is text, not a number."),
+        ("data.dataset=/text/mine.jsonl", "data.folder=/text to train on the files in that"),
+        ("data.dataset=my/text/", "data.folder=my/text/ to train on the files in that folder."),
         ("training.adam_beta1=1", "must be less than 1."),
         ("training.dropout=1.0", "must be less than 1."),
         ("training.seed=4294967296", "must be less than or equal to 4294967295."),
@@ -348,6 +357,6 @@ def test_check_refuses_what_papermill_reads_otherwise(project: Path, write):
 def test_what_is_no_name_is_told_once_and_never_looked_up(project: Path, key):
     text = told(project, "toy", [f"{key}=../../secret"])
     assert text.startswith(
-        f"Parameters of run toy: {key} = ../../secret (--set {key}=../../secret): '../../secret' is not"
+        f"Parameters of run toy: {key} = ../../secret (--set {key}=../../secret): '../../secret' is "
     )
     assert text.count("(--set") == 1

@@ -11,6 +11,7 @@ from runbook.params.schema.value_types import (
     BadRecords,
     BelowOne,
     Count,
+    DatasetName,
     FixText,
     Fraction,
     Framework,
@@ -399,7 +400,7 @@ A framework that has no option for a key refuses its value.
 class Data(Strict):
     """The text to train on, and how it becomes tokens."""
 
-    dataset: Annotated[Name, Aliases("DATASET_FOLDER_NAME")] = "corpus"
+    dataset: Annotated[DatasetName, Aliases("DATASET_FOLDER_NAME")] = "corpus"
     """A name in params/datasets.yaml."""
     blend: Annotated[str, AfterValidator(blend_text)] = ""
     """Several datasets with weights (corpus 0.7, articles 0.3), including data.dataset; empty:

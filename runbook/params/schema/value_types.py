@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -77,16 +78,50 @@ def _name(value: str) -> str:
     return value
 
 
+def _dataset_name(value: str) -> str:
+    """Refuse a path, because the text's folder is another key's value."""
+    if "/" in value:
+        folder = value if value.endswith("/") else str(PurePath(value).parent)
+        raise BrokenRuleError(ParamsMessage.DATASET_IS_A_PATH, value=value, folder=folder)
+
+    return _name(value)
+
+
 def _number(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"{str(value).lower()} is not a number")
     if isinstance(value, str):
-        hint = ""
-        if value.strip()[:1].isdigit():
-            hint = "; write it without quotes"
-        raise BrokenRuleError(ParamsMessage.TEXT_NOT_A_NUMBER, value=value, hint=hint)
+        raise BrokenRuleError(
+            ParamsMessage.TEXT_NOT_A_NUMBER, value=value, hint=_hint_for_number(value)
+        )
 
     return value
+
+
+def _hint_for_number(text: str) -> str:
+    """Return how to write a number that was written as text; empty if the text is no number."""
+    if _is_number(text):
+        return ParamsMessage.WITHOUT_QUOTES.fill()
+
+    without_separators = re.sub(r"(?<=[0-9])[ _,'](?=[0-9]{3})", "", text.strip())
+    if _is_number(without_separators):
+        return ParamsMessage.WITHOUT_SEPARATORS.fill(number=without_separators)
+
+    return ""
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\s*[-+]?[0-9]+(\.[0-9]*)?([eE][-+]?[0-9]+)?\s*", text) is not None
+
+
+def _fraction(value: Any) -> Any:
+    """Refuse text as `_number` does, and show the fraction that a percentage means."""
+    percentage = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", str(value))
+    if percentage:
+        fraction = f"{float(percentage[1]) / 100:.10g}"
+        raise BrokenRuleError(ParamsMessage.PERCENTAGE, value=value, fraction=fraction)
+
+    return _number(value)
 
 
 def _secret_reference(text: str) -> str:
@@ -100,14 +135,15 @@ def _secret_reference(text: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_name)]
+DatasetName = Annotated[str, AfterValidator(_dataset_name)]
 SecretReference = Annotated[str, AfterValidator(_secret_reference)]
 Count = Annotated[int, BeforeValidator(parse_count), Field(ge=0, le=10**18)]
 Bytes = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0)]
 Seconds = Annotated[int, BeforeValidator(parse_duration), Field(ge=0)]
 Whole = Annotated[PositiveInt, BeforeValidator(_number)]
 WholeOrZero = Annotated[NonNegativeInt, BeforeValidator(_number)]
-Fraction = Annotated[float, BeforeValidator(_number), Field(ge=0, le=1)]
-BelowOne = Annotated[float, BeforeValidator(_number), Field(ge=0, lt=1)]
+Fraction = Annotated[float, BeforeValidator(_fraction), Field(ge=0, le=1)]
+BelowOne = Annotated[float, BeforeValidator(_fraction), Field(ge=0, lt=1)]
 Positive = Annotated[PositiveFloat, BeforeValidator(_number)]
 NonNegative = Annotated[NonNegativeFloat, BeforeValidator(_number)]
 
