@@ -77,7 +77,10 @@ class ReplayJob:
 
 
 def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
-    """Return the replay of a step, which starts from the nearest checkpoint before it."""
+    """Return the replay of a step, which starts from the nearest checkpoint before it.
+
+    Raise ParamsError if the run has no such step to compare with.
+    """
     try:
         phase = read_plan(run / "plan.json", phase_name)
     except RefusedError as error:
@@ -88,6 +91,7 @@ def replay_job(run: Path, phase_name: str, step: int) -> ReplayJob:
             ReplayMessage.STEP_OUT_OF_RANGE, step=step, iterations=phase.duration.iterations
         )
 
+    _recorded_steps(run, phase, step)
     saved = saved_iterations(run / phase.checkpoint.folder)
     begin = max((iteration for iteration in saved if iteration < step), default=0)
     return ReplayJob(run, phase, step, begin)
@@ -147,18 +151,25 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
 
 def compare_with_run(job: ReplayJob) -> ReplayComparison:
     """Compare the results of the replay with the records of the run."""
-    metrics = job.run / job.phase.log.metrics
-    run = _steps(metrics)
-    if job.step not in run:
-        raise ParamsError(ReplayMessage.STEP_NOT_TRAINED, metrics=metrics, step=job.step)
     return compare(
-        run,
+        _recorded_steps(job.run, job.phase, job.step),
         _steps(job.folder / "metrics.jsonl"),
         read_steps(read_lines(job.run / job.phase.log.replay)),  # type: ignore[arg-type]
         read_steps(read_lines(job.folder / "replay.jsonl")),  # type: ignore[arg-type]
         begin=job.begin,
         step=job.step,
     )
+
+
+def _recorded_steps(run: Path, phase: PhasePlan, step: int) -> dict[int, Step]:
+    """Return the steps in the run's metrics. Raise ParamsError if `step` is not one of them."""
+    metrics = run / phase.log.metrics
+    steps = _steps(metrics)
+    if step not in steps:
+        raise ParamsError(
+            ReplayMessage.STEP_NOT_TRAINED, metrics=metrics, step=step, last=max(steps, default=0)
+        )
+    return steps
 
 
 def _steps(path: Path) -> dict[int, Step]:

@@ -12,7 +12,10 @@ class ReplayMessage(Message):
         "The replay ended with {code} before step {step}. Its lines above give the reason; the run "
         "was not changed."
     )
-    STEP_NOT_TRAINED = "{metrics} has no step {step}: the run did not get that far."
+    STEP_NOT_TRAINED = (
+        "{metrics} has no step {step}, so there is nothing to compare a replay with. Its last step "
+        "is {last}."
+    )
     STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."
     FIRST_STEP = "The first step that differs is {step}: the loss was {loss!r} and is {again!r}"
     OTHER_PROGRAM_OF_RANK = (
