@@ -27,12 +27,15 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Return the prefix of the output files. Refuse a folder without a name after it."""
+    """Return the prefix of the output files. Refuse a folder without a name after it.
+
+    A file's full name (corpus_text_document.bin) means its prefix.
+    """
     if value.endswith("/") or Path(value).name in ("", ".."):
         folder = value.rstrip("/") or "."
         raise click.BadParameter(CliMessage.FOLDER_NOT_A_PREFIX.fill(value=value, folder=folder))
 
-    return Path(value)
+    return Path(value.removesuffix(".bin").removesuffix(".idx"))
 
 
 @data.command()
@@ -239,7 +242,7 @@ def _report_left_out(manifest: Manifest) -> None:
 
 
 @data.command()
-@click.argument("prefix", type=_PATH)
+@click.argument("prefix", callback=_prefix)
 @AS_JSON
 def verify(prefix: Path, as_json: bool) -> None:
     """Check every entry, token and checksum of PREFIX_text_document.bin and .idx.
@@ -286,7 +289,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
 
 
 @data.command()
-@click.argument("prefix", type=_PATH)
+@click.argument("prefix", callback=_prefix)
 @click.option(
     "--count",
     default=3,

@@ -51,6 +51,18 @@ def test_tokenize_verify_show(tmp_path: Path) -> None:
     assert f"{heading}\nHello| world|<|endoftext|>" in shown.stdout
 
 
+@pytest.mark.parametrize("ending", ["_text_document", "_text_document.bin", ".idx"])
+def test_the_name_of_one_of_the_files_means_their_prefix(tmp_path: Path, ending: str) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["Hello world"]))
+    name = f"{tmp_path / 'out'}{ending}"
+    assert call("tokenize", source, "--out", name, "--workers", 1).exit_code == 0
+    files = {path.name for path in tmp_path.glob("out*") if path.is_file()}
+    assert files == {"out_text_document.bin", "out_text_document.idx", "out.manifest.json"}
+    assert call("verify", name).exit_code == 0
+    assert "Hello" in call("show", name).stdout
+
+
 def test_failed_check_is_exit_1(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["Hello world"]))
