@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from suite.messages import refuses
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.errors import ParamsError
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.render.preparation import setup_steps, step_script

@@ -1,123 +1,17 @@
-"""The commands of the command line.
+"""The command line `runbook`, which answers Ctrl-C from its first import on.
 
 `runbook NAME` is in `cli/NAME.py`, which is imported when the command is called.
 """
 
-import atexit
-import difflib
-import gc
 import sys
-from typing import NoReturn
-
-import click
-
-from runbook import __version__
-from runbook.cli.commands import COMMANDS, Group, load_command
-from runbook.cli.extras import which_extra
-from runbook.cli.messages import CliMessage
-from runbook.core.errors import RunbookError
-from runbook.core.visible_text import protected_terminal, replace_unprintable
-
-OBJECTS_BEFORE_COLLECTION = 50_000
-"""Number of new objects after which Python collects garbage."""
-
-
-class LazyGroup(click.Group):
-    """A group whose commands are imported when they are used, so that `runbook --help` is fast."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands in the order of work."""
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command.
-
-        `resolve_command` has rejected names that do not exist.
-        """
-        return load_command(cmd_name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the user typed.
-
-        Reject an unknown command with the closest valid names.
-        """
-        if args and args[0] not in COMMANDS:
-            close_names = difflib.get_close_matches(args[0], COMMANDS, 2)
-            if close_names:
-                hint = f"Did you mean {' or '.join(close_names)}?"
-            else:
-                hint = CliMessage.THERE_ARE_COMMANDS.fill(commands=", ".join(COMMANDS))
-
-            ctx.fail(CliMessage.NO_SUCH_COMMAND.fill(command=args[0], hint=hint))
-
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the sections of --help from `COMMANDS`, without importing a command."""
-        name_width = max(len(name) for name in COMMANDS)
-        for group in Group:
-            rows = []
-            for name, row in COMMANDS.items():
-                if row.group is group:
-                    rows.append((name.ljust(name_width), row.help_text))
-
-            with formatter.section(group.value):
-                formatter.write_dl(rows)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="runbook")
-def cli() -> None:
-    """Pre-train GPT-3 with notebooks that plan, run and verify each step.
-
-    RUN is the name of a file in params/, or a path to one; RUN:VARIANT names a set of overrides.
-    """
 
 
 def main() -> None:
-    """Run the command line. Print only the text of a RunbookError, and use its exit code.
-
-    Text that other people wrote (scripts, notes, logs) is shown without terminal control
-    characters.
-    """
-    # Imports create many objects and no garbage. At Python's default of 700, the collector would
-    # scan all of them repeatedly, which takes a tenth of a short command's time.
-    gc.set_threshold(OBJECTS_BEFORE_COLLECTION)
-    replace_unprintable()
-    # Otherwise Python would scan all these objects three times at exit.
-    atexit.register(gc.freeze)
-    with protected_terminal():
-        _run_command()
-
-
-def _run_command() -> NoReturn:
+    """Run the command line. Ctrl-C ends it with one line, even while Python imports its modules."""
     try:
-        # Give the program's name: click would otherwise show `python -m runbook`, or `python -m
-        # pytest` in a test.
-        sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except click.Abort:
-        _end("Stopped.", 130)
-    except RunbookError as error:
-        _end(f"Error: {error}", error.exit_code)
-    except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(141)
-    except ModuleNotFoundError as error:
-        _end(f"Error: {which_extra(error)}", 1)
-    except OSError as error:
-        # For example a full disk, or a folder without write permission
-        where = f"{error.filename}: " if error.filename else ""
-        reason = error.strerror or error
-        _end(f"Error: {where}{reason}. Free space or fix the permissions there, then try again.", 1)
+        from runbook.cli.program import run
 
-
-def _end(text: str, code: int) -> NoReturn:
-    click.echo(text, err=True)
-    sys.exit(code)
+        run()
+    except KeyboardInterrupt:
+        sys.stderr.write("\nStopped.\n")
+        sys.exit(130)

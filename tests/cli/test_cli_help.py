@@ -53,6 +53,23 @@ def test_help_imports_nothing_heavy(words):
     assert "runbook" in imported
 
 
+def test_ctrl_c_during_the_imports_ends_with_one_line():
+    code = """
+import signal, sys
+
+class Interrupted:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            signal.raise_signal(signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+from runbook.cli import main
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "\nStopped.\n")
+
+
 def test_a_terminal_in_latin_1_gets_a_question_mark_for_the_check_mark(project: Path):
     ended = subprocess.run(
         [PROGRAM, "check", "local"],

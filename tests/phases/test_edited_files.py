@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from suite.messages import refuses
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.errors import DataError
 from runbook.phases.run_plan import load_plan
 from runbook.phases.training_results import sample_rows

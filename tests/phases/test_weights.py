@@ -11,8 +11,8 @@ from suite.messages import containing, refuses, says
 from toy_run import PROJECT, TOY
 
 from runbook import params
-from runbook.cli import cli
 from runbook.cli.messages import CliMessage
+from runbook.cli.program import cli
 from runbook.core.errors import DataError, ParamsError
 from runbook.phases import trained_model as weights
 from runbook.phases.messages import PhaseMessage

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from suite.messages import refuses
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.errors import RecordError
 from runbook.records.logbook import add_note, make_entry, write_logbook
 from runbook.records.manifest import note_files, verify_run, write_manifest

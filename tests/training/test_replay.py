@@ -10,7 +10,7 @@ import socket
 import pytest
 from suite.messages import says
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.plan_file.replay_file import PERSISTENT, TRANSIENT, ComputedPlace
 from runbook.plan_file.rules.codes import RuleCode
 from runbook.training.messages import TrainingMessage

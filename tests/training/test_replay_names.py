@@ -13,7 +13,7 @@ import shutil
 import numpy
 import pytest
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.tools.replay import again
 
 from . import replay_cases, specs

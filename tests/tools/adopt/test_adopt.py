@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from suite.messages import refuses, says
 
 from runbook import params
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.errors import ParamsError
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from suite.messages import containing, refuses, says
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.errors import ParamsError
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
 from runbook.tools.adopt.configs.recipe_source import recipe_calls

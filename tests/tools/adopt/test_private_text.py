@@ -9,7 +9,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.core.visible_text import find_hidden
 from runbook.tools.adopt.adopt_scripts import is_secret_file
 from runbook.tools.adopt.launches import launches_of

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner
 from suite.messages import containing, refuses
 
-from runbook.cli import cli
 from runbook.cli.messages import CliMessage
+from runbook.cli.program import cli
 from runbook.core.errors import JobError, ParamsError
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.submitted_script import submitted_script

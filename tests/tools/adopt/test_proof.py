@@ -7,7 +7,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from runbook.cli import cli
+from runbook.cli.program import cli
 from runbook.params.schema.entries import Model
 from runbook.params.yaml12 import read_mapping
 from runbook.tools.adopt.adopt_scripts import AdoptReport, adopt
