@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from runbook.core.errors import DataError
 from runbook.tokens import huge_text
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text, is_exact
+from runbook.tokens.pipeline import amount_done
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources import documents, input_files
@@ -88,6 +90,21 @@ def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
         documents.PIECE = before
     assert "".join(pieces) == text
     assert [token for piece in pieces for token in encoded(piece, True)] == encoded(text, True)
+
+
+def test_a_long_word_is_reported_before_it_is_encoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(amount_done, "LONG_PIECE", 2500)
+    monkeypatch.setattr(amount_done, "EVERY_SECONDS", 0.0)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(["x" * 3000]))
+    reports: list[DataProgress] = []
+    prepare([source], tmp_path / "out", TokenizeOptions(workers=1), progress=reports.append)
+    facts = reports[0].as_facts()
+    assert (facts["encoding in one piece"], facts["MB/s of text"]) == ("2.93 KiB", None)
+    assert reports[-1].as_facts()["encoding in one piece"] is None
+    assert reports[-1].text_bytes == 3000
 
 
 def test_huge_text_file(tmp_path: Path) -> None:
@@ -273,6 +290,8 @@ import resource, sys
 from pathlib import Path
 tokenizer = sys.argv.pop(1)
 from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
+from runbook.tokens.pipeline import amount_done
+from runbook.tokens.pipeline.amount_done import DataProgress
 from runbook.tokens.pipeline.tokenize import prepare
 sizes = []
 for source in sys.argv[1:]:

@@ -6,13 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from runbook.core.table import Row
-from runbook.core.units import show_duration
+from runbook.core.units import show_bytes, show_duration
 from runbook.tokens.pipeline.bin_writer import Committer
 from runbook.tokens.pipeline.parts_folder import ShardCounts
 from runbook.tokens.pipeline.tokenize_options import Counts, Manifest
 from runbook.tokens.sources.input_files import Shard, text_estimate
 
 EVERY_SECONDS = 0.2
+LONG_PIECE = 8 << 20
+"""Size in bytes from which a piece of text without a place to cut is shown.
+
+Encoding such a piece takes seconds to a minute, during which no count changes.
+"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,8 @@ class DataProgress:
     tokens: int = 0
     shards: int = 0
     shards_total: int = 0
+    longest_piece: int = 0
+    """Size in bytes of the longest piece that a worker is encoding at once, or 0."""
 
     def as_facts(self) -> Row:
         """Return the current state as facts to print next to a progress bar.
@@ -60,7 +67,12 @@ class DataProgress:
             facts["tokens"] = self.tokens
 
         speed_name = "MB/s" if self.stage == "download" else "MB/s of text"
-        facts[speed_name] = round(self.mb_per_second, 1)
+        facts[speed_name] = round(self.mb_per_second, 1) if self.mb_per_second else None
+        if self.longest_piece >= LONG_PIECE:
+            facts["encoding in one piece"] = show_bytes(self.longest_piece)
+        else:
+            facts["encoding in one piece"] = None
+
         facts["to go"] = show_duration(self.eta_seconds) if self.eta_seconds else None
         facts["workers"] = self.workers
         facts["failures"] = self.failures
@@ -132,6 +144,7 @@ class ProgressReporter:
             share,
             self._committer.committed,
             eta,
+            max((shard_counts.piece_bytes for shard_counts in in_hand), default=0),
         )
 
     def report_done(self, manifest: Manifest) -> None:
@@ -157,6 +170,7 @@ class ProgressReporter:
         share: float,
         shards: int,
         eta: float | None,
+        longest_piece: int = 0,
     ) -> None:
         seconds = time.monotonic() - self._began
         text_bytes = sum(shard_counts.text_bytes for shard_counts in counts)
@@ -181,6 +195,7 @@ class ProgressReporter:
                 text_bytes=text_bytes,
                 documents=sum(shard_counts.documents for shard_counts in counts),
                 tokens=sum(shard_counts.tokens for shard_counts in counts),
+                longest_piece=longest_piece,
             )
         )
 

@@ -133,6 +133,8 @@ class ShardCounts(Counts):
     dropped_sources: dict[str, int] = field(default_factory=dict)
     """Number of documents left out, by source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
+    piece_bytes: int = 0
+    """Size of the piece of a huge document that is being encoded, or 0."""
 
     def add(self, counts: ShardCounts) -> None:
         """Add another shard's counts to these."""

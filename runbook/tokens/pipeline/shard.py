@@ -196,6 +196,9 @@ class ShardMaker:
         text_bytes = 0
         try:
             for piece in self._pieces(huge):
+                work.counts.piece_bytes = utf8_sizes([piece])[0]
+                # A piece without a place to cut may take a minute, so it is reported first.
+                self._report(work.counts)
                 with work.timed("encode"):
                     ids, _ = self._tokenizer.encoder.encode_batch([piece])
                 if not text_bytes:
@@ -205,14 +208,15 @@ class ShardMaker:
 
                 work.sink.write(ids.astype(self._dtype).tobytes())
                 tokens += len(ids)
-                text_bytes += utf8_sizes([piece])[0]
-                self._report(work.counts)
+                text_bytes += work.counts.piece_bytes
         except BadTextError as error:
+            work.counts.piece_bytes = 0
             work.sink.cut(before)
             raw = f"(the record has {batch.read_bytes} bytes and is not kept)".encode()
             self._set_aside_record(BadRecord(batch.offset, str(error), raw), segment, work)
             return
 
+        work.counts.piece_bytes = 0
         if self._eod is not None and tokens:
             work.sink.write(self._eod.tobytes())
             tokens += 1
