@@ -124,6 +124,7 @@ def alive(pids: set[int]) -> set[int]:
 
 
 __all__ = [
+    "BIN",
     "ERROR",
     "KILL",
     "PHASE",

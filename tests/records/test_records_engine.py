@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,18 @@ from types import SimpleNamespace
 import nbformat
 import pytest
 from nbclient.exceptions import CellTimeoutError
-from notebook_project import ERROR, KILL, SLEEP, WORK, Project, alive, children_of, statuses
+from notebook_project import (
+    BIN,
+    ERROR,
+    KILL,
+    SLEEP,
+    WORK,
+    Project,
+    alive,
+    children_of,
+    start,
+    statuses,
+)
 from suite.messages import says
 
 from runbook.params.messages import ParamsMessage
@@ -218,6 +230,32 @@ def test_log_of_a_stopped_notebook_is_short(endings):
         assert "ZMQError" not in endings[name].log
         assert "never retrieved" not in endings[name].log
     assert "Aborted!" in endings["sigint"].log
+
+
+def test_ctrl_c_while_the_kernel_imports_ends_it_without_its_traceback(tmp_path):
+    project = Project(tmp_path)
+    started = tmp_path / "started"
+    imports = (
+        "import os, pathlib, time\n"
+        f"pathlib.Path({str(started)!r}).write_text(f'{{os.getpid()}} ')\n"
+        "time.sleep(300)"
+    )
+    specification = tmp_path / "jupyter" / "kernels" / "slow" / "kernel.json"
+    specification.parent.mkdir(parents=True)
+    argv = [sys.executable, "-c", imports, "{connection_file}"]
+    specification.write_text(json.dumps({"argv": argv, "display_name": "slow"}))
+    command = [BIN / "papermill", project.notebook(WORK), tmp_path / "out.ipynb"]
+    command += ["--engine", "runbook", "--no-progress-bar", "--kernel", "slow"]
+    process = start(
+        [str(word) for word in command], tmp_path, JUPYTER_PATH=str(tmp_path / "jupyter")
+    )
+    _wait_for(started, " ", process)
+    process.send_signal(signal.SIGINT)
+    before = time.monotonic()
+    log, _ = process.communicate(timeout=300)
+    assert "Traceback" not in log and "Aborted" in log
+    assert time.monotonic() - before < 20
+    assert not alive({int(started.read_text())})
 
 
 def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):

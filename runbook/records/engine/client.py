@@ -335,6 +335,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         self._execution, self._trap, self._streams = execution, trap, Streams()
         self._sockets: Path | None = None
         self._group = 0
+        self._kernel_answers = False
         self._logged: dict[str, tuple[float, str]] = {}
         self._waiting: dict[str, str] = {}
         execution.before_save = self._streams.flush
@@ -455,11 +456,17 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         await self.async_start_new_kernel(env={**os.environ, ENGINE_VARIABLE: "1"})
         self._group = getattr(self.km.provisioner, "pgid", None) or 0
         await self.async_start_new_kernel_client()
+        self._kernel_answers = True
         self.log.info(f"Executing notebook with kernel: {self.kernel_name}")
 
     async def _end_kernel(self, stopped: bool) -> None:
         if self.km is not None:
-            if stopped and self.kc is not None and await self.km.is_alive():
+            if not self._kernel_answers and await self.km.is_alive():
+                # A kernel that is still importing its modules would not read a request to end, and
+                # would print a traceback at the interrupt that jupyter_client always sends first.
+                await self.km.signal_kernel(signal.SIGKILL)
+                self.shutdown_kernel = "immediate"
+            elif stopped and self.kc is not None and await self.km.is_alive():
                 # A kernel that is shut down in the middle of a cell closes its sockets and then
                 # fails when it uses them.
                 await self.km.interrupt_kernel()
