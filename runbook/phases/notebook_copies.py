@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import runbook
 from runbook import params
 from runbook.core.errors import ParamsError, RunbookError
-from runbook.core.files import make_dated_folder, write_text
+from runbook.core.files import make_dated_folder, replacing, write_text
 from runbook.params.project import RunFile, find_run_file
 from runbook.phases.messages import PhaseMessage
 from runbook.plan_file.phase_names import PHASES
@@ -70,8 +69,9 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
                 present.append(target)
                 continue
 
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
+            # A copy that was cut off would be kept as the user's own by the next call.
+            with replacing(target) as copy:
+                copy.write(file.read_bytes())
             written.append(target)
 
     ignored = folder / ".gitignore"

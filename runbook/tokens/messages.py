@@ -130,6 +130,9 @@ class TokenMessage(Message):
     )
     NOTHING_MATCHES_AT_SOURCE = "{source} has no file matching {pattern!r}. {remedy}"
     NOTHING_TO_TOKENIZE = "the dataset {title!r} {reason}: there is nothing to tokenize"
+    NOTHING_TO_DOWNLOAD = (
+        "the dataset {title!r} needs no download: runbook run RUN tokenizes or generates it."
+    )
     NOT_AN_ADDRESS = (
         "{url!r} is not an address to fetch from: use https://, http://, s3:// or "
         "hf://datasets/OWNER/NAME@REVISION"

@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -432,3 +434,12 @@ def test_a_clone_takes_the_site_into_its_own_params(runbook, programs, tmp_path,
     assert (said.code, said.err) == (0, "")
     assert runbook("check", "oak").code == 0
     assert runbook("init", os.curdir).code == 1
+
+
+def test_init_on_a_full_disk_names_the_new_file_and_leaves_no_half_copy(tmp_path: Path):
+    folder = tmp_path / "full"
+    command = f"ulimit -f 1; exec {Path(sys.executable).parent / 'runbook'} init {folder}"
+    ended = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(f"Error: {folder}/")
+    assert not [path for path in folder.rglob("*") if path.is_file()]

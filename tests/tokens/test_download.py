@@ -466,6 +466,7 @@ def test_a_model_repository_is_a_source_too(
     ("changed", "message"),
     [
         ({"url": ""}, TokenMessage.DATASET_WITHOUT_URL.of()),
+        ({"url": "", "kind": "corpus"}, TokenMessage.NOTHING_TO_DOWNLOAD.of()),
         ({"url": "ftp://x/y"}, TokenMessage.NOT_AN_ADDRESS.of(url="ftp://x/y")),
         ({"files": []}, TokenMessage.DATASET_WITHOUT_FILES.of()),
         ({"groups": [FileGroup(path="a", last=3)]}, TokenMessage.GROUP_NOT_POSSIBLE.of()),

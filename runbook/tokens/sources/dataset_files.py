@@ -117,6 +117,8 @@ def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
     For a dataset on the Hub, sizes and checksums are read from there, with a thousand files per
     request.
     """
+    if dataset.kind in ("corpus", "mock"):
+        raise DataError(TokenMessage.NOTHING_TO_DOWNLOAD, title=dataset.title)
     if not dataset.url:
         raise DataError(TokenMessage.DATASET_WITHOUT_URL, title=dataset.title)
 
