@@ -29,6 +29,12 @@ _NO_TIME = 1e-9
 WIDEST_CELL = 60
 
 
+_CODE = re.compile(
+    r"[\w./=-]*[A-Za-z0-9]_\w[\w./=-]*|[a-z]+(?:\.[a-z0-9]+)+=\w(?:[\w./-]|,(?=\w))*(?<![./-])"
+)
+"""A key or a file name: a word with an underscore, or a dotted name with a value."""
+_QUANTITY = re.compile(r"[0-9][0-9.,]* [^\s0-9]+")
+"""A number and its unit, which stay on one line of a narrow column."""
 _CELL_STYLE = (
     "padding:.2em .8em;border-bottom:1px solid rgba(128,128,128,.35);vertical-align:top;text-align:"
 )
@@ -120,6 +126,8 @@ class Table:
         cells = []
         for name, style in columns:
             text, exact = _rounded(_quantity(name, row), row.get(name))
+            if _QUANTITY.fullmatch(text):
+                style = f"{style};white-space:nowrap"
             cells.append(f'<td style="{style}"{exact}>{self.cell_html(name, text)}</td>')
 
         return f"<tr>{''.join(cells)}</tr>"
@@ -266,14 +274,16 @@ def _rounded(name: str, value: Any) -> tuple[str, str]:
 
 
 def html_with_code(text: str) -> str:
-    """Return text as HTML, with file names and keys (joined by underscores) marked as code.
+    """Return text as HTML, with keys and file names marked as code.
+
+    They are recognized by an underscore, or by a dotted name with a value.
 
     >>> html_with_code("rank_times.jsonl < all")
     '<code>rank_times.jsonl</code> &lt; all'
+    >>> html_with_code("data.split=949,50,1: 94.9%")
+    '<code>data.split=949,50,1</code>: 94.9%'
     """
-    return re.sub(
-        r"[\w./=-]*[A-Za-z0-9]_\w[\w./=-]*", r"<code>\g<0></code>", escape(text, quote=False)
-    )
+    return _CODE.sub(r"<code>\g<0></code>", escape(text, quote=False))
 
 
 def width(text: str) -> int:

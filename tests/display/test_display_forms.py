@@ -179,3 +179,10 @@ def test_importing_the_display_imports_nothing_heavy():
     heavy = {"pandas", "matplotlib", "IPython", "numpy", "papermill", "nbconvert", "ipywidgets"}
     words = f"import sys, runbook.display; print(sorted({heavy} & set(sys.modules)))"
     assert shell.run([sys.executable, "-c", words]).out.strip() == "[]"
+
+
+def test_a_number_stays_on_one_line_with_its_unit_and_a_key_with_its_value_is_code():
+    row = {"change": "training.recompute=full", "a step": "0.55 s", "memory": "1.75 GiB of 23 GiB"}
+    html = Table([row]).as_html()
+    assert "<code>training.recompute=full</code>" in html
+    assert re.findall(r"white-space:nowrap[^>]*>([^<]*)<", html) == ["0.55 s"]
