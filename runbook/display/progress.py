@@ -70,6 +70,8 @@ SECONDS_BETWEEN_DRAWINGS = 1.0
 # Time between two printed lines where a drawing cannot be updated in place
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
+SHORTEST_SHOWN = 0.01
+"""Shortest duration that is shown, in seconds. Less means that there was nothing to do."""
 
 
 class Progress:
@@ -202,8 +204,9 @@ class Progress:
         self.facts = {name: value for name, value in merged.items() if value is not None}
 
     def _took(self) -> str:
-        if self.ended and self.timed:
-            return f" (after {show_duration(self._clock() - self._started)})"
+        seconds = self._clock() - self._started
+        if self.ended and self.timed and seconds >= SHORTEST_SHOWN:
+            return f" (after {show_duration(seconds)})"
         return ""
 
     def _share(self) -> float | None:

@@ -70,6 +70,14 @@ def test_a_terminal_gets_one_line_redrawn(capsys):
     assert last.startswith("training (after 5.00 s): 50 of 50 iterations (100 %)")
 
 
+@pytest.mark.parametrize(("seconds", "shown"), [(4.5e-05, "set-up: "), (0.5, "set-up (after 0.5")])
+def test_a_duration_is_shown_only_if_something_took_time(seconds, shown):
+    moments = iter([0.0, *[seconds] * 9])
+    progress = Progress("set-up", place=Place.PIPE, clock=lambda: next(moments))
+    progress.finish()
+    assert progress.as_text().startswith(shown)
+
+
 def test_facts_are_kept_until_replaced_and_an_unknown_total_shows_no_bar():
     progress = Progress("watch", place=Place.PIPE)
     progress.update(job="12", state="PENDING")

@@ -160,6 +160,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.tokens=3X", "'3X' is not a count such as 300B, 1.5M or 12000."),
         ("jobs.smoke.walltime=00:99:00", "'00:99:00' has more than 59 minutes or seconds."),
         ("model=../x", "'../x' is not a name"),
+        ("site=params/sites/lumi.yaml", "or digit, at most 80. Write lumi."),
         (
             "training.smoke.model=../x",
             "training.smoke.model = ../x (--set training.smoke.model=../x): is not the name of",

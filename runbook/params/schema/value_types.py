@@ -70,9 +70,11 @@ def is_name(value: object) -> bool:
 
 def _name(value: str) -> str:
     if not is_name(value):
+        stem = PurePath(value).stem
+        hint = f". Write {stem}" if value.endswith(".yaml") and is_name(stem) else ""
         raise ValueError(
             f"{value!r} is not a name: letters, digits, '.', '_' and '-', starting with a letter "
-            "or digit, at most 80"
+            f"or digit, at most 80{hint}"
         )
 
     return value
