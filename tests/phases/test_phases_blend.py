@@ -156,7 +156,10 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     ]
     manifest = read_manifest(open_phase.folder / "data" / "fruit_text_document")
     assert (manifest.documents, manifest.dropped_sources) == (2, {"book": 1})
-    facts = {row["what"]: row["value"] for row in data.show_what_it_is(open_phase)[0].rows}
+    shown = data.show_what_it_is(open_phase)
+    facts = {row["what"]: row["value"] for row in shown[0].rows}
+    (by_source,) = (table for table in shown.tables if "B per token" in table.columns)
+    assert f" {manifest.text_bytes / manifest.tokens:.4g}" in by_source.as_text()
     books = PhaseMessage.DOCUMENTS_OF_SOURCE.fill(documents=1, source="book")
     named = PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=1, sources=books)
     assert facts[data.LEFT_OUT_BY_CHOICE] == named

@@ -603,7 +603,7 @@ def _source_rows(manifests: list[Manifest]) -> list[Row]:
                 "text (B)": text_bytes,
                 "tokens": tokens,
                 "share": f"{tokens / all_tokens:.1%}",
-                "bytes to a token": round(text_bytes / max(1, tokens), 2),
+                "B per token": round(text_bytes / max(1, tokens), 2),
             }
         )
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from runbook.core.checks import counted
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
 from runbook.node_checks.answers import HOSTS, OWN_PACKAGE, ProgramEnd
@@ -475,7 +476,7 @@ NODE_RULES = (
         ),
         "names",
         names_fault,
-        lambda facts: f"{len(facts['addresses'])} names resolve",
+        lambda facts: f"{counted(len(facts['addresses']), 'name')} resolved",
     ),
     NodeRule(
         PlacedRule(
@@ -930,7 +931,7 @@ def host_names_check(answers: JobAnswers) -> PlacedCheck:
 
     if faults:
         return rule.broken(_by_node(faults), list(faults))
-    return rule.passed(f"{len(num_nodes_of)} names", ", ".join(hosts))
+    return rule.passed(counted(len(num_nodes_of), "name"), ", ".join(hosts))
 
 
 def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
@@ -966,7 +967,8 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     return rule.passed(
-        f"{len(own_addresses)} names resolve to the right node", ", ".join(answers.nodes)
+        f"{counted(len(own_addresses), 'name')} resolved to the right node",
+        ", ".join(answers.nodes),
     )
 
 
