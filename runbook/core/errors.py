@@ -23,6 +23,14 @@ class RunbookError(CodedError):
         return [f"{type(self).__name__}: {self}"]
 
 
+class ViewInterrupted(KeyboardInterrupt):
+    """An interrupt of a cell that only watches a job."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the text that a notebook shows in place of a traceback, as nothing has failed."""
+        return ["KeyboardInterrupt"]
+
+
 class ParamsError(RunbookError):
     """A run file, site file, catalogue or override has an unusable value.
 

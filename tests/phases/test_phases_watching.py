@@ -8,6 +8,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from IPython.core.interactiveshell import InteractiveShell
 from suite.messages import containing, refuses, says
 from toy_run import FakeScheduler, launch_jobs, open_run, watch_jobs
 
@@ -59,6 +60,25 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     ended = picture.facts(JobStatus(JobState.DONE, "77", 0, "", started=100.0, ended=160.0))
     assert (ended["left"], ended["in use"], ended["ran"]) == (None, None, "1 min")
     assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
+
+
+def test_an_interrupted_view_says_that_the_job_goes_on_and_shows_no_traceback(runs, queue, capsys):
+    picture = live_view.LiveView(open_run("04-training", runs=runs).training)
+    states = iter([JobStatus(JobState.RUNNING, "77", None, "")])
+
+    def state() -> JobStatus:
+        running = next(states, None)
+        if running is None:
+            raise KeyboardInterrupt
+        return running
+
+    with pytest.raises(KeyboardInterrupt) as interrupted:
+        picture.follow(state)
+    assert "The view has ended, but not the job" in capsys.readouterr().out
+    shell = InteractiveShell()
+    shell.user_ns["error"] = interrupted.value
+    shell.run_cell("raise error")
+    assert capsys.readouterr().out.split() == ["KeyboardInterrupt"]
 
 
 def test_the_benchmark_of_watching_looks_at_a_run_without_a_record(runs, queue):

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from runbook.core import shell
-from runbook.core.errors import ProgramError
+from runbook.core.errors import ProgramError, ViewInterrupted
 from runbook.core.files import Tail
 from runbook.core.table import Row
 from runbook.core.units import four_digits, show_bytes, show_duration
@@ -100,7 +100,7 @@ class LiveView:
                 "The view has ended, but not the job. Run this cell again (after a restart of the "
                 f"kernel, run the cells above it first), or: {again}"
             )
-            raise
+            raise ViewInterrupted from None
 
         self.finish(status)
         return status
