@@ -36,9 +36,9 @@ from runbook.phases.job_control.job_step import JobStep
 from runbook.phases.open_phase import OpenPhase, open_run_phase
 from runbook.phases.phase_steps import TOKENIZE, train_step
 from runbook.plan_file.checkpoint_folder import saved_iterations
+from runbook.plan_file.heartbeat_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.job_ends import EndCause
 from runbook.plan_file.phase_names import FULL
-from runbook.plan_file.rank_files import RANKS_FOLDER, heartbeat_stem, read_slots
 from runbook.plan_file.token_index import INDEX_HEADER, INDEX_MAGIC, INDEX_VERSION, UINT16
 from runbook.runs.run_folder import RUNS_VARIABLE
 from runbook.runs.step import write_mark

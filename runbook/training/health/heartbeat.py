@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from runbook.plan_file.hang_limits import HangLimits
-from runbook.plan_file.rank_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
+from runbook.plan_file.heartbeat_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
 from runbook.training.health.stacks import STACK_SIGNAL
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.hang_limits import HANG_SHARE, UNMEASURED_SHARE, HangLimits
+from runbook.plan_file.heartbeat_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.json_records import append_line
-from runbook.plan_file.rank_files import RANKS_FOLDER, remove_leftovers
 from runbook.plan_file.schema import PhasePlan
 from runbook.training.health.heartbeat import (
     FOLDER_VARIABLE,

@@ -1,4 +1,7 @@
-"""The files that a job's ranks write: heartbeats on each machine, and reports of a hang."""
+"""Where a job's ranks write their heartbeats and their reports of a hang, and in which format.
+
+A rank writes its heartbeats in `runbook/training/health/heartbeat.py`.
+"""
 
 import contextlib
 import hashlib
