@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runbook.next_job.decisions import Attempt
+from runbook.next_job.decisions import Attempt, error_signature
 from runbook.next_job.messages import NextJobMessage
 from runbook.plan_file.job_ends import WILL_REPEAT, EndCause, JobEnd, JobState
 from runbook.results.failures import kinds
@@ -182,12 +182,7 @@ def _find_failure(
     if not error and cause is not None:
         return _known_failure(cause, job.nodes)
     error = error or job.reason
-    return _JobFailure(EndCause.OTHER, _without_numbers(error), error[:300])
-
-
-def _without_numbers(error: str) -> str:
-    """Return an error with its numbers masked, so that it is the same text at every step."""
-    return re.sub(r"\d+", "N", error)[:200]
+    return _JobFailure(EndCause.OTHER, error_signature(error), error[:300])
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
@@ -272,7 +267,7 @@ def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
     # Two errors that no rule recognizes may differ.
-    signature = failure.name if failure.is_specific else _without_numbers(failure.evidence)
+    signature = failure.name if failure.is_specific else error_signature(failure.evidence)
     return _JobFailure(
         cause,
         signature,

@@ -8,6 +8,7 @@ the budget of restarts without a new step.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -41,6 +42,17 @@ class Action(StrEnum):
     DONE = "done"
     GO_ON = "go on"
     STOP = "stop"
+
+
+def error_signature(error: str) -> str:
+    """Return an error with its numbers masked, so that it is the same text at every step.
+
+    Two unknown errors count as the same failure if their signatures are equal.
+
+    >>> error_signature("KeyError: 17 at step 4")
+    'KeyError: N at step N'
+    """
+    return re.sub(r"\d+", "N", error)[:200]
 
 
 @dataclass(frozen=True)
