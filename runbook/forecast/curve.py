@@ -18,7 +18,11 @@ from pathlib import Path
 import numpy as np
 
 from runbook.core.errors import DataError
-from runbook.forecast.interval_rules import EARLIEST_SHARE
+from runbook.forecast.interval_rules import (
+    EARLIEST_SHARE,
+    FAR_FROM_FITTED,
+    UNLIKE_CURVE_WIDENING,
+)
 from runbook.forecast.laws import Array
 from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import PartialCurve
@@ -149,20 +153,13 @@ def forecast_change(
     )
 
 
-MOST_WIDENING = 4.0
-FAR_FROM_FITTED = 2.0
-"""Distance from the nearest fitted curve, in standard deviations, at which the interval reaches its
-greatest width and a warning is shown.
-"""
-
-
 def widening(distance: float) -> float:
     """Return the factor by which the interval widens at this distance from the nearest curve.
 
     If the width grows with the square of the distance, intervals contain 75 to 96% of the curves of
     a track that was held out of the fit, and 69 to 100% of the curves of a held-out schedule.
     """
-    return min(max(distance**2, 1.0), MOST_WIDENING)
+    return min(max(distance**2, 1.0), UNLIKE_CURVE_WIDENING)
 
 
 def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, ...]:
@@ -172,7 +169,9 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
     if share < EARLIEST_SHARE:
         warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
     if distance > FAR_FROM_FITTED:
-        warnings.append(ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=MOST_WIDENING))
+        warnings.append(
+            ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=UNLIKE_CURVE_WIDENING)
+        )
 
     return tuple(warnings)
 

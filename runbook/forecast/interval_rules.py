@@ -30,6 +30,15 @@ forecast.
 FAR_WIDENING = 2.0
 """Factor by which the interval widens for a target beyond `FARTHEST_RATIO`."""
 
+# A forecast from a curve
+FAR_FROM_FITTED = 2.0
+"""Distance from the nearest fitted curve beyond which a warning is shown, in standard deviations.
+
+At this distance, the interval reaches its greatest width.
+"""
+UNLIKE_CURVE_WIDENING = 4.0
+"""Greatest factor by which the interval widens because the curve is unlike the fitted curves."""
+
 # A forecast from a ladder
 CHANGED_RECIPE_WIDENING = 2.0
 """Factor by which the interval widens if the recipe differs.

@@ -16,12 +16,12 @@ from benchmarks.fit_curve_forecast import (
 )
 from runbook.core.errors import DataError
 from runbook.forecast.curve import (
-    MOST_WIDENING,
     forecast_change,
     forecast_curve,
     load_coefficients,
     predict_change,
 )
+from runbook.forecast.interval_rules import UNLIKE_CURVE_WIDENING
 from runbook.forecast.messages import ForecastMessage
 from runbook.forecast.tables import CurvePoint, PartialCurve, read_curve
 
@@ -116,7 +116,7 @@ def test_a_curve_unlike_all_fitted_ones_is_told_and_wide():
     points = tuple(CurvePoint(float(step), 3.0 - 0.2 * math.log10(step)) for step in steps)
     strange = forecast_curve(PartialCurve(points, 10_000_000.0, 0.0))
     usual = forecast_curve(part_of(CURVES[20], 0.5))
-    unlike = ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=MOST_WIDENING)
+    unlike = ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=UNLIKE_CURVE_WIDENING)
     assert unlike in strange.warnings
     assert strange.high - strange.low > 3 * (usual.high - usual.low)
 
