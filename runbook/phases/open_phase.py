@@ -80,10 +80,7 @@ def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
 
 
 def with_values_given_before(load: Callable[..., Settings], say: Callable[[str], None]) -> Settings:
-    """Return a run's values. Print those that the user set for its folder.
-
-    Print the values that the user set.
-    """
+    """Return a run's values, and print those that the user set for its folder."""
     settings = load()
     path = runs_folder(settings.project) / settings.name / run_files.OVERRIDES
     if not path.exists():
