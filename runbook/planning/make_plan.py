@@ -31,13 +31,10 @@ from runbook.planning.cost.time_and_money import Speed, estimate
 from runbook.planning.data_plan import (
     GPT2_END_OF_DOCUMENT,
     DataPlan,
-    PreparationCost,
-    check_data,
-    check_epochs,
-    data_work,
     plan_data,
     text_on_site,
 )
+from runbook.planning.data_rules import check_data, check_epochs
 from runbook.planning.fewer_nodes import FewerNodes, check_fewer_nodes
 from runbook.planning.layout_rules import check_layout
 from runbook.planning.messages import PlanningMessage
@@ -54,6 +51,7 @@ from runbook.planning.sizes import (
     stated_shape,
     whole,
 )
+from runbook.planning.token_preparation import PreparationCost, data_work
 from runbook.planning.unattended import check_unattended
 
 SCHEMA = 1

@@ -21,7 +21,7 @@ from runbook.plan_file.phase_names import SMOKE
 from runbook.planning import Calibration, Calibrations, Machine, Plan, make_plan
 from runbook.planning.choice import smoke_choice
 from runbook.planning.cost.calibration import calibrate, read_calibration
-from runbook.planning.data_plan import VOCABULARY_CHECK, check_vocabulary
+from runbook.planning.data_rules import VOCABULARY_CHECK, check_vocabulary
 from runbook.results.history import History
 from runbook.runs.packed_environments import environment_checks
 from runbook.runs.run_files import read_plan_file

@@ -19,7 +19,7 @@ from runbook.core.errors import PlanError
 from runbook.phases.p02_data import phase as data
 from runbook.phases.token_inputs import tokenize_options
 from runbook.planning import Plan
-from runbook.planning.data_plan import VOCABULARY_CHECK
+from runbook.planning.data_rules import VOCABULARY_CHECK
 from runbook.planning.messages import PlanningMessage
 from runbook.runs.this_machine import make_plan_here
 from runbook.tokens.messages import TokenMessage

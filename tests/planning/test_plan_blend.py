@@ -12,8 +12,9 @@ from runbook.core.errors import PlanError
 from runbook.params.schema.entries import Dataset, TextShare
 from runbook.plan_file.schema import Source
 from runbook.planning import make_plan
-from runbook.planning.data_plan import data_work, plan_data
+from runbook.planning.data_plan import plan_data
 from runbook.planning.messages import PlanningMessage
+from runbook.planning.token_preparation import data_work
 
 from .conftest import CORPUS, TWO_CORES, build
 

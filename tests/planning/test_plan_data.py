@@ -13,11 +13,11 @@ from runbook.params.schema.entries import Dataset, Model
 from runbook.plan_file.token_index import index_bytes
 from runbook.planning import Check, make_plan
 from runbook.planning.data_plan import (
-    check_tokenizer_files,
     held_out_split,
     plan_data,
     split_shares,
 )
+from runbook.planning.data_rules import check_tokenizer_files
 from runbook.planning.messages import PlanningMessage
 
 from .conftest import CORPUS, build

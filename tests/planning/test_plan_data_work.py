@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from runbook.params.schema.entries import Dataset
-from runbook.planning.data_plan import PreparationCost, data_work, plan_data
+from runbook.planning.data_plan import plan_data
+from runbook.planning.token_preparation import PreparationCost, data_work
 
 from .conftest import TWO_CORES, build
 

@@ -44,11 +44,9 @@ from runbook.phases.token_inputs import (
 )
 from runbook.plan_file.phase_names import DATA, FULL
 from runbook.planning import Check
-from runbook.planning.data_plan import (
-    FUSED_BYTES_PER_SECOND,
-    RECORD_SHARE,
-    check_vocabulary,
-)
+from runbook.planning.data_plan import RECORD_SHARE
+from runbook.planning.data_rules import check_vocabulary
+from runbook.planning.token_preparation import FUSED_BYTES_PER_SECOND
 from runbook.records.session import Session
 from runbook.results.figures import formulas
 from runbook.results.figures.plan_figures import length_figure, source_figure
