@@ -4,7 +4,7 @@ import os
 import pwd
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from runbook.core.locks import HOLDER_VARIABLE
@@ -79,16 +79,8 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
     ['small']
     """
     entries = dict(parse_entries(text, "Queue"))
-    runs = {}
-    for name, values in entries.items():
-        if values.get("queue_type") != "Route":
-            runs[name] = values
-
-    behind_route = set()
-    for name, values in runs.items():
-        if values.get("from_route_only") == "True":
-            behind_route.add(name)
-
+    runs = _queues_that_run(entries)
+    behind_route = _queues_behind_route(runs)
     open_queues = []
     for name, values in entries.items():
         limits = _limits(name, values)
@@ -108,6 +100,26 @@ def queues_to_submit_to(text: str) -> tuple[QueueLimits, ...]:
             open_queues.append(_with_widest_limits(limits, hidden))
 
     return tuple(open_queues)
+
+
+def _queues_that_run(entries: Mapping[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the queues that run jobs, without those that only forward them."""
+    runs = {}
+    for name, values in entries.items():
+        if values.get("queue_type") != "Route":
+            runs[name] = values
+
+    return runs
+
+
+def _queues_behind_route(runs: Mapping[str, dict[str, str]]) -> set[str]:
+    """Return the queues that take jobs only from a route queue."""
+    behind_route = set()
+    for name, values in runs.items():
+        if values.get("from_route_only") == "True":
+            behind_route.add(name)
+
+    return behind_route
 
 
 def _destinations(values: dict[str, str]) -> list[str]:

@@ -722,9 +722,7 @@ class NormWatch:
         """
         norm = getattr(step, "grad_norm", None)
         states = getattr(step, "states", ())
-        loss_scale = getattr(step, "loss_scale", None) or 0.0
-        was_halved = loss_scale < self._loss_scale
-        self._loss_scale = loss_scale
+        was_skipped = self._was_skipped(step)
         is_lost = "nan_grad_norm" in states or "infinite_grad_norm" in states
         if norm is None and not is_lost:
             return None
@@ -737,7 +735,6 @@ class NormWatch:
         if self._num_lost == 0:
             self._since = step.iteration
         self._num_lost += 1
-        was_skipped = bool(getattr(step, "skipped", 0)) or "all_skipped" in states or was_halved
         if not was_skipped:
             self._num_unexplained += 1
         is_sure = self._num_unexplained >= CONFIRMING or self._num_lost >= LOST_NORMS
@@ -754,6 +751,14 @@ class NormWatch:
             nan,
             evidence,
         )
+
+    def _was_skipped(self, step: Any) -> bool:
+        """Return whether the step was skipped, which a log may show only by its loss scale."""
+        loss_scale = getattr(step, "loss_scale", None) or 0.0
+        was_halved = loss_scale < self._loss_scale
+        self._loss_scale = loss_scale
+        states = getattr(step, "states", ())
+        return bool(getattr(step, "skipped", 0)) or "all_skipped" in states or was_halved
 
 
 class EvaluationWatch:
@@ -831,35 +836,8 @@ class MetricWatch:
             self._first = iteration
             self._begin()
 
-        was_finite = self._is_finite
-        states = getattr(step, "states", ())
-        is_lost = "nan_loss" in states or "infinite_loss" in states
-        self._is_finite = not getattr(step, "nan", 0) and not is_lost
-        if was_finite and not self._is_finite:
-            yield Alarm(
-                "NaN",
-                "loss",
-                iteration,
-                iteration,
-                nan,
-                nan,
-                "the loss is not a finite number",
-            )
-
-        was_above_zero = self._is_above_zero
-        self._is_above_zero = loss != 0.0
-        if was_above_zero and not self._is_above_zero:
-            evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
-            yield Alarm(
-                "zero loss",
-                "loss",
-                iteration,
-                iteration,
-                0.0,
-                nan,
-                evidence,
-            )
-
+        yield from self._look_whether_finite(step)
+        yield from self._look_whether_zero(step)
         norm = getattr(step, "grad_norm", None)
         if norm is None:
             norm = nan
@@ -874,6 +852,39 @@ class MetricWatch:
         if is_on_curve:
             yield from self._look_at_norm(iteration, norm)
         yield from self._look_at_times(step)
+
+    def _look_whether_finite(self, step: Any) -> Iterator[Alarm]:
+        """Report the first of the steps in a row whose loss is not finite."""
+        was_finite = self._is_finite
+        states = getattr(step, "states", ())
+        is_lost = "nan_loss" in states or "infinite_loss" in states
+        self._is_finite = not getattr(step, "nan", 0) and not is_lost
+        if was_finite and not self._is_finite:
+            yield Alarm(
+                "NaN",
+                "loss",
+                step.iteration,
+                step.iteration,
+                nan,
+                nan,
+                "the loss is not a finite number",
+            )
+
+    def _look_whether_zero(self, step: Any) -> Iterator[Alarm]:
+        """Report the first of the steps in a row whose loss is exactly 0."""
+        was_above_zero = self._is_above_zero
+        self._is_above_zero = step.loss != 0.0
+        if was_above_zero and not self._is_above_zero:
+            evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
+            yield Alarm(
+                "zero loss",
+                "loss",
+                step.iteration,
+                step.iteration,
+                0.0,
+                nan,
+                evidence,
+            )
 
     def _look_at_norm(self, iteration: int, norm: float) -> Iterator[Alarm]:
         """Report linear or exponential drift of the gradient norm."""

@@ -116,20 +116,21 @@ def plan_data(settings: Settings) -> DataPlan:
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
-    is_counted = not is_mock and all(part.estimated_tokens for part in parts)
+    read_parts = () if is_mock else parts
+    counted_parts = read_parts if all(part.estimated_tokens for part in parts) else ()
     return DataPlan(
         dataset=data.dataset,
         mock=is_mock,
         prefix=next(part.prefix for part in parts if part.dataset == data.dataset),
-        train=() if is_mock else _files_of(parts, "train"),
-        validation=() if is_mock else _files_of(parts, "validation"),
-        test=() if is_mock else _files_of(parts, "test"),
+        train=_files_of(read_parts, "train"),
+        validation=_files_of(read_parts, "validation"),
+        test=_files_of(read_parts, "test"),
         split=data.split,
         held_out=data.held_out,
         num_files=sum(part.num_files for part in parts),
-        estimated_tokens=sum(part.estimated_tokens for part in parts) if is_counted else 0,
+        estimated_tokens=sum(part.estimated_tokens for part in counted_parts),
         tokens_from=_tokens_from(parts, is_mock=is_mock),
-        estimated_bytes=sum(part.estimated_bytes for part in parts) if is_counted else 0,
+        estimated_bytes=sum(part.estimated_bytes for part in counted_parts),
         parts=parts if len(parts) > 1 else (),
     )
 

@@ -240,23 +240,31 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
         noticed_at = min(max(last_sign, _ended_at(end)), resumed_at)
         cause = end.failure or end.why or end.state
 
-    submitted = events_named(events, "submitted")
-    jobs = [event.job for event in submitted if event.time <= last.time]
-    resumes = events_named(events, "resumed")
-    sources = []
-    for event in resumes:
-        if last.time <= event.time <= following.time:
-            sources.append(event.source)
-
     return Interruption(
-        job=jobs[-1] if jobs else "",
+        job=_job_at(events, last.time),
         step=last.iteration,
         cause=cause,
         detection_seconds=noticed_at - last_sign,
         restart_seconds=max(0.0, resumed_at - noticed_at),
         lost_steps=max(0, last.iteration - following.iteration + 1),
-        went_on_from=sources[-1] if sources else "",
+        went_on_from=_last_source(events, last.time, following.time),
     )
+
+
+def _job_at(events: Sequence[Event], moment: float) -> str:
+    """Return the newest job submitted by then, or an empty string."""
+    jobs = [event.job for event in events_named(events, "submitted") if event.time <= moment]
+    return jobs[-1] if jobs else ""
+
+
+def _last_source(events: Sequence[Event], start: float, end: float) -> str:
+    """Return the source of the last resume in this time, or an empty string."""
+    sources = []
+    for event in events_named(events, "resumed"):
+        if start <= event.time <= end:
+            sources.append(event.source)
+
+    return sources[-1] if sources else ""
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:

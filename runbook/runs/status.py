@@ -276,22 +276,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
         parts.append(Table(job_rows).as_text())
     if queue_rows:
         parts.append(Table(queue_rows).as_text())
-    expected = _expected_loss(folder)
-    fewer = _fewer_replicas(folder)
-    if fewer is not None:
-        parts.append(
-            RunMessage.FEWER_REPLICAS.fill(
-                replicas=fewer["replicas"],
-                planned_replicas=fewer["planned_replicas"],
-                iteration=fewer["iteration"],
-            )
-        )
-
-    if expected is not None:
-        parts.append(f"Expected final loss: {expected.as_text()}")
-    copies = _near_copies(folder)
-    if copies is not None:
-        parts.append(RunMessage.COPIES_IN_MEMORY.fill(copies=copies.as_text()))
+    parts += _training_texts(folder)
     for job in living:
         parts += _log_tails(job)
     site = params.load(str(folder / "run.yaml")).site.site
@@ -299,6 +284,28 @@ def status_of_one(name: str, runs: Path | None) -> str:
     if bad_nodes:
         parts.append(Table(bad_node_rows(bad_nodes), title=f"Bad nodes of {site}").as_text())
     return "\n\n".join(parts)
+
+
+def _training_texts(folder: Path) -> list[str]:
+    """Return what the training itself reports: lost replicas, expected loss, copies in memory."""
+    texts = []
+    fewer = _fewer_replicas(folder)
+    if fewer is not None:
+        texts.append(
+            RunMessage.FEWER_REPLICAS.fill(
+                replicas=fewer["replicas"],
+                planned_replicas=fewer["planned_replicas"],
+                iteration=fewer["iteration"],
+            )
+        )
+
+    expected = _expected_loss(folder)
+    if expected is not None:
+        texts.append(f"Expected final loss: {expected.as_text()}")
+    copies = _near_copies(folder)
+    if copies is not None:
+        texts.append(RunMessage.COPIES_IN_MEMORY.fill(copies=copies.as_text()))
+    return texts
 
 
 def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
