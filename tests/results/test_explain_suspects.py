@@ -300,3 +300,62 @@ def test_other_words_about_batches_and_devices_point_to_no_cause():
         suspected = _suspected(text)
         assert "memory" not in suspected
         assert "DataParallel" not in suspected[:1]
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow: LoRA takes longer than full fine-tuning", "adapters"),
+        ("peft does not accelerate the training of roberta", "adapters"),
+        ("slow: per_device_train_batch_size 1, gradient_accumulation_steps 32", "micro-batch"),
+        ("it is slow although the VRAM is not full", "micro-batch"),
+        ("low utilization: 0.84 %", "micro-batch"),
+        ("it is slower since torch 1.12.0, with torch 1.11.0 it took half the time", "precision"),
+        ("the profile of the slow steps has many CUDA free calls", "memory"),
+        ("speed drops. RAM: 13.5/32 GB, swap: 22/24 GB", "memory"),
+        ("training is not improved by a better GPU, it is slow", "host"),
+        ("kernels are launch-bound", "host"),
+        ("the GPU is slow and the CPU is at 100 %", "host"),
+        ("it is slow on 4 GPUs, GPU utilization is 40 %", "DataParallel"),
+        ("run_mlm.py is slow on 2 GPUs", "DataParallel"),
+        ("a regression of the throughput", "software version"),
+        (
+            "PyTorch version (GPU?): 2.3.0 is slow, PyTorch version (GPU?): 2.0.1 is not",
+            "software version",
+        ),
+        ("bert was slow with transformers 2.5.0 versus 2.3.0", "software version"),
+        ("stage 3 is the slowest", "communication"),
+        ("optimizer_allgather is slow", "communication"),
+        ("the RL stage takes 2 hours", "generation"),
+        ("attn_implementation is ignored", "flash attention"),
+        ("each epoch took longer: batches are sorted by length", "padding"),
+    ],
+)
+def test_more_words_of_public_threads_are_signs(text, cause):
+    assert cause in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "we train LoRA adapters on 8 GPUs",
+        "batch_size 1 and gradient_accumulation_steps 32",
+        "we use torch 1.11.0 and torch 1.12.0",
+        "the CPU is at 100 %",
+        "the swap is empty, swap: 0",
+    ],
+)
+def test_a_set_up_alone_is_no_complaint(text):
+    assert _suspected(text) == []
+
+
+def test_a_network_that_is_ruled_out_is_not_the_first_suspect():
+    slow = "ZeRO stage 3 is slow on 16 nodes."
+    assert _suspected(slow)[0] == "network"
+    ruled_out = f"{slow} It does not seem to be related to network bandwidth."
+    assert _suspected(ruled_out)[0] == "communication"
+
+
+def test_the_title_of_a_pasted_issue_is_read():
+    title = "# Performance degradation on recent versions of the trainer"
+    assert "software version" in _suspected(title)

@@ -71,7 +71,7 @@ _ANOTHER_DEVICE = (
     r"\b(?:gb\d00|[abhv]\d{2,3}s?|rtx \d{4}|[1-5]0[6-9]0(?: ?ti)?|t4|l4|l40s?|p100|mi\d{3}x?)\b"
 )
 """Words that compare two types of devices."""
-_SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage3)\b"
+_SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage[- ]?3)\b"
 
 
 _OTHERS_FIGURES = (
@@ -102,8 +102,10 @@ _CHANGED_SOFTWARE = (
     r"|\bdifferent (?:version|environment|machine|server)s?\b"
 )
 _TWO_RELEASES = (
-    r"\b(torch|pytorch|cuda|tensorflow|jax|transformers|deepspeed|driver)[ =<>v]{1,4}(\d+\.\d+)"
-    r"(?s:.{0,400})\b\1[ =<>v]{1,4}(?!\2)\d+\.\d+"
+    r"\b(torch|pytorch|cuda|tensorflow|jax|transformers|deepspeed|driver|accelerate|speechbrain|unsloth)`?"
+    r"(?: version)?(?: \(gpu\?\))?[ :=<>v]{1,4}(\d+\.\d+)"
+    r"(?s:.{0,600})\b\1`?(?: version)?(?: \(gpu\?\))?[ :=<>v]{1,4}(?!\2)\d+\.\d+"
+    r"|\b\d+\.\d+(?:\.\d+)? (?:versus|vs\.?) \d+\.\d+(?:\.\d+)?\b"
 )
 """Two releases of the same software."""
 _ANOTHER_PROGRAM = (
@@ -111,7 +113,9 @@ _ANOTHER_PROGRAM = (
     r"|it|in|for)\b)[a-z]"
 )
 """Words that compare two programs or models by name."""
-_ROLLOUTS = r"\b(?:grpo|ppo|rlhf|rloo|rollouts?|reinforcement)\b"
+_ROLLOUTS = (
+    r"\b(?:grpo|ppo|rlhf|rloo|rollouts?|reinforcement)\b|\brl (?:runs?|stage|step|training)\b"
+)
 _ATTENTION = r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battn_impl\w*"
 _COMPILED_FOR_DEVICE = r"\b(?:tpus?|xla|jax)\b|\btorch\.compile\b"
 _YOUNG_SOFTWARE = r"\b(?:rocm|mi[23]\d\d\w?|blackwell|b[23]00|gb[23]00|rtx ?50\d0|50[6-9]0)\b"
@@ -138,6 +142,54 @@ _BUSY_DEVICE = (
     r"|\b(?:full|(?:9[5-9]|100) ?%) (?:gpu )?(?:utili[sz]ation|load)\b"
 )
 """Words about a device that never waits for the host."""
+
+_BETTER_DEVICE = (
+    r"\b(?:better|newer|faster|stronger|more expensive) (?:gpus?|cards?|devices?|one)\b"
+)
+_ADAPTERS = r"(?<![a-z])(?:q?lora|peft|adapters?)(?![a-z])"
+_TRAINED_WHOLE = (
+    r"\bfull(?:[- ]?param\w*)?[- ]?(?:fine-?tun\w*|train\w*|model|sft)\b|\bwhole model\b"
+    r"|\bparam\w*\b[^.;]{0,20}\breduced\b"
+    r"|\b(?:than|to|and) freez\w+|\btrainable param\w*|\btrains? (?:\w+ )?[\d.]+ ?%"
+    r"|\b(?:model|base)\b[^.;]{0,12} (?:and|vs\.?|versus) [^.;]{0,12}\blora\w*"
+    r"|(?:\bnot|n't)\b[^.;]{0,20}\b(?:faster|accelerat\w+|improv\w+)"
+)
+"""Words that compare adapters with training all weights, or that expect adapters to be faster."""
+_SMALL_BATCH = (
+    r"(?<![a-z])batch[-_ ]?size\w*[ =:]+[\"']?[12]\b(?!\.)|\bmax[-_]sentences[ =:]+[12]\b"
+)
+_MUCH_ACCUMULATION = r"(?:(?<![a-z])accum\w*|\bupdate[-_ ]freq\w*)[ =:]+[\"']?(?:[89]|\d{2,})\b"
+_LAUNCHES = (
+    r"\blaunch[- ]?(?:overhead|bound|starv\w*|limited)\b|\bcuda[- ]?graphs?\b[^.;]{0,40}\bsmall\b"
+)
+_BUSY_HOST = (
+    r"\bcpus?\b[^.;]{0,30}\b(?:9\d|100) ?%|\bomp_num_threads\b"
+    r"|\b(?:[1-9]|one|two|single|only \d+) (?:cpu )?cores?\b"
+)
+"""Words about cores of the host that are all busy, or few."""
+_TINY_SHARE = r"\b(?:utili[sz]ation|mfu)\b[^.\d]{0,20}\b[0-4](?:\.\d+)? ?%"
+_TRAINER = r"\btrainer\b|\brun_\w+\.py\b|\b(?:sentence[-_ ]?)?transformers\b"
+_FREE_MEMORY = r"\b(?:memory|vram)\b[^.;]{0,20}\bnot (?:\w+ )?(?:full|used|filled)\b"
+_FREES = r"\b(?:cuda|gpu|hip)[ _]?(?:free|malloc)s?\b"
+_FULL_MEMORY = (
+    r"\b(?:ram|swap)\b[^.;]{0,30}(?:\bfill\w*|\bfull\b|\d+ ?/ ?\d+)"
+    r"|\bswap ?[:=] ?\d|\bdedicated\b[^.;]{0,20}\bshared\b"
+)
+"""Words about a full memory, whose contents move elsewhere."""
+_ANY_REGRESSION = (
+    r"\bregress(?:ions?|ed|es)\b|\bnightl(?:y|ies)\b|\b(?:weeks?|months?) (?:back|ago)\b"
+    r"|\byesterday\b|\brecent (?:[\w/-]+ )?versions?\b|\bsame (?:exact )?(?:code|config\w*) (?:with|on)\b"
+)
+_TORCH_WITH_TF32 = r"\b(?:py)?torch\b[^\w\n]{0,4}1\.(?:[7-9]|1[01])\b"
+"""Releases of PyTorch that use TF32 for matrix products unless told otherwise."""
+_TORCH_WITHOUT_TF32 = (
+    r"\b(?:py)?torch\b[^\w\n]{0,4}(?:1\.1[23]|2\.\d)|\b(?:py)?torch\b[^\d\n]{0,5}> ?=? ?1\.11\b"
+)
+"""Later releases, which do not (transformers issue 16588)."""
+_NOT_THE_NETWORK = (
+    r"\b(?:not|n't)\b[^.;,]{0,30}\b(?:related|due|caused by|because)\b[^.;,]{0,20}\bnetwork\b"
+    r"|\bnetwork (?:bandwidth |speed )?is (?:fine|ok|fast)\b"
+)
 
 
 @dataclass(frozen=True)
@@ -372,6 +424,113 @@ _SIGNS_OF_SET_UP = (
         "one device works and the others wait",
         "start one process per device: torchrun and DistributedDataParallel",
     ),
+    _Sign(
+        "software version",
+        (_ANY_REGRESSION,),
+        6,
+        "an earlier version was faster",
+        "time the same step with the previous version, and report the difference",
+    ),
+    _Sign(
+        "precision",
+        (_TORCH_WITH_TF32, _TORCH_WITHOUT_TF32),
+        60,
+        "since PyTorch 1.12, products of 32-bit numbers do not use TF32",
+        "torch.set_float32_matmul_precision('high'), or train in bf16",
+    ),
+    _Sign(
+        "host",
+        (_BETTER_DEVICE,),
+        5,
+        "a better device is no faster",
+        "look at the cores of each rank and at a profile of the host",
+    ),
+    _Sign(
+        "host",
+        (_ANOTHER_DEVICE,),
+        3,
+        "a newer device is no faster",
+        "look at the cores of each rank and at a profile of the host",
+    ),
+    _Sign(
+        "adapters",
+        (_ADAPTERS, _TRAINED_WHOLE),
+        30,
+        "adapters train few weights, but every layer still computes forward and backward",
+        "expect to save memory, not time: use the memory for a larger micro-batch",
+    ),
+    _Sign(
+        "DataParallel",
+        (_SEVERAL_DEVICES, rf"{_LOW_LOAD}|{_IDLE_DEVICE}"),
+        4,
+        "several devices wait, and nothing starts one process per device",
+        "start one process per device: torchrun and DistributedDataParallel",
+    ),
+    _Sign(
+        "DataParallel",
+        (_TRAINER, _SEVERAL_DEVICES),
+        3,
+        "transformers' Trainer uses DataParallel if it is started as one process",
+        "start one process per device: torchrun and DistributedDataParallel",
+    ),
+    _Sign(
+        "host",
+        (_LAUNCHES,),
+        8,
+        "kernels are launched one by one",
+        "a larger micro-batch, CUDA graphs, or torch.compile",
+    ),
+    _Sign(
+        "host",
+        (_BUSY_HOST,),
+        5,
+        "the cores of the host are few or busy",
+        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
+        "host",
+    ),
+    _Sign(
+        "micro-batch",
+        (_TINY_SHARE,),
+        5,
+        "only a few percent of the peak are used",
+        "a larger micro-batch, if it fits",
+    ),
+    _Sign(
+        "host",
+        (_TINY_SHARE,),
+        3,
+        "only a few percent of the peak are used",
+        "a larger micro-batch, CUDA graphs, or torch.compile",
+    ),
+    _Sign(
+        "micro-batch",
+        (_SMALL_BATCH, _MUCH_ACCUMULATION),
+        10,
+        "small micro-batches are accumulated",
+        "a larger micro-batch and fewer of them, if it fits",
+    ),
+    _Sign(
+        "micro-batch",
+        (_FREE_MEMORY,),
+        4,
+        "memory is left",
+        "a larger micro-batch, if it fits",
+    ),
+    _Sign(
+        "memory",
+        (_FREES,),
+        20,
+        "device memory is freed or allocated while it trains",
+        "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
+    ),
+    _Sign(
+        "memory",
+        (_FULL_MEMORY,),
+        20,
+        "a memory is full, and its contents move elsewhere",
+        "a smaller micro-batch, or a machine with more memory",
+    ),
+    _Sign("network", (_NOT_THE_NETWORK,), 0.1, "the network is ruled out"),
     _Sign("data wait", (_BUSY_DEVICE,), 0.3, "devices are always at work"),
     _Sign("host", (_BUSY_DEVICE,), 0.5, "devices are always at work"),
     _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),

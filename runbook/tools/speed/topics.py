@@ -14,6 +14,8 @@ _OPTION = re.compile(
     r"--\w|^\W*[\w.\"']+ ?[:=] ?\S+\W*$|^(?:export |#|\||import |from |>>>|\d{4}-\d\d-\d\d|\[)"
 )
 """A line of options, code, a table or a log, which states no complaint."""
+_HEADING = re.compile(r"^\s*#+ ")
+"""The mark of a heading at the start of a text, which is the title of a question."""
 COMPLAINT = (
     r"\b((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
@@ -27,7 +29,8 @@ COMPLAINT = (
     r"|(?:is (?:it|that|this)) (?:normal|expected)"
     r"|gpu\b[^.;]{0,40}\b[1-5]?\d ?% (?:usage|utili[sz]\w+|load)|gpu utili[sz]ation\b[^.;]{0,20}\b[1-5]?\d(?= ?[-%])"
     r"|unexpected (?:results?|slow\w*)|spik(?:y|es)|oscillat\w+|fluctuat\w+|unstable"
-    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|accelerations?|faster|efficient|utili[sz]ed)"
+    r"|(?:not|n't|no) (?:\w+ )?(?:scal\w+|speed[- ]?up|accelerat\w+|faster|efficient|utili[sz]ed)"
+    r"|(?:not|n't) (?:make|made) (?:it|them|training|any) (?:\w+ )?faster|(?:not|n't) us(?:e|es|ing) (?:all|the gpu|gpu)"
     r"|lag(?:s|ging)?|waits?(?! in the queue)|waiting(?! in the queue)|stall\w*|inefficien\w+|underutili[sz]\w+"
     r"|(?:gets?|getting|is|got) stuck|(?<!we )(?<!i )paus(?:e|es|ed|ing)|suspen(?:ds?|sion)|freez\w+|block(?:s|ed|ing)"
     r"|wast(?:e|es|ed|ing)|overhead|capped at|unused|los(?:e|es|ing) (?:about |around )?\d"
@@ -48,6 +51,17 @@ COMPLAINT = (
     r"|loo?s(?:e|es|ing) (?:a )?(?:lots? of )?time|(?:so|too) much time"
     r"|(?:speed|throughput|performance)\b[^.;]{0,20}(?:not|n't) increase"
     r"|no (?:big |significant |real )?difference (?:between|in) (?:the )?(?:times?|speed|throughput)"
+    r"|slowest|plummet\w*|regress(?:ions?|ed|es)|explod\w+|negatively"
+    r"|(?:takes?|took|taking|needs?|costs?|spends?|spent) (?:\w+ )?(?:a |the )?(?:very |so )?"
+    r"(?:long|longer|lots? of|more|most of the|majority of(?: the)?) ?time|took longer|longer (?:train|time)"
+    r"|(?:most|majority|[1-9]\d ?%) of (?:the |its |each |every )?(?:\w+ )?time"
+    r"|same (?:running|training|step|iteration) time"
+    r"|speed\b[^.;,]{0,40} (?:is|are) (?:almost |nearly )?(?:equal|the same)"
+    r"|(?:takes?|took|requires?|required|needs?|needed) (?:about |around |~ ?|over )?\d[\d.]* ?(?:min\w*|hours?|hrs?|days?)"
+    r"(?!,? (?:as|which) )"
+    r"|(?:is|are|was|being|gets?) ignored|launch[- ]?(?:bound|starv\w*)"
+    r"|(?:speed|performance) (?:investigation|comparison|issues?|problems?)"
+    r"|make it (?:\w+ )?(?:quick|fast)\w*|jumps? (?:up )?to \d+ ?(?:s|h|hours|days)"
     r"|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
 """Words with which people describe a slow training run.
@@ -63,8 +77,13 @@ _MENDED = (
 """Words of a sentence about a training run that was slow and no longer is."""
 
 
-_WITHOUT_ANY = r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
-"""Words which show that a training run does not use what the sentence is about."""
+_WITHOUT_ANY = (
+    r"(?:\b(?:no|not|never|without)|n't)\b[^.;,]{0,60}\bany\b"
+    r"|(?:\bnot|n't)\b[^.;,]{0,20}\b(?:related|due|caused by|because)\b"
+)
+"""Words which show that the training run does not use what the sentence is about, or that it is
+not the cause.
+"""
 _OTHER_SUBJECT = (
     r"\b(?:loss(?:es)?|accuracy|converg\w+|perplexity|nan|inf|errors?|exception|traceback|crash\w*|oom"
     r"|out of memory|learning rate|fault|quality)\b"
@@ -130,7 +149,9 @@ _TOPICS = (
     ),
     _Topic(
         "padding",
-        r"\b(?:padd(?:ed|ing)|packing|(?:variable|different|unequal) (?:seq\w* )?lengths?)\b",
+        r"\b(?:padd(?:ed|ing)|packing|(?:variable|different|unequal) (?:seq\w* )?lengths?)\b"
+        r"|\b(?:group\w*|sort\w*)[ _](?:\w+ )?by[ _]length\b"
+        r"|\b(?:longer|shorter|smaller) (?:samples|examples|sequences)\b",
         "pack documents into full sequences, or pad to the longest of a batch",
     ),
     _Topic(
@@ -160,7 +181,8 @@ _TOPICS = (
     ),
     _Topic(
         "flash attention",
-        r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battention (?:kernel|backend|implementation)",
+        r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battention (?:kernel|backend|implementation)"
+        r"|\battn_impl\w*|\bflex[-_ ]?attention\b",
         "see in a profile which attention kernel runs",
     ),
     _Topic(
@@ -174,14 +196,14 @@ _TOPICS = (
     ),
     _Topic(
         "communication",
-        r"\bcommunicat\w+|\bnccl\b|\ball[- _]?(?:reduce|gather)\w*|\breduce[- _]?scatter\w*|\bnvlink\b|\bpcie?\d*\b"
+        r"\bcommunicat\w+|\bnccl\b|(?<![a-z])all[- _]?(?:reduce|gather)\w*|\breduce[- _]?scatter\w*|\bnvlink\b|\bpcie?\d*\b"
         r"|\bp2p\b|\bcollectives?\b|\bsynchroni[sz]\w* (?:of )?gradients?|\bhybrid shard\w*"
         r"|\bno_sync\b|\bbucket_cap\w*|\bsync(?:hroni[sz]ed)?[-_ ]?(?:bn|batch[-_ ]?norm\w*)\b|\bmulti-?gpus?\b",
         "see in a profile which collectives are waited for; nvidia-smi topo -m for the links",
     ),
     _Topic(
         "memory",
-        r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bpage cache\b"
+        r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bswap ?[:=] ?\d|\bpage cache\b"
         r"|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
     ),
@@ -203,6 +225,7 @@ _TOPICS = (
     _Topic(
         "host",
         r"\bcpu[- ](?:overhead|bound|bottleneck\w*|side|cores?|time|usage)\b|\bcpu cores?\b|\bcores?\b|\bthreads?\b"
+        r"|\blogs?\b[^.;]{0,20}\b(?:every|each) (?:step|batch|iteration)\b"
         r"|\bkernel launch\w*|\blaunch overhead\b|\bpython\b|\bsynchroni[sz]\w+|\.item\b|\blogg(?:ing|er)\b|\bwandb\b"
         r"|\btensorboard\b|\bcpu-(?:intensive|bottlenecked)\b"
         r"|\bcpu[-_ ](?:quota|limits?|shares|affinity|load|utili[sz]ation)\b"
@@ -214,12 +237,12 @@ _TOPICS = (
     _Topic(
         "precision",
         r"\bfp32\b|\bfloat32\b|\btf32\b|\bfp8\b|\bprecision ?= ?\d+"
-        r"|\bmixed[- ]precision\b|\bautocast\b|\b(?:cuda\.)?amp\b|\b32[- ]bit\b",
+        r"|\bmixed[-_ ]precision\b|\bautocast\b|\b(?:cuda\.)?amp\b|\b32[- ]bit\b",
         "16-bit products are fast on devices with tensor cores",
     ),
     _Topic(
         "kernels",
-        r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b|\bcudnn\b",
+        r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b|\bcudnn\b|\bgemms?\b",
         "see in a profile which kernels run; fused kernels (Apex, Transformer Engine, flash-attn)",
     ),
     _Topic(
@@ -246,7 +269,8 @@ _TOPICS = (
     _Topic(
         "software version",
         r"\b(?:upgrad|updat|downgrad)\w+"
-        r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b|\bnightly\b"
+        r"|\b(?:last|latest|recent) (?:\d+ )?(?:commits?|changes)\b|\bmy environment\b|\bnightl(?:y|ies)\b|\bregression\b"
+        r"|\b(?:weeks?|months?) (?:back|ago)\b|\brecent (?:[\w/-]+ )?versions?\b"
         r"|\bcompute capability\b|\bsm_\d\d\b"
         r"|\b(?:new|newer|latest|old|previous) (?:version|release|container|driver)\b",
         "time the same step with the previous version, and report the difference",
@@ -268,7 +292,7 @@ _TOPICS = (
     ),
     _Topic(
         "no device",
-        r"\bcuda\.is_available\b|\bon (?:a |the )?cpu\b|\bcpu (?:version|only|training)\b",
+        r"\bcuda\.is_available\b|n't use (?:the |any )?gpu\b|\bon (?:a |the )?cpu\b|\bcpu (?:version|only|training)\b",
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",
     ),
 )
@@ -348,7 +372,8 @@ def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
     >>> topics_of_complaints("a checkpoint is written. the pace is good.")
     []
     """
-    sentences = [sentence for sentence in sentences_of(text) if not _OPTION.search(sentence)]
+    titled = _HEADING.sub("", text)
+    sentences = [sentence for sentence in sentences_of(titled) if not _OPTION.search(sentence)]
     complaints = [place for place, sentence in enumerate(sentences) if _is_complaint(sentence)]
     complaints = complaints or _places_of_questions(sentences)
     topics = [*_topics_near(sentences, complaints[:_MOST_COMPLAINTS])]

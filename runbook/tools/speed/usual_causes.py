@@ -23,7 +23,7 @@ _DEVICES = (
     r"\b(?:multi(?:ple)?|more|several|many|all|both)[- ]?(?:the )?(?:gpus?|cards?|devices)\b"
     r"|(?<![\w.:：-])(?:[2-9]|\d{2,3}|two|four|eight)(?:\b|(?=x)) ?(?:x |[x×*])? ?"
     r"(?:\w+ )?(?:gpus?|cards?|[abhv]\d{2,3}s?)\b(?! ?[:：])"
-    r"|\b(?:ddp|fsdp|horovod|torchrun|nccl)\b|\bn_?gpus?\b|\bnproc\w*[ =]+[2-9]"
+    r"|\b(?:ddp|fsdp|horovod|torchrun|nccl|zero[- ]?(?:stage[- ]?)?[123]|stage[- ]?3)\b|\bn_?gpus?\b|\bnproc\w*[ =]+[2-9]"
     r"|\bdistributed(?:data)?[ -]?(?:parallel\w*|training)\b"
 )
 _LANGUAGE_MODEL = (
