@@ -301,6 +301,10 @@ class PhaseMessage(Message):
         "the repair: scontrol update nodename=NAME state=resume."
     )
     REPORT_WRITTEN = "Report: {path}"
+    RUNGS_EVALUATED_ON_OTHER_TOKENS = (
+        "the rungs are evaluated on {rungs:,} held-out tokens, the run on {run:,}: texts differ, so "
+        "the interval includes another {error:.2f} nats"
+    )
     RUNGS_OF_FEW_STEPS = (
         "rungs that decide the forecast have few steps ({numbers}): their loss depends on the "
         "steps, not the tokens, so the interval is {widening:g} times as wide; a larger budget helps"

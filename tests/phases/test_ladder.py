@@ -16,8 +16,10 @@ from runbook.cli.ladder import ladder as ladder_command
 from runbook.core.errors import DataError, ParamsError
 from runbook.core.units import show_device_hours, show_duration
 from runbook.forecast.interval_rules import (
+    EVALUATION_SPREAD,
     FAR_WIDENING,
     FARTHEST_RATIO,
+    NORMAL_QUANTILE,
     SHORT_WIDENING,
     UNSTABLE_WIDENING,
 )
@@ -46,7 +48,9 @@ from runbook.phases.ladder.run_forecast import forecast_run
 from runbook.phases.ladder.rungs import (
     COMPUTE_BETWEEN_RUNGS,
     FEWEST_STEPS,
+    HELD_OUT_TOKENS,
     LEAST_BETWEEN_RUNGS,
+    MOST_EVALUATED,
     MOST_NOISE,
     Family,
     design_rungs,
@@ -133,6 +137,29 @@ def test_rungs_with_the_batch_of_the_run_have_its_learning_rates(local):
     for rung in design_rungs(local, 5, local.flops / 4):
         assert rung.learning_rate == local.rate.peak
         assert rung.min_learning_rate == local.rate.minimum
+
+
+def test_rungs_are_evaluated_on_the_same_sequences_as_the_run():
+    own = family("local", (*SMALL_BATCH, "training.eval_iterations=20"))
+    assert own.evaluated_samples == 20 * 2
+    for rung in design_rungs(own, 5, own.flops / 4):
+        assert rung.evaluated_samples == own.evaluated_samples
+
+
+def test_a_long_evaluation_is_cut_for_all_rungs_alike(local):
+    own = replace(local, evaluated_samples=10**6)
+    rungs = design_rungs(own, 5, own.flops / 4)
+    evaluated = {rung.evaluated_samples for rung in rungs}
+    assert len(evaluated) == 1
+    tokens = evaluated.pop() * own.shape.sequence_length
+    assert tokens == pytest.approx(rungs[-1].tokens * MOST_EVALUATED, rel=0.01)
+
+
+def test_rungs_of_a_run_without_evaluation_are_evaluated_on_many_tokens():
+    own = family("local", (*SMALL_BATCH, "training.eval_interval=0"))
+    assert own.evaluated_samples == 0
+    for rung in design_rungs(own, 5, own.flops / 4):
+        assert rung.evaluated_samples * own.shape.sequence_length == HELD_OUT_TOKENS
 
 
 @pytest.mark.parametrize("count", [4, 9])
@@ -576,6 +603,28 @@ def test_rungs_of_few_steps_widen_the_interval(local):
     assert any(
         says(warning, PhaseMessage.RUNGS_OF_FEW_STEPS, numbers="5", widening=SHORT_WIDENING)
         for warning in doubted.warnings
+    )
+
+
+def test_rungs_evaluated_on_other_tokens_than_the_run_add_the_difference_of_texts(local):
+    ladder, finished = climbed(local)
+    plain = forecast_run(ladder, finished, local, ladder.family, 0.3)
+    more = replace(local, evaluated_samples=4 * local.evaluated_samples)
+    forecast = forecast_run(ladder, finished, more, ladder.family, 0.3)
+    tokens = local.evaluated_samples * local.shape.sequence_length
+    error = NORMAL_QUANTILE * EVALUATION_SPREAD * math.sqrt(1 / tokens - 1 / (4 * tokens))
+    assert forecast.loss == plain.loss
+    assert forecast.high - forecast.loss == pytest.approx(
+        math.hypot(plain.high - plain.loss, error)
+    )
+    assert forecast.loss - forecast.low == pytest.approx(math.hypot(plain.loss - plain.low, error))
+    facts = {"rungs": tokens, "run": 4 * tokens, "error": error}
+    assert any(
+        says(text, PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS, **facts)
+        for text in forecast.warnings
+    )
+    assert not any(
+        says(text, PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS) for text in plain.warnings
     )
 
 

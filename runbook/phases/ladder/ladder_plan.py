@@ -274,6 +274,7 @@ def family_of(settings: Settings, plan: Plan) -> Family:
     phase = plan.phases[FULL]
     # Rungs use no tensor parallelism, so their vocabulary is padded for one rank.
     vocabulary = padded_vocabulary(phase.model.shape.vocabulary, 1)
+    evaluates = phase.evaluation.interval > 0
     return Family(
         shape=replace(phase.model.shape, padded_vocabulary=vocabulary),
         samples=phase.duration.samples,
@@ -282,6 +283,7 @@ def family_of(settings: Settings, plan: Plan) -> Family:
         rate=phase.learning_rate,
         init_std=phase.model.init_std,
         devices=settings.job(FULL).devices_per_node,
+        evaluated_samples=phase.evaluation.iterations * phase.batch.global_ if evaluates else 0,
     )
 
 

@@ -18,7 +18,9 @@ from runbook.forecast.interval_rules import (
     CHANGED_RECIPE_WIDENING,
     EPOCHS_AS_NEW,
     EPOCHS_WIDENING,
+    EVALUATION_SPREAD,
     MOST_EPOCHS,
+    NORMAL_QUANTILE,
     SHORT_WIDENING,
     UNEVEN_WIDENING,
     UNSTABLE_WIDENING,
@@ -66,9 +68,15 @@ def forecast_run(
     runs = as_fit(list(finished))
     target = _targets([(family.parameters, family.tokens, family.flops)])
     (forecast,) = forecast_from_ladder(runs, target)
-    widened = _widened(forecast, factor)
+    text_error = _text_error(finished, family)
+    widened = _with_text_error(_widened(forecast, factor), text_error)
     same_compute, best, note = _sizes(runs, family, factor)
-    texts = [*forecast.warnings, *(doubt.text for doubt in doubts), note]
+    texts = [
+        *forecast.warnings,
+        *(doubt.text for doubt in doubts),
+        _text_doubt(finished, family, text_error),
+        note,
+    ]
     return RunForecast(
         loss=forecast.loss,
         low=widened.low,
@@ -163,6 +171,43 @@ def _stability_doubt(family: Family) -> _Doubt:
         widening=UNSTABLE_WIDENING,
     )
     return _Doubt(text, UNSTABLE_WIDENING)
+
+
+def _text_error(finished: Sequence[FinishedRung], family: Family) -> float:
+    """Return how far the loss on the run's held-out tokens may be from that on the rungs', in nats.
+
+    It is 0 if they are the same. One set is always the beginning of the other.
+    """
+    if not family.evaluated_samples:
+        return 0.0
+    largest = finished[-1].planned.rung
+    if abs(largest.evaluated_samples - family.evaluated_samples) < largest.global_batch:
+        return 0.0
+    length = family.shape.sequence_length
+    counts = sorted((largest.evaluated_samples * length, family.evaluated_samples * length))
+    variance = EVALUATION_SPREAD**2 * (1 / counts[0] - 1 / counts[1])
+    return NORMAL_QUANTILE * math.sqrt(variance)
+
+
+def _text_doubt(finished: Sequence[FinishedRung], family: Family, error: float) -> str:
+    """Return a warning if the rungs are evaluated on other tokens than the run."""
+    if not error:
+        return ""
+    length = family.shape.sequence_length
+    return PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS.fill(
+        rungs=finished[-1].planned.rung.evaluated_samples * length,
+        run=family.evaluated_samples * length,
+        error=error,
+    )
+
+
+def _with_text_error(forecast: LossForecast, error: float) -> LossForecast:
+    """Return the forecast with an independent error, in nats, added to its interval."""
+    return replace(
+        forecast,
+        low=forecast.loss - math.hypot(forecast.loss - forecast.low, error),
+        high=forecast.loss + math.hypot(forecast.high - forecast.loss, error),
+    )
 
 
 def _refuse_other_text(ladder: Ladder, values: dict[str, object]) -> None:
