@@ -104,6 +104,7 @@ class TokenMessage(Message):
     )
     INPUT_NOT_READABLE = "input {path} cannot be read: {reason}"
     INVALID_JSON = "invalid JSON: {error}"
+    INVALID_JSON_AT = "{error} at character {position} of the record"
     INVALID_UTF8 = "invalid UTF-8: {reason} at byte {byte} of the line"
     INVALID_UTF8_PIECE = "invalid UTF-8: {reason}"
     LET_NOTHING_WRITE = "Let no other program write to it, and run again."
@@ -186,7 +187,10 @@ class TokenMessage(Message):
         "{dropped:,} left out by choice, {empty:,} empty; {skipped_files:,} files could not be "
         "read.{why}\nNothing was written. Check the input, the text key and the choice of sources."
     )
-    NO_TEXT_KEY = "no key {text_key!r}; its keys: {keys}"
+    NO_TEXT_KEY = (
+        "no key {text_key!r}; its keys: {keys} (--text-key or data.text_key names the key of the "
+        "text)"
+    )
     NO_TOKEN_FILES = "{home} has no .bin files; set data.folder to the folder of the token files"
     NO_VOCABULARY = (
         "{path} is not a tokenizer.json of Hugging Face with model.vocab ({name}: {error})."
@@ -253,8 +257,9 @@ class TokenMessage(Message):
     TOKEN_TYPE = "{path} has token type {code}; known types: {token_dtypes}. {remedy}"
     TRIES_BROUGHT_NOTHING = "{reason} ({attempts} attempts in a row received no data)"
     UNKNOWN_KIND_OF_FILE = (
-        "{path}: the file name does not show what the file contains. Names may end in {kinds}, and "
-        "each (except Parquet) also in {compressions}. Rename the file."
+        "{path}: this kind of file is not read. Names may end in {kinds}, and each (except "
+        "Parquet) also in {compressions}. Rename the file if it has such content; otherwise "
+        "convert it, for example to one JSON object with the key 'text' on each line."
     )
     UNKNOWN_SOURCE = "no record has the source {unknown}; the records' sources: {recorded}"
     UTF16 = "the file is UTF-16: convert it to UTF-8, for example by iconv -f UTF-16 -t UTF-8"

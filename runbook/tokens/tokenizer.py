@@ -444,8 +444,9 @@ def load_tokenizer(
     except ValueError as error:
         raise DataError(TokenMessage.TOKENIZER_NOT_JSON, path=path, error=error) from None
 
-    if not isinstance(document, dict) or "model" not in document:
-        if "Ġthe" in text[:1_000_000]:
+    # GPT-2's vocab.json has a token "model" with a number.
+    if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
+        if isinstance(document, dict) and "Ġthe" in document:
             hint = " It looks like GPT-2's vocab.json; for that tokenizer, use gpt2."
         else:
             hint = ""

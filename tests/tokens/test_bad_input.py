@@ -38,6 +38,10 @@ def invalid_json(error: str) -> Statement:
 
 BAD_LINES = {
     "invalid JSON": (b'{"text": "cut of', invalid_json("Unterminated string")),
+    "its place": (
+        b'{broken"',
+        invalid_json("in double quotes at character 2 of the record"),
+    ),
     "two records": (b'{"text":"a"} {"text":"b"}', invalid_json("Extra data")),
     "no key": (
         b'{"txt": "a", "id": 1}',

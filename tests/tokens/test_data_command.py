@@ -63,6 +63,15 @@ def test_the_name_of_one_of_the_files_means_their_prefix(tmp_path: Path, ending:
     assert "Hello" in call("show", name).stdout
 
 
+def test_text_under_another_key_is_answered_with_the_option(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_text('{"content": "Hello world"}\n')
+    refused = call("tokenize", source, "--out", tmp_path / "out")
+    assert "its keys: 'content' (--text-key or data.text_key" in str(refused.exception)
+    made = call("tokenize", source, "--out", tmp_path / "out", "--text-key", "content")
+    assert made.exit_code == 0
+
+
 def test_failed_check_is_exit_1(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["Hello world"]))

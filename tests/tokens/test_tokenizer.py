@@ -22,6 +22,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 from runbook.tokens.sources import input_files
 from runbook.tokens.tokenizer import (
     END_OF_TEXT,
+    GPT2_FOLDER,
     PROBES,
     Fastokens,
     HuggingFace,
@@ -277,6 +278,13 @@ def test_more_than_65_500_tokens_take_four_bytes(tmp_path: Path, own_tokenizer: 
         (
             "vocab.json",
             '{"a": 0, "Ġthe": 1}',
+            TokenMessage.NOT_A_TOKENIZER_JSON.of(
+                hint=containing("It looks like GPT-2's vocab.json")
+            ),
+        ),
+        (
+            "vocabulary_of_gpt2.json",
+            (GPT2_FOLDER / "vocab.json").read_text(),
             TokenMessage.NOT_A_TOKENIZER_JSON.of(
                 hint=containing("It looks like GPT-2's vocab.json")
             ),
