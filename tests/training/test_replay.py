@@ -28,6 +28,13 @@ LAYOUTS = {
 }
 MORE_LAYOUTS = {
     "one micro-batch": {"global_batch": 2, "copies": 2, "tuning": {"overlap_gradients": True}},
+    "one micro-batch at a time": {"global_batch": 2, "copies": 2},
+    "one micro-batch at first": {
+        "global_batch": 2,
+        "copies": 2,
+        "tuning": {"overlap_gradients": True},
+        "interval": 1,
+    },
     "overlapping": {
         "copies": 2,
         "tuning": {"overlap_gradients": True, "overlap_weights": True},
@@ -56,15 +63,19 @@ def train(zygote, run, folder, *, interval, faults="", **options):
 
 @pytest.mark.parametrize("layout", MORE_LAYOUTS)
 def test_replay_changes_no_layout(layout, zygote, run):
-    plain = train(zygote, run, "plain", interval=0, **MORE_LAYOUTS[layout])
-    replayed = train(zygote, run, "replayed", interval=2, **MORE_LAYOUTS[layout])
+    options = {"interval": 2, **MORE_LAYOUTS[layout]}
+    interval = options.pop("interval")
+    plain = train(zygote, run, "plain", interval=0, **options)
+    replayed = train(zygote, run, "replayed", interval=interval, **options)
     assert replayed.losses() == plain.losses()
     norms = [[line["grad_norm"] for line in job.metrics] for job in (plain, replayed)]
     assert norms[0] == norms[1]
     assert not replayed.events("alarm")
     lines = specs.metrics(replayed.folder, "replay.jsonl")
-    assert [line["iteration"] for line in lines[1:]] == [2, 4]
-    assert ["hash_seconds" in line for line in replayed.metrics] == [False, True, False, True]
+    steps = [step for step in (1, 2, 3, 4) if step % interval == 0]
+    assert [line["iteration"] for line in lines[1:]] == steps
+    hashed = [line["iteration"] for line in replayed.metrics if "hash_seconds" in line]
+    assert hashed == steps
 
 
 def flips(count, layout, seed):

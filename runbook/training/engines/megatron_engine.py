@@ -143,7 +143,10 @@ class MegatronEngine(engine.TrainingEngine):
                 return self._compute_part(batches, count, num_microbatches)
 
         for chunk in self.chunks:
-            chunk.start_grad_sync()
+            # Without overlap, megatron-core starts the reduction when it finishes it. A second
+            # reduction would count a part of the gradients twice.
+            if chunk.ddp_config.overlap_grad_reduce:
+                chunk.start_grad_sync()
         finalize(self.chunks, None)
         return []
 
