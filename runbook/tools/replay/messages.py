@@ -18,6 +18,10 @@ class ReplayMessage(Message):
     )
     STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."
     FIRST_STEP = "The first step that differs is {step}: the loss was {loss!r} and is {again!r}"
+    FIRST_STEP_WITH_SAME_LOSS = (
+        "The first step that differs is {step}: the loss is {loss!r} both times, but the gradients "
+        "differ"
+    )
     OTHER_PROGRAM_OF_RANK = (
         "rank {rank} on {host} had different versions or code from rank 0 in the run"
     )

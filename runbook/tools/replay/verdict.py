@@ -87,9 +87,15 @@ class ReplayComparison:
         return "\n".join(lines)
 
     def _first_text(self) -> str:
-        first = ReplayMessage.FIRST_STEP.fill(
-            step=self.first_step, loss=self.loss, again=self.replayed_loss
-        )
+        if self.loss == self.replayed_loss:
+            first = ReplayMessage.FIRST_STEP_WITH_SAME_LOSS.fill(
+                step=self.first_step, loss=self.loss
+            )
+        else:
+            first = ReplayMessage.FIRST_STEP.fill(
+                step=self.first_step, loss=self.loss, again=self.replayed_loss
+            )
+
         readers = ", ".join(map(str, self.ranks_of_other_samples))
         if self.difference is None and readers:
             return ReplayMessage.OTHER_SAMPLES_LATER.fill(first=first, ranks=readers)

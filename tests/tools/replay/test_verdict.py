@@ -57,6 +57,13 @@ def test_equal_recordings_are_the_same():
     assert (comparison.verdict, comparison.first_step, comparison.num_compared) == ("same", 0, 1)
 
 
+def test_a_step_with_other_gradients_and_the_same_loss_is_not_told_by_its_loss():
+    text = compared(recorded(), recorded((1, 0))).as_text()
+    assert says(text, ReplayMessage.FIRST_STEP_WITH_SAME_LOSS, step=4, loss=2.0)
+    text = compared(recorded(), recorded((1, 0)), loss=2.5).as_text()
+    assert says(text, ReplayMessage.FIRST_STEP, step=4, loss=2.0, again=2.5)
+
+
 def other(**values):
     return dataclasses.replace(HERE, **values)
 
