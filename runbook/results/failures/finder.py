@@ -4,6 +4,7 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from runbook.results.failures.error_lines import (
     continues,
@@ -54,6 +55,7 @@ _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 Shorter numbers do not match, because they may be exit codes or signals, on which rules depend.
 """
 _NUMBERS = re.compile(r"\d+")
+_SAME_DIGITS = str.maketrans("123456789", "000000000")
 MAX_SHAPES = 10_000
 MAX_LAST_LINES = 3
 """A build is considered hung only if at most this many lines follow its last output."""
@@ -108,6 +110,15 @@ ended.
 ROOT_CAUSE = "Root Cause (first observed failure):"
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
+
+
+class _Words(NamedTuple):
+    """Whether a line contains a word for which it is examined more closely."""
+
+    has_signal: bool
+    """Whether a rule may match the line."""
+    has_sign: bool
+    """Whether the line may be an error that no rule recognizes."""
 
 
 @dataclass
@@ -168,6 +179,8 @@ class FailureFinder:
         # A warning that is printed at each step is examined only once, because applying all rules
         # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
+        self._words: dict[str, _Words] = {}
+        """Words of the lines so far, by the line with all digits replaced by zeros."""
         self._in_frame = False
         self._build: Failure | None = None
         self._lines_since_build = 0
@@ -190,9 +203,9 @@ class FailureFinder:
         is_ignored = self._ignored_errors.contains(line[:MAX_TEXT])
         is_of_thread = self._thread_errors.contains(line[:MAX_TEXT])
         is_source = self._is_source(line) or is_ignored
-        lowered = line[:MAX_TEXT].lower()
+        words = self._words_of(line[:MAX_TEXT].lower())
         rule = None
-        if not is_source and any(word in lowered for word in SIGNAL_WORDS):
+        if words.has_signal and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
             # A thread that has lost a connection does not end the program, and a tracker's threads
@@ -205,7 +218,7 @@ class FailureFinder:
             ):
                 self._keep(rule, log_line, line, number)
 
-        if rule is None and not is_source and any(sign in lowered for sign in SIGNS):
+        if rule is None and words.has_sign and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             if not is_beside_the_point(log_line.text):
                 self._first_error.look(log_line, number)
@@ -314,6 +327,23 @@ class FailureFinder:
             rank=error.rank,
             host=error.host,
         )
+
+    def _words_of(self, lowered: str) -> _Words:
+        """Return which words a line in lower case contains.
+
+        Most lines of a training differ only in their digits from an earlier line.
+        """
+        shape = lowered.translate(_SAME_DIGITS)
+        words = self._words.get(shape)
+        if words is not None:
+            return words
+        words = _Words(
+            any(word in lowered for word in SIGNAL_WORDS),
+            any(sign in lowered for sign in SIGNS),
+        )
+        if len(self._words) < MAX_SHAPES:
+            self._words[shape] = words
+        return words
 
     def _rule_of(self, text: str) -> Rule | None:
         """Return the first rule that matches a line's text, or None."""
