@@ -12,6 +12,7 @@ from runbook.cli.logs import logs
 from runbook.log_readers.read import parse_files
 from runbook.results.failures import kinds
 from runbook.results.failures.finder import FailureFinder, find_cause, find_failures
+from runbook.results.failures.first_error import SIGNS
 from runbook.results.failures.kinds import BUILD_HANGS, COMPILE_CACHE, KINDS
 from runbook.results.failures.kinds import OWN_ERROR as PROGRAM
 from runbook.results.failures.rule import FailureKind, Level, NextStep, Rule
@@ -296,6 +297,28 @@ def test_the_first_look_lets_every_pattern_through(rule):
                 pattern,
                 literals,
             )
+
+
+def test_no_word_of_the_first_look_contains_a_digit():
+    """Lines that differ only in their digits are looked at once, so the words must not differ."""
+    assert not [word for word in (*SIGNAL_WORDS, *SIGNS) if any(map(str.isdigit, word))]
+
+
+def test_lines_that_differ_in_digits_are_all_counted():
+    lines = [f"RuntimeError: CUDA out of memory. Tried to allocate {n} MiB" for n in (2, 7, 7)]
+    (failure,) = find_failures(["step 1 took 3 s", "step 2 took 4 s", *lines])
+    assert (failure.line, failure.count) == (3, 3)
+
+
+def test_a_process_of_jax_that_lost_another_is_explained_by_the_other_ones_error():
+    lost = "F0929 17:42:48 1 client.h:77] Terminating process because the JAX distributed service detected fatal errors."
+    (alone,) = find_failures([lost])
+    assert alone.name == kinds.PEER_DIED.name
+    cause = find_cause(
+        find_failures([lost, "RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes"])
+    )
+    assert cause is not None
+    assert cause.name == kinds.DEVICE_MEMORY.name
 
 
 def test_source_text_in_a_traceback_says_nothing():
@@ -710,6 +733,12 @@ RIGHT_KIND = (
     ),
     ("slurmstepd: error: Unable to establish control machine address", kinds.UNREACHED),
     ('slurmstepd: error: Unable to resolve "10.0.0.1": Resolver internal error', kinds.UNREACHED),
+    ("BlockingIOError: [Errno 11] Resource temporarily unavailable", kinds.LIMITS),
+    ("grpc: Failed to bind to address 0.0.0.0:8476", kinds.PORT),
+    (
+        "RuntimeError: The detected CUDA version (11.8) mismatches the version that was used to compile PyTorch",
+        kinds.BUILD,
+    ),
 )
 
 

@@ -8,10 +8,12 @@ from runbook.results.failures.rules.jobs import JOB_RULES
 from runbook.results.failures.rules.memory import MEMORY_RULES
 from runbook.results.failures.rules.network import NETWORK_RULES
 from runbook.results.failures.rules.programs import PROGRAM_RULES
+from runbook.results.failures.rules.sentences import SENTENCE_RULES
 from runbook.results.failures.rules.software import SOFTWARE_RULES
 
 RULES = (
     *COMMAND_RULES,
+    *SENTENCE_RULES,
     *FILE_SYSTEM_RULES,
     *MEMORY_RULES,
     *DEVICE_RULES,

@@ -161,7 +161,7 @@ DATA_RULES = (
         patterns=(r"^(?:Key|Assertion)Error\b",),
         after=(
             r", in (?:create_\w*load_plan|load_(?:sharded_)?state_dict|get_sd_loader"
-            r"|check_ckpt_list|_?load_\w*checkpoint)"
+            r"|check_ckpt_list|_?load_\w*checkpoint)|len\(self\.ckpt_list\)"
         ),
         example_before='  File "checkpoint/default_planner.py", line 131, in create_default_local_load_plan',
         example="KeyError: 'pos_embedding'",

@@ -189,6 +189,7 @@ DEVICE_RULES = (
             r"no kernel image is available",
             r"Value '(?:sm|compute)_\w+' is not defined for option",
             r"hipErrorNoBinaryForGpu",
+            r"CUDA_ERROR_NO_BINARY_FOR_GPU",
             r"Missing CO for these ISAs",
             r"invalid device function",
             r"Unable to find code object",

@@ -179,7 +179,7 @@ MEMORY_RULES = (
             r"(?:[Ff]ailed|[Uu]nable) to (?:create|start) (?:an? )?(?:\w+ )?threads?\b",
         ),
         error_patterns=(r"inotify (?:watch|instance)",),
-        unless=r"retrying|lock|srun: .*[Ss]tep creation",
+        unless=r"retrying|\bf?lock|srun: .*[Ss]tep creation",
         example="OpenBLAS blas_thread_init: pthread_create: Resource temporarily unavailable",
         source="willsheffler/worms#2",
     ),

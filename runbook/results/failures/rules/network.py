@@ -45,6 +45,7 @@ NETWORK_RULES = (
             r"errno: 98\b",
             r"\[Errno 98\]",
             r"server socket has failed to (?:bind|listen)",
+            r"[Ff]ailed to bind to (?:address|port)\b",
             r"[Pp]ort \d+ (?:is )?(?:already )?(?:in use|taken|occupied)",
             r"on port `?\d+`?, but another process",
             r"the last training process is running",
