@@ -7,11 +7,11 @@ The stand-in ranks call the trainer's own modules.
 Each stand-in rank has a watchdog, a heartbeat and a report, but no model and no thread. The
 benchmark calls their checks one after the other: the ranks see a simulated clock, and the cost is
 measured on the real clock. The benchmark counts metadata operations of the file system (open, stat,
-rename, unlink, mkdir, listing) by Python's audit hook, and by wrappers because a stat raises no
-audit event. It counts the operations in the job's folder separately from those in the machine's own
-memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank 0,
-and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are not
-counted, because every rank needs them even without a control plane.
+rename, unlink, mkdir, listing) by Python's audit hook, and by wrappers, because a stat does not
+raise an audit event. It counts the operations in the job's folder separately from those in the
+machine's own memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds
+of rank 0, and memory. The real rank.sh runs under strace. Python's imports and the shards
+themselves are not counted, because every rank needs them even without a control plane.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ SCRIPT_OPERATIONS = 2 + 2 / 5 + 0.5
 renames its heartbeat every five, and rank 0's rank.sh looks for `stop` every two seconds;
 `rank_script_operations` measures the latter.
 """
-GROUPS = 25  # process groups of a rank, as megatron-core makes them
+GROUPS = 25  # process groups of a rank, as megatron-core creates them
 AUDITED = {
     "open",
     "os.rename",
@@ -171,7 +171,7 @@ class ControlPlane:
         self.watchdogs: list[Watchdog] = []
 
     def ranks(self, rank: int) -> Ranks:
-        """Return one stand-in rank of the training."""
+        """Return a stand-in rank of the training run."""
         return Ranks(rank, self.num_ranks, rank % self.local, "srun", "node0", 29500)
 
     def start(self) -> dict[str, Any]:
@@ -193,7 +193,7 @@ class ControlPlane:
         }
 
     def heartbeats(self, seconds: float) -> dict[str, Any]:
-        """Let all watchdogs check for this many simulated seconds.
+        """Run the checks of all watchdogs for this many simulated seconds.
 
         Rank 0's processor time is measured at the real interval.
         """
@@ -252,7 +252,7 @@ class ControlPlane:
         }
 
     def save(self) -> dict[str, Any]:
-        """Do what rank 0 does for a save.
+        """Perform rank 0's part of a save.
 
         Rank 0 creates the folder, writes metadata with a checksum of each rank's file, renames the
         folder, and writes the tracker.
@@ -297,7 +297,7 @@ class ControlPlane:
     def hang(self) -> dict[str, Any]:
         """Measure how the watchdogs name the rank that causes a hang.
 
-        All ranks hang, and the cause is a rank on the last machine.
+        All ranks hang because of a rank on the last machine.
         """
         store = StandInStore()
         culprit = self.num_ranks - 2

@@ -1,11 +1,11 @@
-"""Text for the data benchmarks: any amount of English made from the shipped corpus, or your own JSON lines.
+"""Text for the data benchmarks: English generated from the shipped corpus, or your own JSON lines.
 
 `prose` joins the paragraphs of the shipped corpus (the World Factbook and Shakespeare, 12 MB) in a
-seeded random order. That alone would favour every encoder that caches words, so 5 words in 100 are
-replaced by invented ones, built from the letter triples of real words: new words keep appearing, as
-in real English (`variety` counts them; docs/data.md gives the comparison). `code` is every .py,
-.md, .rst, .txt and .h file below the Python environment: many rare words, which slow down every
-encoder.
+seeded random order. That alone would favour encoders that cache words, so 5 words in 100 are
+replaced by invented words, built from the letter triples of real words. New words therefore keep
+appearing, as in real English (`variety` counts them; docs/data.md gives the comparison). `code` is
+every .py, .md, .rst, .txt and .h file below the Python environment: many rare words, which slow
+down every encoder.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m benchmarks.data_kills FOLDER [--kills 50] [--workers 2] [--seed 1]
 
-FOLDER holds text, a few hundred megabytes of it. Each moment lies within the length of an
+FOLDER contains a few hundred megabytes of text. Each moment is within the duration of an
 undisturbed run. At the end the bytes must equal those of the undisturbed run, and each kill may
 cost at most one shard per worker. A hook in the processes' sitecustomize records each start of a
 shard; a shard that started n times was repeated n - 1 times.

@@ -56,7 +56,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
     from runbook.tokens.tokenizer import _gpt2, use_one_thread
 
     use_one_thread()
-    # encoders cache words: this one starts with an empty cache, as in the pipeline
+    # encoders cache words; this encoder starts with an empty cache, as in the pipeline
     _gpt2.cache_clear()
     tokenizer = _gpt2(False, "auto")
     parser = Parser("text", "meta.redpajama_set_name")
@@ -102,7 +102,7 @@ def has_gigatoken() -> bool:
 def rows(
     folder: Path, megatron: Megatron | None
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
-    """Return the commands of each round, and the prefix to which each writes."""
+    """Return the commands of each round, and the output prefix of each."""
     whole = folder / "whole.jsonl"
     packed = data_corpus.parts(folder)
     out = folder.parent / "out"
@@ -269,7 +269,7 @@ def ratios(figures: dict[str, Any]) -> list[str]:
 
 
 def corpora(arguments: argparse.Namespace, home: Path) -> Iterator[tuple[str, Path]]:
-    """Return the requested corpora, and make those that do not exist yet."""
+    """Return the requested corpora, and generate those that do not exist yet."""
     limit = arguments.megabytes * 10**6
     makers = {"prose": data_corpus.prose, "code": data_corpus.code}
     if arguments.text:
@@ -284,7 +284,7 @@ def corpora(arguments: argparse.Namespace, home: Path) -> Iterator[tuple[str, Pa
 
 
 def main() -> None:
-    """Make the corpora, measure, print, and write the numbers as JSON."""
+    """Generate the corpora, measure, print, and write the numbers as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--megabytes", type=int, default=220)
     parser.add_argument("--rounds", type=int, default=5)

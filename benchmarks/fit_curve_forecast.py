@@ -106,7 +106,7 @@ class Family:
     name: str
     table: str
     left_out: dict[str, Group]
-    """The groups to leave out, by name; the errors of the first grouping set the interval."""
+    """The groups to leave out, by name. The errors of the first grouping determine the interval."""
 
     @property
     def path(self) -> Path:
@@ -229,7 +229,7 @@ def errors_at(
     models: dict[str, CurveModel],
     others: list[CurveModel],
 ) -> Errors:
-    """Forecast each curve with the model that has not seen its group.
+    """Forecast each curve with the model that was fitted without its group.
 
     The other families' models are used as well.
     """

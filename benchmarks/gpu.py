@@ -1,4 +1,4 @@
-"""Measure everything about the trainer that one GPU can show, in one call and into one folder.
+"""Measure everything about the trainer that one GPU can show, with one call and in one folder.
 
     python -m benchmarks.gpu --out FOLDER [--seconds 330] [--stages NAME ...] [--jobs TEXT ...] [--commit HEX]
     python -m benchmarks.gpu --out FOLDER --rehearse
@@ -10,9 +10,9 @@ their modules. FOLDER/gpu.json is rewritten after every row, so that an interrup
 rows. benchmarks/gpu.md says what each stage measures and what the file contains; docs/gpu.md says
 how to run this on a machine with a GPU.
 
-`--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it tests this program
-and measures nothing. `--plan` prints the planned memory and step time next to each measured row, on
-any machine, and `--copy` writes a file with both. `--write-losses` trains the models of the
+`--rehearse` runs everything with a tiny model, on a CPU, and marks the file: it tests this program,
+and its figures mean nothing. `--plan` prints the planned memory and step time next to each measured
+row, on any machine, and `--copy` writes a file with both. `--write-losses` trains the models of the
 correctness stage on this CPU and writes benchmarks/gpu_losses.json.
 """
 
@@ -80,7 +80,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def measure(arguments: argparse.Namespace) -> None:
-    """Run the stages and print the table last."""
+    """Run the stages, and print the table at the end."""
     ends = time.monotonic() + arguments.seconds
     with tempfile.TemporaryDirectory(prefix="gpu-caches-") as caches:
         set_variables(Path(caches), rehearsal=arguments.rehearse)

@@ -2,10 +2,10 @@
 
     python -m benchmarks.loss_forecast [FIT.csv TARGET.csv]
 
-Two protocols. `parts`: fit the part below a threshold of compute, forecast the part above it, as the tables mark them.
-`rolling`: fit the smallest 50, 65 and 80% of all runs by compute, forecast the others. Next to
-each, the result of a plain fit of E + A/N^a + B/D^b is shown, without weights, penalties, vote or
-correction.
+Two protocols. `parts`: fit the part below a threshold of compute, forecast the part above it, as
+the tables mark them. `rolling`: fit the smallest 50, 65 and 80% of all runs by compute, and
+forecast the others. Next to each, the result of a plain fit of E + A/N^a + B/D^b is shown, without
+weights, penalties, vote or correction.
 
 Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
 rungs was chosen with the first table, before the second existed. If you pass two tables of your
@@ -42,7 +42,7 @@ class Split:
 
 
 def read_table(path: Path) -> tuple[Runs, Array]:
-    """Read a table. Return its runs, and whether each is a target."""
+    """Read a table. Return the runs, and whether each is a target."""
     runs = as_runs(read_finished_trainings(path))
     with path.open(encoding="utf-8", newline="") as file:
         targets = [row.get("part") == "target" for row in csv.DictReader(file)]

@@ -168,7 +168,7 @@ def train(folder: Path, world_size: int) -> None:
 
 
 def free_port() -> int:
-    """Return a port that the kernel assigns to no other process.
+    """Return a port that the kernel does not assign to any other process.
 
     The port is below the range from which the kernel assigns ports, so that the ranks can bind it.
     """

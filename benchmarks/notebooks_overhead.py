@@ -8,12 +8,12 @@ python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--step
 1. Each notebook of a small run is executed by papermill, as `runbook run` does it; then its cells
    run as one plain Python program in another run folder. The difference is the cost of papermill,
    the kernel, saving and the report.
-2. A training run goes through alternating turns: unwatched, and while a kernel, started as a
-browser starts one, draws its figure once a second. Each turn has a median step time; the difference
-between the medians of the two kinds of turns is the cost of watching.
+2. A training run alternates between two phases: unwatched, and watched by a kernel that is started
+   as a browser would start it and draws the run's figure once a second. Each turn has a median step
+   time; the difference between the medians of the two kinds of turns is the cost of watching.
 3. `look`: CPU seconds of one look at the finished run DIR: it asks the scheduler, reads the new
-   lines, and draws the figure as text and HTML. A watch cell does this once a second; CPU time
-   hardly depends on other load.
+   lines, and draws the figure as text and HTML. A watch cell does this once a second. CPU time
+   hardly depends on other programs on the machine.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def notebooks(toy: Toy) -> list[tuple[str, float, float]]:
 
 
 class Watcher:
-    """A kernel, started as a browser starts one, whose watch cell is run and interrupted."""
+    """A kernel that is started as a browser would start it. Its watch cell is run and interrupted."""
 
     def __init__(self, toy: Toy, folder: Path) -> None:
         from jupyter_client.manager import start_new_kernel
@@ -112,7 +112,7 @@ class Watcher:
         return used.user + used.system, time.monotonic()
 
     def begin(self) -> None:
-        """Start to look once a second."""
+        """Start watching, with one look per second."""
         self.client.execute("picture.follow(lambda: scheduler.state(job))")
 
     def end(self) -> int:
@@ -202,7 +202,7 @@ def look(folder: Path, times: int = 200) -> dict[str, float]:
 def seconds_of_a_look(
     picture: LiveView, state: Callable[[], JobStatus], times: int
 ) -> dict[str, float]:
-    """Return the CPU seconds of one look, the mean over `times` looks."""
+    """Return the mean CPU seconds of one look, over `times` looks."""
     began = time.process_time()
     for _ in range(times):
         picture.progress.draw_beside(picture.curve(), picture.last_events())

@@ -87,7 +87,7 @@ class Plain:
 
     def __init__(self, shape: Shape, precision: str, *, compiled: bool, even: bool = False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        with self.device:  # a host draws 1e9 numbers in 9 s
+        with self.device:  # a host generates 1e9 numbers in 9 s
             model = Gpt(shape)
         weights = sorted(model.parameters(), key=lambda weight: weight.ndim)
         half_weights = even and precision == "bf16"
@@ -121,7 +121,7 @@ class Plain:
         self.optimizer.step()
         self.optimizer.zero_grad(
             set_to_none=not self.copies
-        )  # hooks hold the sums of the copies' gradients
+        )  # hooks keep the sums of the copies' gradients
         if self.copies:
             with torch.no_grad():
                 torch._foreach_copy_(self.copies, self.parameters)

@@ -1,4 +1,4 @@
-"""How far predicted speeds are from published ones: by source, by accelerator family, and with sources held out.
+"""Errors of predicted speeds, by source, by accelerator family, and with sources held out.
 
     python -m benchmarks.predict_cross_validation [TABLE.csv ...] [--fit] [--rows]
 
@@ -7,11 +7,12 @@ Without --fit, the coefficients in use are evaluated, and the errors of left-out
 
 With --fit, the coefficients are fitted again and printed. The fit uses damped least squares on
 logarithms: a stated width pulls each coefficient to its start, and a source's weight is the root of
-its number of rows. One source has hundreds of step times, of which the fit takes `THINNED` rows, so
-that it ends in five minutes. The fit is judged by leaving out one source after the other, and then
-one family of devices after the other: each row is predicted by coefficients that never saw its
-source, or its family. These errors are written to left_out_errors.csv, from which `intervals` makes
-the intervals of `plan --predict`. A row without a prediction counts as a miss of 100 %.
+its number of rows. One source has hundreds of step times. The fit uses only `THINNED` of these
+rows, and therefore finishes in five minutes. The fit is judged by leaving out one source after the
+other, and then one family of devices after the other: each row is predicted with coefficients that
+were fitted without its source, or without its family. These errors are written to
+left_out_errors.csv, from which `intervals` computes the intervals of `plan --predict`. A row
+without a prediction counts as a miss of 100 %.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ TABLES = (
     "benchmarks/a100_step_times.csv",
 )
 NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
-"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch a step. It was first looked at once the
-model's form was fixed, and is used in no fit.
+"""Llama 3.1 8B in MLPerf training 5.1, with one micro-batch per step. Nobody looked at it before
+the model's form was fixed, and it is never fitted.
 """
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
-"""The errors that --fit measures on rows whose source or family the fit has not seen."""
+"""The errors that --fit measures on rows whose source or family is left out of the fit."""
 STEP_TIMES = "a100_step_times.csv"
 """Step times of VIA-Research/vTrain (f8dda8473a48).
 
@@ -82,10 +83,12 @@ LEAST_SOURCES = 3
 that class.
 """
 SLOPES_HOLD = 4
-"""Rounds of a fit that reuse the same slopes, because computing slopes takes most of its time."""
+"""Number of rounds of a fit that reuse the same slopes, because computing slopes takes most of its
+time.
+"""
 THINNED = 70
-"""The number of rows that a fit uses from a source with more than twice as many, because such rows
-are nearly alike.
+"""Number of rows that a fit uses from a source with more than twice as many, because rows of one
+source are nearly alike.
 """
 WIDTH = {
     "sustained": 0.15,
@@ -332,7 +335,7 @@ def residuals(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
 
 
 def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
-    """Return the change of each residual with each move.
+    """Return how each residual changes with each shift.
 
     A family's share moves only that family's rows.
     """
@@ -362,7 +365,7 @@ def flat(values: Coefficients) -> dict[str, float]:
 
 
 def moved(moves: Mapping[str, float]) -> Coefficients:
-    """Return the starting coefficients, each multiplied by the exponential of its move."""
+    """Return the starting coefficients, each multiplied by the exponential of its shift."""
     sustained = {
         name: min(MOST, value * math.exp(moves[name])) for name, value in START.sustained.items()
     }
@@ -390,7 +393,7 @@ def thinned(rows: Sequence[Known]) -> list[Known]:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """The error of a row that the fit has not seen."""
+    """The error of a row that is left out of the fit."""
 
     row: Known
     by: str
@@ -452,7 +455,8 @@ def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
     """Return the half-widths of the 80 % interval by family and node count.
 
     '' is any other family. They are conformal on left-out sources, and shrunk toward the half-width
-    of all families at that node count: the more sources a family has, the less (`SHRINKAGE`).
+    of all families at that node count. The more sources a family has, the less it is shrunk
+    (`SHRINKAGE`).
     """
     widths: dict[tuple[str, str], float] = {}
     for nodes in NODE_COUNTS:
@@ -514,7 +518,7 @@ def judged_rows(left_out: Sequence[LeftOut]) -> list[tuple[LeftOut, bool]]:
 
 
 def measured_on_one_node(left_out: Sequence[LeftOut]) -> tuple[int, int]:
-    """Return the number of measured one-node rows inside their interval, and of all of them."""
+    """Return how many measured one-node rows are inside their interval, and how many there are."""
     is_inside = [
         is_inside
         for left, is_inside in judged_rows(left_out)

@@ -3,7 +3,7 @@
 It starts the tests' two-node Slurm cluster (tests/slurm; needs root and Debian's slurm packages),
 creates each defect of tests/slurm/defects.py for real, one at a time, calls preflight, and writes a
 table: which check found the first defect, whether that is the right cause, and how long it took.
-Before, between and after the defects it calls preflight on sound nodes.
+Before, between and after the defects it calls preflight on healthy nodes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def place_of(project: Project, work: Path) -> Place:
 
 
 def preflight(project: Project, defect: Defect, place: Place) -> dict[str, object]:
-    """Run preflight, and trigger the effect of a defect during a rung."""
+    """Run preflight, and trigger the effect of a defect during a stage."""
     site = project.root / "params" / "sites" / "two-nodes.yaml"
     sound_site = site.read_text()
     broken_site = sound_site

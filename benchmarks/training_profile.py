@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
 The program sums torch.profiler's self time of each operator by the part that it serves. Every call
-of an operator at the same shapes counts with the time of the fastest such call, because other load
-on the machine only adds time. An operator inside our attention, our loss or an optimizer belongs to
-that part. Under torch.compile a generated kernel may contain several parts: its name lists their
+of an operator counts as fast as the fastest call with the same shapes, because other load on the
+machine only adds time. An operator inside our attention, our loss or an optimizer belongs to that
+part. Under torch.compile a generated kernel may contain several parts: its name lists their
 operators, and the first one in `OPERATORS` decides.
 """
 
@@ -52,7 +52,7 @@ OPERATORS = {
 
 
 def part_of(names: list[str]) -> str:
-    """Return the part that an operator serves, from its own name first and then those of the operators around it."""
+    """Return the part of an operator, based on its name or else on the operators around it."""
     for name in names:
         for word, part in OWNERS.items():
             if word in name:

@@ -1,18 +1,18 @@
 """Complete runs of the trainer.
 
-It measures the speed-up from a second replica on a second core, and how long a save delays the
+It measures the speed-up from a second replica on a second core, and how long a save delays
 training.
 
     python -m benchmarks.training_runs scaling [--precision bf16] [--rounds 5]     about 4 minutes
     python -m benchmarks.training_runs saving [--rounds 2]                         about 4 minutes
 
-Both alternate between their two sides, so that other load slows both, and need an idle machine.
-`scaling`: the same global batch of four on one process pinned to one core, and on two data-parallel
-processes pinned to one core each. A turn's result is its median step time after the first step, and
-the median over the turns is reported. `saving`: one process with one thread, the other core free,
-saves every sixth step; turns that wait for each save alternate with turns that save in the
-background. The stall of a save is the sum over the steps until the next save of (time between two
-metrics lines - median of undisturbed steps).
+Each benchmark alternates between its two variants, so that other load slows both. Both need an idle
+machine. `scaling`: the same global batch of four on one process pinned to one core, and on two
+data-parallel processes pinned to one core each. A turn's result is its median step time after the
+first step, and the median over the turns is reported. `saving`: one process with one thread, the
+other core free, saves every sixth step; turns that wait for each save alternate with turns that
+save in the background. The stall of a save is the sum over the steps until the next save of (time
+between two metrics lines - median of undisturbed steps).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from tests.training.group import Zygote
 
 EVERY = 6
 SAVES = 3
-"""Steps from one save to the next, and number of saves that are counted in a turn; the save at the
-end of the turn is not counted.
+"""Steps between saves, and the number of saves that count per turn. The save at the end of a turn
+does not count.
 """
 BATCH = 4
 STEPS = 3
@@ -66,7 +66,7 @@ def prepared(precision: str, iterations: int, copies: int, global_batch: int) ->
 
 
 def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
-    """Show both speeds and their ratio."""
+    """Print both speeds and their ratio."""
     speeds: dict[int, list[float]] = {1: [], 2: []}
     for turn in range(rounds):
         for copies in (1, 2) if turn % 2 == 0 else (2, 1):

@@ -81,7 +81,7 @@ def make_step(
 
 
 def worker(program: str, shape: dict[str, int], precision: str, sequences: int) -> None:
-    """Answer each line on standard input with one step's times."""
+    """Respond to each line on standard input with the times of one step."""
     step = make_step(program, shape, precision, sequences)
     import torch
 
@@ -192,7 +192,7 @@ class Program:
         )
 
     def step(self, *, counts: bool = True) -> None:
-        """Take one step; a program that has ended takes no step, and keeps the reason."""
+        """Train one step. If the program has ended, do nothing and keep the reason."""
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
@@ -304,7 +304,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
-    """Print a row next to that of the previous program."""
+    """Print a row in comparison with that of the previous program."""
     start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
@@ -317,7 +317,7 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
 
 
 def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
-    """Return the rows as a page's paragraph and table; the ratios are those of tokens per second."""
+    """Return the paragraph and the table of the page; the ratios compare tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
     head = [

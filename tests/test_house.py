@@ -1,5 +1,5 @@
-"""The structure of the project: walls between packages, an install without extras, and names that
-exist.
+"""The structure of the project: walls between packages, an install without extras, and documents
+that only name things that exist.
 """
 
 from __future__ import annotations
@@ -393,7 +393,7 @@ def test_no_module_imports_itself_through_others():
 
 PHASE_NAME = re.compile(r"0[0-6]-[a-z]+(-test)?(--[a-z-]+)?")
 WITHOUT_PHASE_NAMES = {
-    # Imports none of our modules, because node_checks starts below it on any node.
+    # It imports none of our modules, because node_checks starts below it on any node.
     "runbook",
     "runbook.plan_file.phase_names",
 }

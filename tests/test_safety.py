@@ -128,7 +128,7 @@ HOSTILE = st.lists(
 @example(value="'; touch made; '")
 @example(value="x\ntouch made\n")
 def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, tmp_path):
-    """What a person types is one word in bash; the step's own command writes it to a file."""
+    """Whatever a person types is a single word in bash; the step's own command writes it to a file."""
     own = load("local", project=REPOSITORY)
     step = Preparation(
         title=f"a {value}",

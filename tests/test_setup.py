@@ -56,7 +56,7 @@ def program(folder, name, *lines):
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine with only the given GPU programs, on which make shows what it would do."""
+    """A machine with only the given GPU programs, where make shows what it would do."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).symlink_to(CLONE / name)
     for name in ("nvidia-smi", "rocminfo", "rocm-smi"):

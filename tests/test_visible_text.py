@@ -1,4 +1,4 @@
-"""Text that other people wrote cannot control the terminal on which it is shown."""
+"""Text that other people wrote cannot control the terminal that shows it."""
 
 import io
 import sys

@@ -99,7 +99,7 @@ def with_links(text: str, pages: set[str]) -> str:
 
 
 def campaign(run: Path) -> str:
-    """Return the page of the executed run, or instructions to make one."""
+    """Return the page of the executed run, or instructions for creating one."""
     head = "# A whole run, executed\n\n"
     if not (run / "records").is_dir():
         return (

@@ -139,7 +139,7 @@ def sources() -> list[Path]:
 
 
 def differences() -> list[str]:
-    """Return the lines in which notebooks differ from their masters."""
+    """Return the lines that differ between notebooks and their masters."""
     lines = list[str]()
     for source in sources():
         notebook = NOTEBOOKS / f"{source.stem}.ipynb"

@@ -29,7 +29,7 @@ class Departure(Strict):
     """The reason, as a sentence."""
 
     variants: list[str] = []
-    """Variants that it applies to, where "" is the run itself; empty: all."""
+    """Variants that it applies to ("" is the run itself); empty: all."""
 
     variants_without: list[str] = []
     """Variants that it does not apply to."""

@@ -67,7 +67,7 @@ def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> 
     if found:
         places = ", ".join(version_text(one) + " (" + path + ")" for one, path in found.items())
         # Suggest the oldest one, because every test runs on it. Only the trainer's tests run on
-        # newer ones.
+        # newer versions.
         sentences += ["Found here: " + places + ".", "Type: make setup PYTHON=" + found[min(found)]]
     else:
         sentences += [

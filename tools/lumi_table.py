@@ -83,7 +83,7 @@ def lumi_rows() -> list[StatedRow]:
 def judged_table(rows: Sequence[StatedRow]) -> Table:
     """Return the document's columns, recomputed from its samples/s.
 
-    Each row also has the stated values and what is wrong with them.
+    Each row also has the stated values and the errors in them.
     """
     fitted = []
     for one in rows:

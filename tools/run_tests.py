@@ -53,7 +53,7 @@ the part `quick`.
 """
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one of them in each turn."""
+"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one per turn."""
 SUITE_GB = 5
 """Free space that the tests need, in GB.
 
@@ -64,7 +64,7 @@ PYTHONS_GB = 9
 environment."""
 SECONDS_A_DAY = 86_400
 NO_TESTS = 5
-"""pytest's exit code if it ran no test, which happens if all tests of a part are left to another
+"""pytest's exit code if it ran no test, which happens if all tests of a part are left for another
 turn.
 """
 
@@ -85,7 +85,7 @@ class PartResult:
     exit_code: int
     wall_seconds: float
     cpu_seconds: float
-    """Processor time of the part and all processes that it waited for, without detached ones."""
+    """Processor time of the part and all processes that it waited for, without detached processes."""
     report: SuiteReport
 
     @property

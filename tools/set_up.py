@@ -74,7 +74,7 @@ class Line(Enum):
 
 
 class SetUpError(Exception):
-    """A step in which pip failed."""
+    """A step where pip failed."""
 
 
 @dataclass(frozen=True)

@@ -53,9 +53,9 @@ LUMI_HEAD = """# The LUMI document's results, recomputed
 The LUMI document has a table of eight runs. The table below shows each row with the TFLOP/s computed from its samples/s,
 the TFLOP/s that the document states, and a verdict. Two rows cannot be right as printed, one is printed twice, and two
 were never measured. The document's log counts the forward pass twice, because its script recomputes activations. Its
-percentages are therefore those of hardware FLOP/s; the model's own (MFU) are three quarters of them.
+percentages therefore refer to hardware FLOP/s; the MFU is three quarters of that.
 
-Notebook 05 shows the same columns for a run of your own and its variants.
+Notebook 05 shows the same columns for your own run and its variants.
 
 This page is written by `python tools/write_pages.py`; a test compares the two.
 """
@@ -126,7 +126,7 @@ def _shown(kind: str, name: str, pair: tuple[str | None, str | None] | None) -> 
 def storage_page() -> str:
     """Return docs/storage.md: the time to write a checkpoint on each tier of Azure's storage.
 
-    The models are those of the Azure document.
+    The models come from the Azure document.
     """
     site = with_placeholders(params.load("azure-175b", project=PROJECT)).site
     parts = [STORAGE_HEAD]

@@ -1,7 +1,7 @@
 """The highest speeds that the device reaches: matrix products, attention, copies, checksums, files.
 
-The matrix products are those of one layer of the 1.3B model at 8,192 tokens, so that a step's time can be
-compared with the sum of its products alone.
+The matrix products come from one layer of the 1.3B model at 8,192 tokens, so that a step's time can
+be compared with the sum of its products alone.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ def _bias(sizes: Sizes, inner: int, columns: int) -> dict[str, Any]:
 
 
 def attention(sizes: Sizes) -> dict[str, Action]:
-    """Return causal attention forward and backward, for each backend, on the views that megatron-core makes."""
+    """Return causal attention forward and backward, for each backend, on megatron-core's views."""
     actions: dict[str, Action] = {"attention default": lambda: _attention(sizes, None)}
     for name, backend in BACKENDS.items():
         actions[f"attention {name}"] = lambda b=backend: _attention(sizes, b)
@@ -292,7 +292,7 @@ def _scaled(sizes: Sizes, rows: int, inner: int, columns: int, *, fast: bool) ->
 
 
 def copies(sizes: Sizes) -> dict[str, Action]:
-    """Return copies on the device and to the host."""
+    """Return the rates of copies on the device and to the host."""
     return {
         "copy on the device": lambda: _device_copy(sizes),
         "copy to the host, pinned": lambda: _host_copy(sizes, pinned=True),

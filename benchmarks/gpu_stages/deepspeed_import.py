@@ -1,4 +1,4 @@
-"""DeepSpeed, imported as the trainer imports it, while the process waits for its start signal."""
+"""Imports DeepSpeed in the same way as the trainer, while the process waits for its start signal."""
 
 from runbook.training.engines import deepspeed_start
 

@@ -48,7 +48,7 @@ PROGRAM_SECONDS = 15
 
 
 def look(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit the machine's facts first, then each probe of a compiler or library once it is done."""
+    """Emit the machine's facts first, and then the result of each probe of a compiler or library."""
     emit(machine())
     emit({"nvidia_smi": nvidia_smi()})
     emit({"disk": {folder: _free_bytes(folder) for folder in ("/tmp", "/dev/shm", ".")}})
@@ -96,7 +96,7 @@ def nvidia_smi() -> dict[str, str]:
 
 
 def _probe(action: Any) -> dict[str, Any]:
-    """Return whether the action works, its seconds, and the reason if it does not work."""
+    """Return whether the action works, how long it takes, and the reason if it fails."""
     start = time.monotonic()
     try:
         answer = action()

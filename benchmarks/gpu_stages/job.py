@@ -1,4 +1,4 @@
-"""A job of the benchmark: one process, its deadline, and what it needs from the machine."""
+"""A job of the benchmark: one process, its deadline, and its requirements for the machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Job:
     seconds: float
     """Seconds from the start signal to the deadline, at which the process group is killed."""
     least_seconds: float
-    """The job does not start if less time than this is left."""
+    """The job is not started if less time than this remains."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
     imports: tuple[str, ...] = TRAINER
     """Modules that the process imports while it waits for its start signal."""

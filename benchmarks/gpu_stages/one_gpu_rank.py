@@ -72,7 +72,7 @@ def _over_gloo(name: str) -> Callable[..., Any]:
 class Finished:
     """The handle of a message that has already arrived.
 
-    A group of such messages also returns one.
+    A group of point-to-point messages also returns one.
     """
 
     def wait(self, *_: Any) -> bool:
@@ -129,7 +129,7 @@ def reduce(
     async_op: bool = False,
     group_dst: Any = None,
 ) -> Any:
-    """Reduce through the host; every rank gets the result, which a reduction allows."""
+    """Reduce through the host. Every rank gets the result, which a reduction permits."""
     return all_reduce(tensor, op, group, async_op)
 
 
@@ -197,7 +197,7 @@ class Received:
 
 
 class Sent:
-    """A message in transit, with the host copy from which it is sent."""
+    """A message in transit, with the copy in host memory that is sent."""
 
     def __init__(self, work: Any, copy: torch.Tensor) -> None:
         self._work = work
@@ -250,7 +250,7 @@ def batch_isend_irecv(p2p_op_list: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def one_by_one(*_: Any, **__: Any) -> Iterator[Finished]:
-    """Replace the context in which torch combines messages: here each message is sent at once."""
+    """Replace torch's context manager for combined messages: each message is sent immediately."""
     yield Finished()
 
 

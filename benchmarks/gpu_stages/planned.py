@@ -1,6 +1,6 @@
-"""Planned memory and step time next to the measured ones, for every row that a plan can describe.
+"""Planned and measured memory and step time, for every row that a plan can describe.
 
-It needs no GPU: plans are made where gpu.json is read, for the GPU that gpu.json names.
+It needs no GPU: it plans for the GPU that gpu.json names, on the machine that reads gpu.json.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
 def compare(path: Path, copy: Path | None = None) -> list[str]:
     """Plan each row of the file that describes a step of the trainer. Return the lines to print.
 
-    `copy` becomes the same file with a `planned` entry in those rows; the file itself stays as it is.
+    `copy` becomes the same file with a `planned` entry in those rows; the file itself is not
+    changed.
     """
     content = json.loads(path.read_text(encoding="utf-8"))
     environment = content["environment"]

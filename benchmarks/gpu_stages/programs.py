@@ -43,7 +43,7 @@ SMALL_SHAPES = ("rehearsal", "small-256", "small-512")
 VOCABULARY = (50257, 50304)
 """Size of GPT-2's vocabulary, without and with padding to a multiple of 128."""
 SMALL_VOCABULARY = (1000, 1024)
-"""The same for the shapes in `SMALL_SHAPES`."""
+"""The same sizes for the shapes in `SMALL_SHAPES`."""
 LEARNING_RATE = 1e-4
 SEED = 1234
 
@@ -148,7 +148,7 @@ def set_kernels(content: dict[str, Any], wanted: str) -> None:
 
 
 def prepare_trainer(spec: schema.PhasePlan) -> None:
-    """Start what the trainer starts before it builds an engine."""
+    """Initialize everything that the trainer initializes before it builds an engine."""
     from runbook.training import cpu, process_groups
     from runbook.training.ranks import ranks_from, use_planned_device
 
@@ -161,12 +161,12 @@ def prepare_trainer(spec: schema.PhasePlan) -> None:
 
 
 def draw_weights_on_device() -> None:
-    """Let the trainer draw the initial weights on the device, with a different random generator.
+    """Generate the trainer's initial weights on the device, with a different random generator.
 
-    The rule is the same.
+    The distribution is the same.
 
-    The trainer's own generator draws on the host, 1e9 numbers in about 8 s, and gives every layout
-    the same weights.
+    The trainer's own generator runs on the host, generates 1e9 numbers in about 8 s, and gives
+    every layout the same weights.
     """
     from runbook.training.engines import gpt_model
 
@@ -174,7 +174,7 @@ def draw_weights_on_device() -> None:
 
 
 def _fill_on_device(shards: Mapping[str, Any], model: schema.PlannedModel, seed: int) -> None:
-    """Write initial weights by GPT-2's rule.
+    """Write initial weights according to GPT-2's rule.
 
     They are normally distributed, and smaller with depth where they add to the residual stream.
     """

@@ -239,7 +239,7 @@ def _is_near(source: str) -> bool:
 
 
 def free_port() -> int:
-    """Return a port on which no process listens."""
+    """Return a free port."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -12,7 +12,7 @@ from typing import Any
 
 SCHEMA = 1
 LOG_BYTES = 12_000
-"""Bytes of each process's standard error that are kept."""
+"""Number of bytes to keep of each process's standard error."""
 PROFILE_BYTES = 60_000
 MOST_PROFILES = 4
 

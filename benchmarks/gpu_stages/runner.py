@@ -25,7 +25,7 @@ AHEAD = 4
 about as long.
 """
 EXIT_SECONDS = 10.0
-"""Seconds that a process has to end after it reports that it is done; then it is killed."""
+"""Seconds that a process may take to exit after it reports that it is done, before it is killed."""
 RESERVE_SECONDS = 4.0
 """Seconds of the overall deadline that are reserved for writing the file and printing the table."""
 
@@ -93,7 +93,7 @@ class WorkerProcess:
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        """Close both pipes; the reader ends once nobody holds the other end."""
+        """Close both pipes; the reader ends once the other end is closed everywhere."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -1,6 +1,7 @@
 """How long a training run waits while the whole trainer saves and resumes a large model.
 
-The same training runs give the step time of the whole training loop, with data, agreement and log.
+The same training runs also measure the step time of the whole training loop, including data,
+agreement and log.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from benchmarks.gpu_stages.trainings import losses_of, train
 from benchmarks.gpu_stages.worker import Emit
 
 WAITED_AT = 16
-"""The first run ends here and waits for its save."""
+"""The first run ends at this step and waits for its save."""
 INTERVAL = 18
-"""The second run resumes, and saves in the background at multiples of this: each save comes 18
-steps after the previous one, which has been written by then. Its second save uses the host memory
-that the first one pinned.
+"""The second run resumes, and saves in the background at multiples of this: there are 18 steps
+between saves, enough time to write the previous save. Its second save uses the host memory that the
+first one pinned.
 """
 SAVES_IN_BACKGROUND = 2
 LAST = 1000
@@ -143,7 +144,7 @@ def _loop_row(options: ProgramOptions, lines: list[dict[str, Any]], name: str) -
 def stalls(lines: list[dict[str, Any]]) -> dict[str, Any]:
     """Return by how much each gap between two lines of metrics was longer than usual.
 
-    A background save makes its copy in one gap and may slow the steps that follow.
+    A background save copies the state between two steps, and may slow the steps that follow.
     """
     first = lines[0]["iteration"] if lines else 0
     times = [line["time"] for line in lines]

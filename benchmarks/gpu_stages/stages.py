@@ -80,7 +80,7 @@ def throughput_job(
 
 
 def model_1_3b(*, rehearsal: bool) -> list[Job]:
-    """Return the jobs at 1.3B.
+    """Return the 1.3B jobs.
 
     They time the trainer without its GPU kernels, then with each part alone, then the plain
     programs.
@@ -115,7 +115,7 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
 
 
 def batches(*, rehearsal: bool) -> list[Job]:
-    """Return the jobs at 1.3B with other micro-batches: with equally many tokens, and with fewer."""
+    """Return the 1.3B jobs with other micro-batches, with the same or fewer tokens per step."""
     jobs = []
     for micro_batch, count in ((8, 4), (16, 2), (2, 16), (4, 2)):
         jobs.append(
@@ -133,7 +133,7 @@ def batches(*, rehearsal: bool) -> list[Job]:
 
 
 def shapes(*, rehearsal: bool) -> list[Job]:
-    """Return the jobs at 125M and 350M."""
+    """Return the 125M and 350M jobs."""
     if rehearsal:
         return []
     jobs = []
@@ -158,7 +158,7 @@ def shapes(*, rehearsal: bool) -> list[Job]:
 
 
 def large(*, rehearsal: bool) -> list[Job]:
-    """Return the job at 6.7B, for a GPU with more than 100 GiB."""
+    """Return the 6.7B job, for a GPU with more than 100 GiB."""
     if rehearsal:
         return []
     common: dict[str, Any] = {"rehearsal": False, "shape": "6.7b", "micro_batch": 1, "seconds": 120}
@@ -179,7 +179,7 @@ def saving(*, rehearsal: bool) -> list[Job]:
 
 
 def precision(*, rehearsal: bool) -> list[Job]:
-    """Return fp16, recomputation, fp8 and DeepSpeed at 1.3B."""
+    """Return the 1.3B jobs with fp16, recomputation, fp8 and DeepSpeed."""
     common: dict[str, Any] = {"rehearsal": rehearsal, "program": "ours", "shape": "1.3b"}
     size = {"size": "rehearsal" if rehearsal else "full"}
     stage = "precision"
@@ -203,7 +203,7 @@ def precision(*, rehearsal: bool) -> list[Job]:
 
 
 def repeats(*, rehearsal: bool) -> list[Job]:
-    """Return jobs at 1.3B that repeat earlier ones, the best one twice.
+    """Return 1.3B jobs that repeat earlier jobs, the best one twice.
 
     The spread of their rows is the noise of every comparison.
     """

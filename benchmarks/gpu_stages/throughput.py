@@ -1,7 +1,7 @@
 """Seconds of a training step: one program, one shape, one process.
 
-A model that does not fit gets half the micro-batch and twice as many of them, so that the tokens stay the same;
-the row says so.
+If a model does not fit, the micro-batch is halved and their number is doubled, so that the number
+of tokens stays the same. The row says so.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def options_sequences(micro_batches: list[Any]) -> int:
 def mfu(options: ProgramOptions, sequences_per_second: float) -> float | None:
     """Return the share of the datasheet's peak by PaLM's formula; None on a CPU.
 
-    The peak is that of the products: bf16, or fp8 for training in 8 bits.
+    The peak is for the number format of the products: bf16, or fp8 for training in 8 bits.
     """
     if options.shape not in training_vs_plain.SHAPES:
         return None
@@ -138,7 +138,7 @@ def mfu(options: ProgramOptions, sequences_per_second: float) -> float | None:
 
 
 def compiler_counts() -> dict[str, Any]:
-    """Return how many graphs torch.compile made, and where the graph breaks are."""
+    """Return how many graphs torch.compile created, and where the graph breaks are."""
     from torch._dynamo.utils import counters
 
     stats = counters.get("stats", {})

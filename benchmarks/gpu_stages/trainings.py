@@ -88,7 +88,7 @@ def content_of(
 
 
 def train(folder: Path, content: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train in this process to the end; return the lines of metrics.jsonl."""
+    """Train to the end in this process, and return the lines of metrics.jsonl."""
     from runbook.plan_file.schema import read_plan
     from runbook.training.__main__ import train_rank
     from runbook.training.health.stopping import StopConditions
@@ -120,7 +120,7 @@ def corpus_folder() -> Iterator[Path]:
 
 
 def new_folder(root: Path, name: str) -> Path:
-    """Make the folder of one training run, with the corpus linked into it."""
+    """Create the folder of one training run, with the corpus linked into it."""
     folder = root / name
     (folder / "data").mkdir(parents=True)
     for path in (root / "data").glob("corpus*"):
@@ -144,7 +144,7 @@ def losses_of(lines: list[dict[str, Any]]) -> list[float]:
 
 
 def known_losses(size: str, precision: str) -> list[float]:
-    """Return the committed losses of the CPU, or an empty list if there are no such losses."""
+    """Return the losses that were committed for the CPU, or an empty list if there are none."""
     if not LOSSES.exists():
         return []
     content = json.loads(LOSSES.read_text(encoding="utf-8"))
@@ -312,7 +312,7 @@ def _attempt(action: Any) -> dict[str, Any]:
 
 
 def _leave_groups() -> None:
-    """Leave the process groups of a failed training run, so that the next one can join its own."""
+    """Leave the process groups of a failed run, so that the next run can join its own groups."""
     from runbook.training import process_groups
 
     with contextlib.suppress(RuntimeError, AssertionError, ValueError):

@@ -1,4 +1,4 @@
-"""The command line `runbook`, which answers Ctrl-C from its first import on.
+"""The command line `runbook`, which responds to Ctrl-C from its first import on.
 
 `runbook NAME` is in `cli/NAME.py`, which is imported when the command is called.
 """

@@ -11,7 +11,7 @@ from runbook.cli.options import on_run_folder
 @click.option(
     "--gently",
     is_flag=True,
-    help="Let the jobs save and stop (exit code 75) instead of ending them at once.",
+    help="Let the jobs save and stop (exit code 75) instead of ending them immediately.",
 )
 @on_run_folder
 def cancel(folder: Path, gently: bool) -> None:

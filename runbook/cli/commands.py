@@ -49,7 +49,7 @@ _HELP_BY_GROUP = {
     },
     Group.RUN: {
         "pack": "Pack the Python environment of a run's jobs, for a copy on each node.",
-        "run": "Run the phases as notebooks, each recorded; finished ones are not repeated.",
+        "run": "Run and record the phases as notebooks; finished phases are not repeated.",
         "lab": "Step through your own copies of a run's notebooks in JupyterLab.",
         "status": "Show every run, or one: phases, jobs, key numbers.",
         "logs": "Show the log of a run's job, or parse any training log.",
@@ -59,10 +59,10 @@ _HELP_BY_GROUP = {
     Group.JUDGE: {
         "report": "Rewrite the HTML report of a run and print its path.",
         "compare": "Compare runs, and fail on a regression.",
-        "verify": "Find every file of a run that was changed after it was recorded.",
+        "verify": "List all files of a run that were changed after they were recorded.",
         "explain": "Explain from its log why a training run is slower than expected.",
         "replay": "Repeat one step of a run and report what differs: data, program or machine.",
-        "publish": "Write runs into one static site, redacted on request.",
+        "publish": "Write runs to a static website, redacted on request.",
     },
     Group.WEIGHTS: {
         "sample": "Let a trained model continue a text.",

@@ -55,7 +55,7 @@ def compare(
     worse: float,
     memory: float,
 ) -> int:
-    """Compare each run with the first. Exit code 1 if one is worse than allowed."""
+    """Compare each run with the first. The exit code is 1 if a run is worse than allowed."""
     from runbook.results.comparison import Tolerance, compare_runs, read_run
     from runbook.runs.status import run_folder
 

@@ -27,7 +27,7 @@ def data() -> None:
 
 
 def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
-    """Return the prefix of the output files. Refuse a folder without a name after it.
+    """Return the prefix of the output files. Refuse a folder without a file name.
 
     A file's full name (corpus_text_document.bin) means its prefix.
     """
@@ -58,7 +58,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     "--workers",
     default=0,
     type=click.IntRange(min=0),
-    help="Processes; 0 (default): one for each core.",
+    help="Number of processes; 0 (default): one per core.",
 )
 @click.option(
     "--append-eod/--no-append-eod",
@@ -69,7 +69,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     "--eod-token", default="", help="Name of the end-of-document token, if it is an unusual one."
 )
 @click.option(
-    "--text-key", default="text", show_default=True, help="Key that holds the text in each record."
+    "--text-key", default="text", show_default=True, help="Key of the text in each record."
 )
 @click.option(
     "--bad-records",
@@ -264,7 +264,7 @@ def verify(prefix: Path, as_json: bool) -> None:
 def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     """Show the checks of pairs of token files.
 
-    Exit with code 1 if one fails or if there is no pair.
+    The exit code is 1 if a check fails or if there is no pair of files.
     """
     from runbook.display import CheckTable
     from runbook.tokens.verification import verify as verify_prefix

@@ -1,4 +1,4 @@
-"""`runbook drill`: break a small training on purpose, or simulate a month of faults."""
+"""`runbook drill`: break a small training run on purpose, or simulate a month of faults."""
 
 import json
 import signal

@@ -1,4 +1,4 @@
-"""`runbook evaluate`: the built-in scores, and with --tasks those of lm-evaluation-harness."""
+"""`runbook evaluate`: the built-in scores, and with --tasks the scores of lm-evaluation-harness."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from runbook.cli.options import AS_JSON, FOLDER, on_run_folder
 @click.command()
 @click.option(
     "--tasks",
-    help="Tasks of lm-evaluation-harness, as A,B; gpt3: those of GPT-3's paper. Needs the "
+    help="Tasks of lm-evaluation-harness, as A,B; gpt3: the tasks of GPT-3's paper. Needs the "
     "evaluation extra.",
 )
 @click.option("--task-folder", type=FOLDER, help="Folder with your own task files.")

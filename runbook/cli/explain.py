@@ -26,10 +26,10 @@ def explain(
 ) -> int:
     """Explain why a training run is slower than expected: the gap in parts, each with evidence and remedy.
 
-    LOG is a training log or part of one, a command line, a YAML file, or a question in words.
-    Facts that LOG does not state are taken from RUN or --set: accelerator=H100 n_accel=16
+    LOG is a training log or part of one, a command line, a YAML file, or a question in words. Facts
+    that LOG does not state are taken from RUN or --set: accelerator=H100 n_accel=16
     parallel.tensor=8 reached.tflops=130 expected.tflops=420 (or .mfu, .tokens_per_second of a
-    device, .seconds of a step). Exit code 1 if nothing can be explained.
+    device, .seconds of a step). The exit code is 1 if nothing can be explained.
     """
     from runbook import params
     from runbook.tools.speed.gap import explain_log

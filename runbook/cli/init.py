@@ -1,4 +1,4 @@
-"""`runbook init`: make a folder a project, with a site and a run file on request."""
+"""`runbook init`: turn a folder into a project, with a site and a run file on request."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -74,7 +74,7 @@ def logs(
 
 
 MLLOG = "mllog:"
-"""Prefix of an export target in MLPerf's format. Such an export needs the plan of a run."""
+"""Prefix of an export target in MLPerf's format. The export needs the plan of a run."""
 
 
 def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
@@ -90,7 +90,7 @@ def _names_run(target: str, runs: Path | None) -> bool:
     """Return whether a word names a run: its name, or the path of its folder.
 
     A word without dot and slash that is no file is meant as the name of a run. A word with a dot
-    (`gpt-1.3b`, `train.log`) is one only if the run has a folder or a run file.
+    (`gpt-1.3b`, `train.log`) is the name of a run only if there is a folder or a run file for it.
     """
     if (Path(target) / "run.yaml").exists():
         return True
@@ -120,7 +120,7 @@ def _require_records(log: ParsedLog, targets: tuple[str, ...]) -> None:
     has_failure = bool(log.failures) or _hides_effects(log)
     if log.records or log.validation or has_facts or has_failure:
         return
-    unread = f"{log.unread_lines} lines, none of a program this version knows"
+    unread = f"{log.unread_lines} lines, none of them from a program that this version knows"
     reason = "; ".join(log.notes) or unread
     raise DataError(CliMessage.NO_RECORD_IN_LOGS, targets=", ".join(targets), reason=reason)
 

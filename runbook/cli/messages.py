@@ -55,8 +55,7 @@ class CliMessage(Message):
     ONE_SOURCE = "give exactly one of OLD_SCRIPT, --pid and --job"
     PACKAGE_MISSING = "the package {package} is missing; {remedy}"
     RUNNING_NOT_RECORDED = (
-        "{folder}: {phase} is running, and {files} of it will be recorded when it ends. Verify "
-        "again then."
+        "{folder}: {phase} is running; {files} will be recorded when it ends. Verify again then."
     )
     SHARE_MADE = (
         "share {share}: {made} of {total} shards made{before}; run without --share to join them"

@@ -1,4 +1,4 @@
-"""`runbook nodes`: the bad nodes of a site, and how to use one again."""
+"""`runbook nodes`: the bad nodes of a site, and how to make a node available again."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def nodes(
 ) -> None:
     """Show the bad nodes of RUN's site, with the evidence; the next job leaves them out.
 
-    A node is added by a failed preflight, a job failure that is the node's fault, a slow rank, or a
+    A node is added after a failed preflight, a job failure caused by the node, a slow rank, or a
     rank that computed wrong numbers (training.replay_interval). Each entry expires. Slurm jobs get
     --exclude. PBS cannot exclude nodes, so they are named before the job is submitted.
     """
@@ -55,7 +55,9 @@ def nodes(
     if forgiven:
         names = () if "all" in forgiven else forgiven
         done = bad_nodes.forgive_nodes(path, names)
-        click.echo(f"Forgiven: {', '.join(done) or 'none of these was marked as bad'}.", err=True)
+        click.echo(
+            (f"Forgiven: {', '.join(done) or 'none of these nodes was marked as bad'}."), err=True
+        )
 
     bad_nodes.report_bad_nodes(
         settings,

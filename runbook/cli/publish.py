@@ -1,4 +1,4 @@
-"""`runbook publish`: runs as one static site."""
+"""`runbook publish`: publishes runs as a static website."""
 
 from pathlib import Path
 

@@ -60,7 +60,8 @@ def report(
 
     if out is not None and not redact:
         raise click.UsageError(
-            "--out goes with --redact; without it, the report is written to the run's folder."
+            "--out can only be used with --redact; otherwise the report is written to the run's "
+            "folder."
         )
 
     for notebook in notebooks:

@@ -1,4 +1,4 @@
-"""Signals that end a command, after it has released its locks and jobs."""
+"""Handles signals so that a command releases its locks and jobs before it ends."""
 
 import signal
 import sys

@@ -14,7 +14,10 @@ from runbook.cli.options import AS_JSON, on_run_folder
 @AS_JSON
 @on_run_folder
 def verify(folder: Path, as_json: bool) -> int:
-    """Find every file of RUN that was changed, lost or added since it was recorded. Exit code 1 if there is one."""
+    """Find every file of RUN that was changed, lost or added since it was recorded.
+
+    The exit code is 1 if there is a change.
+    """
     from runbook.core.checks import counted
     from runbook.records.manifest import split_unrecorded, verify_run
     from runbook.records.run_state import read_run

@@ -58,7 +58,7 @@ class Check:
         return content
 
     def as_text(self) -> str:
-        """Return the check as one readable line."""
+        """Return the check as a readable line."""
         remedy = ""
         if self.remedy and self.verdict != "pass":
             remedy = f" {self.remedy}"

@@ -20,7 +20,7 @@ def finite_points(points: Iterable[tuple[float, float | None]]) -> list[tuple[fl
 def thin(points: Points, max_points: int) -> list[tuple[float, float]]:
     """Return the curve with at most this many points.
 
-    The ends of the curve are kept, and the lowest and highest point of each stretch.
+    Both ends of the curve are kept, and the lowest and highest point of each stretch.
 
     >>> curve = [(float(n), 3.0) for n in range(100_000)]
     >>> curve[70_123] = (70_123.0, 9.0)

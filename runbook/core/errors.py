@@ -41,7 +41,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Values that are valid by themselves do not fit together, such as those of layout and batch."""
+    """Values that are valid on their own do not fit together, such as layout and batch."""
 
     exit_code = 2
 

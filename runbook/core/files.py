@@ -99,7 +99,7 @@ def read_json_record(
 
 @functools.cache
 def _reader_of(kind: type) -> Any:
-    # Import here, so that a command's help does not have to wait for the import.
+    # Imported here, so that a command's help does not have to wait for it.
     from pydantic import TypeAdapter
 
     return TypeAdapter(kind)

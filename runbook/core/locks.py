@@ -70,7 +70,7 @@ def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[st
     """Hold a run while something changes its files.
 
     Yield a sentence about the previous holder if a dead holder's lock was taken over, or else ''.
-    If the run is held, raise `HeldError` with the holder, the time, the host and the purpose.
+    If the run is locked, raise `HeldError` with the holder, the time, the host and the purpose.
     """
     return hold_file(run_folder / LOCK_NAME, purpose)
 

@@ -14,7 +14,7 @@ class CoreMessage(Message):
         " {host} cannot see whether it is still running. If it is not, remove {path}."
     )
     INTEGER_TOO_LARGE = "an integer of {bits} bits is not {expected}: it is too large"
-    LOCK_HELD = "{folder} is held by {holder}. Wait until it has ended, or stop it.{advice}"
+    LOCK_HELD = "{folder} is in use by {holder}. Wait until it has ended, or stop it.{advice}"
     LOCK_HOLDER = "process {pid} of {user} on {host}, {purpose}, since {since} ({age}): {command}"
     LOCK_TAKEN_AGAIN = "Other processes keep taking over {path}. Try again when they have ended."
     LOCK_TAKEN_OVER = "The lock of a dead process was taken over: {holder}."
@@ -37,7 +37,7 @@ class CoreMessage(Message):
     PROGRAM_NOT_STARTED = "{command} could not be started: {reason}."
     PROGRAM_TIMED_OUT = "{command} did not end within {timeout:g} s and was killed.{last_words}"
     QUANTITY_TOO_LARGE = "{text!r} is not {expected}: it is too large"
-    THINGS_DO_NOT_FIT = "{things} not fit together; nothing was written or started:"
+    THINGS_DO_NOT_FIT = "{things} not fit together. Nothing was written or started:"
     NO_VERDICT = "check {name!r}: verdict {verdict!r} is not one of {verdicts}"
     RECORD_UNREADABLE = "{path} is not {meaning} ({problem}). {remedy}"
     ONE_THING = "One thing does"

@@ -208,8 +208,8 @@ def four_digits(value: float) -> float:
 def show_quantity(name: str, value: float) -> str:
     """Return a number in the unit that its name states.
 
-    Bytes and seconds get the most readable unit, counts get grouped digits, other numbers four
-    digits.
+    Bytes and seconds are shown in the most readable unit, counts with grouped digits, and other
+    numbers with four digits.
 
     >>> show_quantity("memory of a node (B)", 3718430392), show_quantity("seconds_per_iteration", 24.71584)
     ('3.46 GiB', '24.7 s')

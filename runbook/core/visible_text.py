@@ -84,7 +84,7 @@ class TerminalStream:
 
 
 def replace_unprintable() -> None:
-    """Let standard output and error print a question mark for what their encoding lacks.
+    """Make standard output and error print question marks for characters outside their encoding.
 
     A terminal in Latin-1 (LANG=en_US on many clusters) has no check mark, and no UTF-8 terminal
     shows a file name whose bytes are not UTF-8. Python would raise an error instead.

@@ -77,7 +77,7 @@ def display_bundle(bundle: Mapping[str, object], updatable: bool = False) -> Any
 def show_table(rows: Table | Sequence[Row], title: str = "", notes: Sequence[str] = ()) -> None:
     """Show a table, or rows as a table.
 
-    A notebook gets all formats, and other places get text.
+    Notebooks get all formats, and other places get text.
     """
     table = rows if isinstance(rows, Table) else Table(rows, title, notes)
     if where_we_are().is_kernel:
@@ -207,7 +207,7 @@ REMEDY_COLUMN = "What to do"
 
 
 class CheckTable(Table):
-    """Checks as a table, with those that need attention first."""
+    """A table of checks; checks that need attention come first."""
 
     def __init__(self, checks: Iterable[Check], title: str = "Checks") -> None:
         self.checks = sorted(checks, key=lambda check: list(MARKS).index(check.verdict))
@@ -250,7 +250,7 @@ class CheckTable(Table):
 
 
 def show_checks(checks: Iterable[Check], title: str = "Checks") -> None:
-    """Show checks as a table, with those that need attention first.
+    """Show checks as a table. Checks that need attention come first.
 
     On a terminal, verdicts are coloured unless NO_COLOR is set.
     """

@@ -67,7 +67,7 @@ def curve_html(points: Points, label: str) -> str:
 
 
 SECONDS_BETWEEN_DRAWINGS = 1.0
-# Time between two printed lines where a drawing cannot be updated in place
+# Time between two printed lines if a drawing cannot be updated in place
 SECONDS_BETWEEN_LINES = 10.0
 BAR_WIDTH = 24
 SHORTEST_SHOWN = 0.01

@@ -121,8 +121,8 @@ class ChangeForecast:
 NEARNESS_POWER = 4.0
 """The weight of a family is the distance to its nearest curve, to the power of -4.
 
-With this weighting, 80 curves of other recipes were forecast as accurately as with the process of
-their own family.
+With these weights, the forecasts of 80 curves of other recipes were as accurate as forecasts with
+the process of their own family.
 """
 LEAST_DISTANCE = 1e-6
 
@@ -143,7 +143,7 @@ def forecast_change(
         half_widths.append(factor * deviation)
         distances.append(max(distance, LEAST_DISTANCE))
 
-    # Take distances relative to the nearest family, so that the power neither overflows nor
+    # Distances are relative to the nearest family, so that the power neither overflows nor
     # vanishes.
     nearness = (np.array(distances) / min(distances)) ** -NEARNESS_POWER
     return ChangeForecast(
@@ -167,7 +167,9 @@ def _warnings(curve: PartialCurve, share: float, distance: float) -> tuple[str, 
     if math.isnan(curve.decay_from):
         warnings.append("decay_from is unknown: set the share of steps after which the rate falls")
     if share < EARLIEST_SHARE:
-        warnings.append(f"only {share:.0%} of the steps are done; fitted curves hold at least 30%")
+        warnings.append(
+            f"only {share:.0%} of the steps are done; fitted curves contain at least 30%"
+        )
     if distance > FAR_FROM_FITTED:
         warnings.append(
             ForecastMessage.CURVE_UNLIKE_FITTED_ONES.fill(widening=UNLIKE_CURVE_WIDENING)

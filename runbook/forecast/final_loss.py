@@ -40,8 +40,8 @@ that it shares with neighbouring rows.
 """
 
 USUAL_SCORE = 0.025
-"""Relative error, divided by the square root of the decades, that is assumed if a family has no
-backtests of its own.
+"""Relative error, divided by the square root of the decades, that is assumed for a family without
+backtests.
 """
 USUAL_SCORE_ROWS = 15
 """Weight of the usual score, expressed as a number of errors from the family's own backtests."""
@@ -85,7 +85,7 @@ def forecast_final_losses(runs: Runs, targets: Runs) -> list[LossForecast]:
 def voting_choices(runs: Runs) -> list[LawChoice]:
     """Return the forms of the law to fit to these runs.
 
-    With few runs, two exponents cannot be distinguished, nor is it clear which parameter count is
+    With few runs, two exponents cannot be distinguished, and it is unclear which parameter count is
     right. A single exponent and the count of all parameters gave the smallest errors in tests on
     held-out series (docs/forecast.md). With sixty runs or more, a backtest decides.
     """

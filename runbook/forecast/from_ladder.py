@@ -32,8 +32,9 @@ from runbook.forecast.laws import Array, LawChoice, Runs
 LADDER_PENALTIES = (0.01, 0.003, 0.001)
 """Penalties on the exponents of laws that are fitted to a ladder.
 
-Rungs share a seed and a held-out text, so their losses vary less by chance than those in a table.
-The data may therefore determine the exponent more freely than the usual penalty of 0.1 allows.
+Rungs share a seed and a held-out text, so their losses vary less by chance than the losses in a
+table. The data may therefore determine the exponent more freely than the usual penalty of 0.1
+allows.
 """
 
 

@@ -20,7 +20,7 @@ USUAL_EXPONENT = 0.33
 0.37 (Besiroglu et al., 2404.10102).
 """
 EXPONENT_PENALTY = 0.1
-"""Residual that is added if an exponent is e times the usual one.
+"""Residual that is added if an exponent is e times as large as usual.
 
 With few rows, a small exponent cannot be distinguished from a high floor E.
 """

@@ -35,7 +35,7 @@ class ForecastMessage(Message):
     )
     OUTSIDE_OF_LAW = "{parameters:,.0f} parameters are outside the range of the fit, {fitted}"
     RUNS_OF_ONE_SIZE = (
-        "All {number_of_runs} runs have the same {quantity}: how the loss depends on it cannot "
+        "All {number_of_runs} runs have the same {quantity}, so how the loss depends on it cannot "
         "be fitted. Add runs with other {quantities}."
     )
     SERIES_WITHOUT_RUNS = (

@@ -1,8 +1,8 @@
 """The published scaling law, for runs without a ladder: its predictions and where they are valid.
 
 Hoffmann et al. (arXiv:2203.15556) fitted L = E + A / N^a + B / D^b to more than 400 training runs;
-the coefficients are those of the corrected fit by Besiroglu et al. (arXiv:2404.10102). The law
-holds for their text and tokenizer. For 80% of the 86 runs of other families in benchmarks/forecast,
+the coefficients come from the corrected fit by Besiroglu et al. (arXiv:2404.10102). The law is
+valid for their text and tokenizer. For 80% of the 86 runs of other families in benchmarks/forecast,
 its error is at most 14%. This is the half-width of its interval within the range of the fitted
 runs; beyond that range, the interval grows.
 """

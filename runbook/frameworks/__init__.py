@@ -88,7 +88,7 @@ _RENDERED = (
 )
 """Keys that change what a step computes, how it is computed, or when training ends.
 
-A run that sets such a key is refused if its framework has no option for the key.
+A run that sets one of these keys is refused if its framework has no option for it.
 """
 
 

@@ -358,9 +358,11 @@ _READ_BACKENDS = one_of(
 _HELD_OUT = "data.held_out, or data.split"
 _VOCABULARY = "GPT-2's vocab.json is shipped"
 _MERGES = "GPT-2's merges.txt is shipped"
-_OWN_FOLDERS = "every run has folders of its own; the smoke test and the training never share one"
+_OWN_FOLDERS = (
+    "every run has its own folders, and the smoke test and the training run never share one"
+)
 _OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
-_OWN_CONFIG = "written from the run file, with a name of its own for each job"
+_OWN_CONFIG = "written from the run file, with a different name for each job"
 _NO_PIPELINE = "given where parallel.pipeline is 1, unless the site leaves it out"
 _NATIVE_LOSS = "native"
 _WITH_RECOMPUTE = "goes with training.recompute"
@@ -460,8 +462,8 @@ _DATA = (
     Option("merge-file", write=tokenizer_file("merges.txt"), ours=_MERGES),
 )
 _CACHE = Option("data-cache-path", write="data.cache", ours="a folder of the run's own")
-# A training run that saves nothing gets no checkpoint folder, because these programs save at their
-# end if --save is given.
+# If training saves no checkpoints, --save is left out, because these programs save at the end
+# whenever it is given.
 _OUTPUTS = (
     Option("log-interval", "training.log_interval", whole, "log.interval"),
     Option("eval-interval", "training.eval_interval", whole, evaluation_interval),

@@ -9,9 +9,8 @@ class FrameworkMessage(Message):
     """Messages about options that a framework lacks."""
 
     KERNELS_OF_OUR_TRAINER = (
-        "training.kernels={kernels}: only our own trainer has kernels of its own, and "
-        "{framework} has no option for them. Set training.kernels to auto, or training.framework "
-        "to runbook."
+        "training.kernels={kernels}: only our own trainer has these kernels, and {framework} has "
+        "no option for them. Set training.kernels to auto, or training.framework to runbook."
     )
     KIND_UNKNOWN_TO_NEMO = (
         "model {model_name} has {properties}: the configuration files of the pinned NeMo are for "
@@ -43,7 +42,7 @@ class FrameworkMessage(Message):
         "{default}, or training.framework to runbook or megatron-lm."
     )
     QKV_BIASES_ALONE = (
-        "model {model_name}: Megatron-DeepSpeed gives biases to all matrices or to none, not to "
-        "those of queries, keys and values alone. Choose a model without qkv_biases, or "
+        "model {model_name}: Megatron-DeepSpeed adds biases to all matrices or to none, and "
+        "cannot add them only for queries, keys and values. Choose a model without qkv_biases, or "
         "training.framework=runbook."
     )

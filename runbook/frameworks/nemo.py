@@ -29,7 +29,7 @@ from runbook.frameworks.schedules import schedule_reader, schedule_writer
 from runbook.plan_file.schema import ModelShape, PhasePlan
 
 NULL = object()
-"""This value is written as Hydra's null, whereas None is not written."""
+"""This value is written as Hydra's null. None is not written at all."""
 _PRECISIONS = {
     "bf16": "bf16",
     "16": "fp16",
@@ -152,7 +152,7 @@ def _warmup_steps(run: PhaseRun) -> int:
 
 
 def _constant_steps(run: PhaseRun) -> int:
-    """Return the number of steps at the minimum learning rate, before which NeMo's decay ends.
+    """Return the number of steps at the minimum learning rate, after NeMo's decay has ended.
 
     If the result is negative, the decay lasts longer than the training.
     """

@@ -1,6 +1,6 @@
 """Every name that documents and programs use for a key of the run file.
 
-All names are in a single table, of which each reader uses a part.
+All names are in a single table. Each reader uses a part of it.
 """
 
 from collections.abc import Iterator

@@ -20,7 +20,7 @@ Reader = Callable[[str], Any]
 
 @dataclass(frozen=True)
 class PhaseRun:
-    """A training phase of a run, from which options are written."""
+    """A training phase of a run, for which options are written."""
 
     settings: Settings
     phase: PhasePlan
@@ -113,7 +113,7 @@ class Option:
     The option is written if and only if `write` returns this value.
     """
     ours: str = ""
-    """What the runbook does automatically, so that nobody needs to set the option."""
+    """What the runbook does automatically in place of the option."""
 
     @property
     def keys(self) -> list[str]:

@@ -342,5 +342,5 @@ if __name__ == "__main__":
     options = [word for word in sys.argv[1:] if word == KEEP_RANKS]
     path, *modules = [word for word in sys.argv[1:] if word != KEEP_RANKS]
     serve(path, modules, keeps_ranks=bool(options))
-    # Exit at once: no work is left, and unloading torch would take seconds.
+    # Exit immediately: no work is left, and unloading torch would take seconds.
     os._exit(0)

@@ -78,7 +78,7 @@ class JobFolder:
     stop_requested = _File("stop_requested")
     # Exists while a watcher waits before submitting the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
-    # Exists once no process is left of a local job whose script vanished
+    # Exists once all processes of a local job with a lost script have ended
     nothing_left = _File("nothing_left")
 
     def __post_init__(self) -> None:
@@ -462,8 +462,8 @@ class Scheduler(ABC):
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue this many more jobs from a folder, and return their ids.
 
-        Each job starts after the previous one has ended. Raise `JobError` if the scheduler has no
-        such chains, or if the queue refuses a job.
+        Each job starts after the previous one has ended. Raise `JobError` if the scheduler does not
+        support chains, or if the queue refuses a job.
         """
         raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
 

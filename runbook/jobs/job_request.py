@@ -202,14 +202,14 @@ def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> l
 
 
 def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -> list[str]:
-    if request.account:
-        account = f"account {request.account} is"
-    else:
-        account = "no account is given, which is"
-
     problems = []
     if queue.accounts and request.account not in queue.accounts:
-        problems.append(f"{account} none that {partition} allows: {', '.join(queue.accounts)}")
+        allowed = ", ".join(queue.accounts)
+        if request.account:
+            problem = f"account {request.account} is not allowed; {partition} allows {allowed}"
+        else:
+            problem = f"no account is given, but {partition} allows only {allowed}"
+        problems.append(problem)
     if request.account and request.account in queue.denied_accounts:
         problems.append(
             JobMessage.ACCOUNT_DENIED.fill(account=request.account, partition=partition)

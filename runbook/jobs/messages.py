@@ -12,7 +12,7 @@ class JobMessage(Message):
     ANSWER_LOST = "The answer of {program} was lost: {error}"
     BINDING_LENGTH = (
         "site {site}: binding.{name} has {number_of_entries} entries, but a node has {num_ranks} "
-        "ranks. Set one entry for each rank."
+        "ranks. Set one entry per rank."
     )
     CANCELLED_AND_FORGOTTEN = "cancelled; the queue no longer lists the job"
     CANCELLED_AND_KILLED = "cancelled; it did not end in time and was killed"
@@ -25,12 +25,12 @@ class JobMessage(Message):
         "another job removed {copy} twice while Python started. Submit the training again"
     )
     DELETED_BEFORE_IT_RAN = "deleted before it ran"
-    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it began. Its last output:\n{tail}"
+    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it started. Its last output:\n{tail}"
     FOLDER_HOLDS_JOB = (
         "{folder} contains a job that is {state} ({reason}); its files are not changed. Submit the "
         "next job from the folder that `next_job_folder` returns."
     )
-    FORGOTTEN_BY_QUEUE = "the queue no longer lists the job; it {course} and left no exit code"
+    FORGOTTEN_BY_QUEUE = "the queue no longer lists the job, which {course} and left no exit code"
     FROM_COPY = "from {copy}"
     FROM_SHARED = "from the shared environment"
     IMAGE_NOT_A_FILE = (
@@ -216,11 +216,11 @@ class JobReason(Message):
     REQUEST_TO_CANCEL = "the request to cancel"
     SAVED_AND_STOPPED = "saved and stopped{by}"
     SCRIPT_FAILED = "the job's script failed before the training was started"
-    STEP_LEFT_BEHIND = "; its step failed but did not end within {seconds} s, and was left behind"
+    STEP_LEFT_BEHIND = "; its failed step did not end within {seconds} s and was left behind"
     STOPPED = "stopped{by}"
     STOPPED_BEFORE_TRAINING = "stopped before the training was started"
-    TOO_FEW_FOR_ANY = "; {left} nodes are left, and the training needs at least {needed}"
-    TOO_FEW_NODES = "; {left} nodes are left, and the training needs {needed}"
+    TOO_FEW_FOR_ANY = "; {left} nodes are left, and training needs at least {needed}"
+    TOO_FEW_NODES = "; {left} nodes are left, and training needs {needed}"
     WITHOUT_CHECKPOINT = (
         "the program ran a step without loading the checkpoint that {tracker} names"
     )
@@ -246,7 +246,7 @@ class JobLine(Message):
         "global batch"
     )
     FIRST_SAVE_CUT_OFF = "the first save was cut off: {checkpoint} is moved to {folder}"
-    LEAVES_AT_ONCE = "{job} exits at once. The decision after {previous}: {action}"
+    LEAVES_AT_ONCE = "{job} exits immediately. The decision after {previous}: {action}"
     NODE = "node {node} {fate}"
     NODE_LEFT_OUT = "does not answer and is left out"
     NODE_TRAINS_AGAIN = "trains again, because too few others are available"

@@ -37,7 +37,7 @@ SUBMIT_SECONDS = 60.0
 """Time limit for a submission, in seconds."""
 
 ANSWER_SECONDS = 30.0
-"""Seconds after which a queue without an answer counts as unresponsive.
+"""Seconds after which a queue that does not answer counts as unresponsive.
 
 Slurm's own clients give up earlier (MessageTimeout, 10 s).
 """
@@ -89,11 +89,11 @@ class Queue(ABC):
     The id is the first group.
     """
     unknown_job: tuple[str, ...]
-    """Messages by which the queue reports that it does not know a job."""
+    """Messages that the queue prints if it does not know a job."""
     broken_off: tuple[str, ...]
     """Phrases in the output of a failed submission after which the job may be in the queue anyway.
 
-    A message that no connection could be made is not one of these.
+    This does not include messages about a connection that failed.
     """
 
     def refuse(self, script: str) -> None:
@@ -190,7 +190,7 @@ class Queue(ABC):
     def end(self, job: str) -> None:
         """Remove a waiting job from the queue, or end a running job and all its processes.
 
-        The queue sends TERM, and then KILL after a delay of its own.
+        The queue sends TERM, and then KILL after a delay that it chooses.
         """
         problem = f"{self.name} did not {self.end_word} job {job}."
         self.answer(
@@ -242,7 +242,7 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
-"""Seconds after a sign of life during which a job is running, so that the queue is not asked."""
+"""A job counts as running for this many seconds after a sign of life, and the queue is not asked."""
 
 ASK_SECONDS = 5.0
 """Minimum seconds between two queries about the same job, because everyone shares the queue."""
@@ -352,7 +352,7 @@ class QueueScheduler(Scheduler):
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
         """Queue more jobs of a chain.
 
-        Each id is added to the folder's `chain` file at once.
+        Each id is added to the folder's `chain` file immediately.
         """
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
@@ -568,7 +568,7 @@ class QueueScheduler(Scheduler):
 
         While the queue reports that the job is completing, it may restart the job because a node
         was lost, and two jobs would then train in one folder. If the queue does not answer, the job
-        is treated as ended, because such a queue accepts no second job either.
+        is treated as ended, because a queue that does not answer accepts no second job either.
         """
         age = time.time() - (end.ended or 0.0)
         if end.state in (JobState.DONE, JobState.CANCELLED) or age > REQUEUED_SECONDS:
@@ -679,7 +679,7 @@ def _chain(folder: JobFolder) -> list[str]:
 
 
 def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of those jobs of a chain that come after the job that started last."""
+    """Return the ids of the jobs in a chain that come after the job that started last."""
     chain = _chain(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:

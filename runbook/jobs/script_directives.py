@@ -1,6 +1,6 @@
 """Parses a script's requests to its queue.
 
-The requests are the directives of Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
+The requests are the directives for Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
 Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:)
 and Donau (#DSUB), and the options of sbatch, qsub and bsub.
 """
@@ -183,7 +183,7 @@ _QUEUES = {
     "DSUB": "dsub",
 }
 _LONG_WITH_ONE_DASH = ("lsf", "sge", "dsub")
-"""Queues whose long options have one dash: -nnodes, -cwd."""
+"""Queues whose long options have a single dash: -nnodes, -cwd."""
 _RESOURCES = ("l", "L", "rsc-list")
 """Options that request resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
 _WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")

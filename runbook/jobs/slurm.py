@@ -35,7 +35,7 @@ _OPTION_OF_VARIABLE = {
     "MEM_PER_GPU": "mem",
     "NO_REQUEUE": "requeue",
 }
-"""The option that a variable of sbatch sets, where the name does not say it.
+"""The option that a variable of sbatch sets, if the name does not show it.
 
 See the section INPUT ENVIRONMENT VARIABLES of sbatch(1).
 """
@@ -301,7 +301,7 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue shows no exit code, so scontrol is asked for the exit code.
+        squeue does not show exit codes, so scontrol is asked for it.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
@@ -331,7 +331,7 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str, names: Sequence[str] = ()) -> list[UnusableNodes]:
-        """Return those nodes of a partition, or those of these names, that accept no jobs.
+        """Return the nodes of a partition, or of the given names, that do not accept jobs.
 
         Each entry has the reason that operators or Slurm gave.
         """

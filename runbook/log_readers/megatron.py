@@ -85,7 +85,7 @@ FAMILY = {
     "tflops": "megatron-deepspeed",
     "modeltflop/s/gpu": "megatron-bridge",
 }
-"""Programs derived from Megatron, by a key that only the program in question prints."""
+"""Programs derived from Megatron, by a key that only that program prints."""
 NVIDIA = "throughputpergpu(tflop/s/gpu)"
 """A key that Megatron-LM itself prints.
 
@@ -290,12 +290,12 @@ class Megatron(LineReader):
         return self._other(line, out)
 
     def quick(self, line: str, out: Assembly) -> bool:
-        """Read a line that has the layout of the last complete record and contains nothing unusual.
+        """Read a line with the layout of the last complete record that contains nothing unusual.
 
         Millions of lines pass through here, so the method uses a single regular expression and
         plain assignments. Rejected lines take the slow path.
         """
-        assert self.layout is not None, "asked only once a layout is known"
+        assert self.layout is not None, "called only once a layout is known"
         match = self.layout.match(line)
         if match is None or self._overflows:
             return False
@@ -372,7 +372,7 @@ class Megatron(LineReader):
         values = pending.values
         record = Record(pending.iteration, line=pending.line)
         if not values:
-            out.counts["lines that begin as a record but hold no field of one"] += 1
+            out.counts["lines that begin like a record but contain none of its fields"] += 1
             return
 
         if pending.open:
@@ -706,7 +706,7 @@ ENDINGS = (RETURN_CODE, SIGKILL)
 
 
 def _ending(line: str) -> str | None:
-    """Return the program's message about the end of the training, or None if the line has none."""
+    """Return the program's message about the end of training, or None if this is another line."""
     if "exiting program" in line:
         return line[line.index("exiting program") :].strip(" ]")[:100]
     if RETURN_CODE in line:

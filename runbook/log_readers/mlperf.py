@@ -47,7 +47,7 @@ class MlPerf(LineReader):
     _block: dict[str, float | None] = field(default_factory=dict)
     """Mean step time and throughput of the steps since the last evaluation."""
     _timed: bool = False
-    """Whether the log contains the time of single steps, so that the mean over a block is not
+    """Whether the log contains the times of single steps. If so, the mean over a block is not
     needed.
     """
     _unit: int = 0
@@ -111,7 +111,7 @@ class MlPerf(LineReader):
     ) -> None:
         """Store a fact about the run.
 
-        If the log gives more than one value for it, keep the first.
+        If the log contains several values, keep the first.
         """
         if facts.run_stop_ms and time_ms and time_ms > facts.run_stop_ms:
             facts = self._begin_run(out)
@@ -163,7 +163,7 @@ class MlPerf(LineReader):
         facts: Facts,
         out: Assembly,
     ) -> None:
-        """Store an evaluation, and the mean values of the steps before it."""
+        """Store an evaluation, and the mean values of the steps since the previous evaluation."""
         position = [metadata.get(name) for name in ("samples_count", "epoch_num", "step")]
         evaluation = (loss, *position)
         if evaluation in self._evaluations:

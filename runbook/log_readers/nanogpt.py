@@ -197,7 +197,7 @@ class LlmC(LineReader):
         """Read a line of main.log, which has a HellaSwag accuracy, an evaluation, or a step."""
         iteration, kind, loss, learning_rate, norm = match.groups()
         if kind == "eval":
-            out.counts["HellaSwag accuracies (`eval:`) are no losses and were left out"] += 1
+            out.counts["HellaSwag accuracies (`eval:`) are not losses and were left out"] += 1
         elif kind == "tel":
             out.evaluate(int(iteration), number(loss))
         else:

@@ -93,7 +93,7 @@ class Nemo1(LineReader):
         return "=" in line or "]" in line
 
     def _take_bars(self, bars: list[str], out: Assembly) -> bool:
-        """Read the complete bars among these texts, and return whether there is at least one."""
+        """Read the complete progress bars among these texts, and return whether there is any."""
         matches = [_BAR.search(text[:LONGEST_BAR]) for text in bars]
         whole_bars = [match for match in matches if match is not None]
         for match in whole_bars:

@@ -177,7 +177,7 @@ class Own(LineReader):
             return False
 
     def _keep(self, values: dict[str, Any], out: Assembly) -> bool:
-        """Read a line of validation.jsonl or metrics.jsonl, and return whether it is one."""
+        """Read a line of validation.jsonl or metrics.jsonl. Return whether it is from such a file."""
         if "perplexity" in values:
             loss = float(values["loss"])
             out.evaluate(int(values["iteration"]), loss, float(values["perplexity"]))
@@ -322,7 +322,7 @@ class DeepSpeed(LineReader):
             record.mark("samples_per_second_is_running_average")
 
     def _step(self, match: re.Match[str], out: Assembly) -> None:
-        """Read `step=N, skipped=M, lr=[..`, where M counts from the start of the training."""
+        """Read `step=N, skipped=M, lr=[..`, where M counts from the start of training."""
         iteration, skipped, learning_rate = match.groups()
         record = self._at(int(iteration), out)
         record.learning_rate = float(learning_rate)

@@ -85,7 +85,7 @@ _UNPACKERS: dict[bytes, Callable[[IO[bytes]], Any]] = {
     b"BZh": bz2.open,
     b"\x28\xb5\x2f\xfd": _open_zstd,
 }
-"""The functions that open compressed files, by the first bytes of such a file."""
+"""The functions that open compressed files, by the first bytes of the file."""
 
 
 def _damage() -> tuple[type[Exception], ...]:
@@ -191,7 +191,7 @@ class LogReader:
         self.failures = FailureFinder()
         self.unread = 0
         self._last: tuple[LineReader, Assembly] | None = None
-        """The reader that read the last record, as long as Megatron's reader has read none.
+        """The reader that read the last record; not used once Megatron's reader has read a record.
 
         This reader is tried first, because most logs come from a single program.
         """
@@ -202,7 +202,7 @@ class LogReader:
         """
 
     def next_file(self, name: str) -> None:
-        """Start a new file of the log, to which the following lines belong."""
+        """Start a new file of the log. The lines that follow belong to it."""
         self._flush()
         for _, out in self.pairs:
             out.next_file(len(self.files))
@@ -378,8 +378,8 @@ class LogReader:
         for reader, out in self.pairs:
             if out is not chosen and out.records:
                 yield (
-                    f"{len(out.records)} records of {reader.name} cover the same steps "
-                    "in another format: left out"
+                    f"{len(out.records)} records of {reader.name} cover the same steps in another "
+                    "format and were left out"
                 )
 
         for kind, (count, first_line) in self._near_misses.items():
@@ -404,7 +404,7 @@ def parse_files(paths: Sequence[Path]) -> ParsedLog:
         _read_file(path, reader)
         has_records = reader.num_records() > records_before
         if len(paths) > 1 and not has_records and path.stat().st_size:
-            reader.notes.append(f"{path}: no record of its own")
+            reader.notes.append(f"{path}: contains no new record")
 
     return reader.finish()
 

@@ -221,7 +221,7 @@ def milliseconds(text: str | None) -> float | None:
 
 
 NEAR = 3
-"""Number of records by which a copy that another rank printed may lag behind.
+"""A copy that another rank printed may lag behind by this many records.
 
 A record that goes back further, or has different values, belongs to a restart.
 """
@@ -298,7 +298,7 @@ class Assembly:
         *,
         rounded: bool = False,
     ) -> None:
-        """Store the record, unless it is a copy of one that is already stored.
+        """Store the record, unless it is a copy of a stored record.
 
         `rounded` means that the log rounds its counter, so a repeated number may belong to a later
         step.
@@ -325,7 +325,7 @@ class Assembly:
         self._new_file = False
 
     def _is_copy(self, record: Record, prefix: str) -> bool:
-        """Return whether the record repeats one from another rank or another file of the job."""
+        """Return whether the record repeats a record from another rank or another file of the job."""
         index = self._place_of(record.iteration)
         if index is None:
             return False

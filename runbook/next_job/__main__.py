@@ -152,7 +152,7 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program, for which only saved steps count."""
+    """Return an attempt of an upstream program. Only saved steps count."""
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,

@@ -30,7 +30,7 @@ _CAUSE_OF = {cause.value: cause for cause in WILL_REPEAT} | {
     kinds.UNREACHED.name: EndCause.NODE_UNREACHED,
     kinds.CREDENTIAL.name: EndCause.NODE_UNREACHED,
 }
-"""The cause, by failure name, of each known failure on which a restart depends."""
+"""The cause of each known failure that affects restarts, by the failure's name."""
 _EXPLAIN_KILLS = frozenset(
     kind.name for kind in (kinds.HOST_MEMORY, kinds.NODE, kinds.PREEMPTED, kinds.TIME_LIMIT)
 )
@@ -55,7 +55,7 @@ ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt
 
 @dataclass(frozen=True)
 class EndedJob:
-    """The records of a job, or of one attempt inside it."""
+    """The records of a job, or of one attempt in the job."""
 
     name: str
     end: JobEnd
@@ -150,7 +150,7 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """The cause of a job's failure, in one form for the decision and one for display."""
+    """The cause of a job's failure, in the form for decisions and in the form for display."""
 
     cause: EndCause
     signature: str
@@ -186,7 +186,7 @@ def _find_failure(
 
 
 def _explain_hang(job: EndedJob, hang: JobEvent, attempt: Attempt) -> _JobFailure:
-    """Explain a rank's hang with the cause that the log names before it, if there is one.
+    """Explain a rank's hang with an earlier cause in the log, if there is one.
 
     A job that completed steps may have survived that cause, so the job still counts as hung.
     """
@@ -218,7 +218,7 @@ def _explain_kill(job: EndedJob, attempt: Attempt) -> _JobFailure:
         remedy = "If nobody killed it, search the node's log (dmesg) for an out-of-memory kill."
         return _JobFailure(EndCause.KILLED, EndCause.KILLED, job.reason, remedy)
     known = _known_failure(cause, job.nodes)
-    evidence = f"{job.reason}; the log names {cause.name}: {cause.evidence}"
+    evidence = f"{job.reason}; the log reports {cause.name}: {cause.evidence}"
     explained = replace(known, evidence=evidence)
     was_survived = attempt.made_a_step or cause.name not in _CAN_KILL
     if was_survived or cause.decision is not NextStep.FIX_FIRST:

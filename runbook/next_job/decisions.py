@@ -57,7 +57,7 @@ def error_signature(error: str) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A job of a phase, after it has ended."""
+    """A job of a phase that has ended."""
 
     job: str
     end: JobEnd
@@ -89,7 +89,7 @@ class Attempt:
 
     @property
     def made_a_step(self) -> bool:
-        """Return whether the job made at least one new step."""
+        """Return whether the job completed at least one new step."""
         return self.began_at is not None and self.reached > self.began_at
 
     def failed_like(self, earlier: Attempt) -> bool:

@@ -9,9 +9,9 @@ class NextJobMessage(Message):
     """Messages about the decision after a job."""
 
     BOTH_JOBS = "{earlier} and {last}: {failure}"
-    CAUSE_NAMED_BEFORE = "{where}; the log names {cause_name} before it: {evidence}"
+    CAUSE_NAMED_BEFORE = "{where}; before that, the log reports {cause_name}: {evidence}"
     NO_NEW_STEP = (
-        "{jobs_without_progress} jobs in a row made no new step (jobs.training.restarts is "
+        "{jobs_without_progress} jobs in a row completed no new step (jobs.training.restarts is "
         "{budget})"
     )
     RANK_IN_CODE = "rank {rank} on {host} in {where}"

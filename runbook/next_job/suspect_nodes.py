@@ -52,7 +52,7 @@ def suspect_nodes(files: JobFiles, attempt: Attempt) -> list[str]:
 
 
 def unended_nodes(nodes: Sequence[str], log_lines: Sequence[str]) -> list[str]:
-    """Return the nodes on which a failed step did not end, because srun does not report its end.
+    """Return the nodes where a failed step did not end, because srun did not report its end.
 
     >>> unended_nodes(["n1", "n2"], ["srun: error: n1: task 0: Killed"])
     ['n2']

@@ -1,4 +1,4 @@
-"""Checks that a job runs on each of its nodes before it trains.
+"""Checks that a job runs on each node before training starts.
 
 The checks need only the standard library, and run before anything imports torch.
 """

@@ -93,7 +93,9 @@ def _arguments() -> argparse.Namespace:
         default=[],
         help="a folder that all nodes share",
     )
-    parser.add_argument("--token", default="", help="what the file `token` in each folder holds")
+    parser.add_argument(
+        "--token", default="", help=("the content of the file `token` in each folder")
+    )
     parser.add_argument("--device", default="cpu", help="what the plan computes on")
     return parser.parse_args()
 

@@ -173,7 +173,7 @@ class Rung:
 
 
 def output_lines(content: str, key: str) -> list[str]:
-    """Return the lines that make up an answer.
+    """Return the lines of an answer.
 
     The pieces of a long answer share a key.
 

@@ -81,7 +81,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def _write_error(folder: Path) -> str:
-    """Return the reason why no file can be written to the cache, or '' if one can be written.
+    """Return why files cannot be written to the cache, or '' if they can be written.
 
     No file is left behind.
     """

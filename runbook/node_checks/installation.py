@@ -17,11 +17,11 @@ from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
 PROGRAMS = ("python", "python3")
 """Names by which scripts and builds of extensions call Python."""
 PROGRAMS_SECONDS = 20.0
-"""Time limit for all programs together, which is shorter than that of the check."""
+"""Time limit for all programs together. It is shorter than the limit of the check."""
 PRINT_PREFIX = "import sys; print(sys.prefix); print(sys.version.split()[0])"
 SOURCES_SECONDS = 20.0
-"""After this time, no further package is read. The nodes are compared by the packages that were
-read.
+"""After this time, no further package is read. Nodes are compared only by packages that were read
+in time.
 
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """

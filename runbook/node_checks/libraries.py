@@ -20,7 +20,7 @@ _VERSIONS_INSIDE = {
 
 
 def folders_with(libraries: Mapping[str, str]) -> list[str]:
-    """Return the folders of LD_LIBRARY_PATH from which a process loaded any of these libraries.
+    """Return the folders in LD_LIBRARY_PATH that a process loaded any of these libraries from.
 
     `libraries` maps each library's name to its file.
     """

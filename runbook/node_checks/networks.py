@@ -1,4 +1,4 @@
-"""Reports a node's network interfaces, and the addresses to which it resolves other nodes' names."""
+"""Reports a node's network interfaces, and how it resolves the names of other nodes."""
 
 import contextlib
 import fcntl
@@ -133,7 +133,7 @@ def _infiniband() -> Facts:
 def chosen_address() -> str:
     """Return the address at which gloo or NCCL would listen here.
 
-    The address is that of the interface that the environment selects, or else of the host name. The
+    It is the address of the interface that the environment selects, or else of the host name. The
     text is empty if neither has an address. NCCL treats a name as a prefix. gloo takes it
     literally, including a leading `=` or `^`.
     """
@@ -162,7 +162,7 @@ def _address_by_prefix(prefixes: Sequence[str]) -> str:
 
 
 def look_at_names() -> Facts:
-    """Return the addresses to which each node's name resolves here, or the resolver's error."""
+    """Return the addresses that each node's name resolves to here, or the resolver's error."""
     addresses: Facts = {}
     errors: Facts = {}
     for name in node_names():

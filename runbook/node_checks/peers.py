@@ -39,7 +39,7 @@ LATE_SECONDS = 15.0
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0
-"""Time limit for all round trips. A slow network completes fewer of them."""
+"""Time limit for all round trips. A slow network completes fewer."""
 CHUNK_BYTES = 1 << 20
 LARGE_SECONDS = 1.0
 LARGE_BYTES = 256 << 20
@@ -75,7 +75,7 @@ def peers_of(index: int, num_nodes: int) -> list[int]:
 
 
 class Listener:
-    """Servers to which other nodes connect.
+    """Servers that other nodes connect to.
 
     The servers listen at the meeting port, and at a second port of the chosen interface.
     """
@@ -156,7 +156,7 @@ def _receive(connection: socket.socket, num_bytes: int) -> bytes:
 def ask_peers(rung: Rung) -> None:
     """Call this node's peers one after another, and write an answer for each.
 
-    Then wait for the nodes that still have to call this one. Each node is called as many times as
+    Then wait for the nodes that still have to call this node. Each node is called as many times as
     it calls others.
     """
     names = node_names()

@@ -14,7 +14,7 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.mounts import mount_of
 
 TOKEN_NAME = "token"
-"""A file that is written at submission, and from which each node must read the same content."""
+"""A file that is written at submission. Each node must read the same content from it."""
 SEEN_SECONDS = 20.0
 """Time within which a node must see a file written by another node.
 
@@ -28,7 +28,7 @@ SUSPECT_WRITE_SECONDS = 0.5
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
-    """Read the token, use a file as a training does, and wait for the other nodes' files.
+    """Read the token, use a file like the trainer does, and wait for the other nodes' files.
 
     The file is written, renamed, linked, locked and mapped into memory.
 

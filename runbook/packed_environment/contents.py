@@ -17,7 +17,7 @@ COMPILED = "__pycache__"
 CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
 """Folders of a conda installation that its base environment does not use, such as caches."""
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
-"""Folders of a standard library that no training imports.
+"""Folders of the standard library that training never imports.
 
 A standard library's packages are included only if the environment uses them.
 """
@@ -186,7 +186,10 @@ def current_fingerprint(sources: Sequence[PackedSource]) -> str:
 
 
 def count_uncompiled(entries: Sequence[PackedEntry]) -> int:
-    """Count the modules without a compiled file. Each node would compile those that it imports."""
+    """Count the modules without a compiled file.
+
+    Each node would have to compile those that it imports.
+    """
     compiled = set()
     for entry in entries:
         if entry.is_compiled:

@@ -1,7 +1,7 @@
 """The lock file next to a copy.
 
-All processes that run from the copy share the lock. A process that makes or removes the copy holds
-the lock exclusively.
+All processes that run from the copy share the lock. A process that creates or removes the copy
+holds the lock exclusively.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from runbook.packed_environment.messages import CopyMessage
 from runbook.plan_file.errors import CodedError
 
 MAKING_SECONDS = 900.0
-"""Longest wait while another process makes the copy. `timeout` in python.sh is longer."""
+"""Longest wait while another process creates the copy. `timeout` in python.sh is longer."""
 IN_USE_SECONDS = 30.0
 """Longest wait while other processes use a copy that is not ready.
 
-The other processes hold the lock until they end.
+Other processes hold the lock until they end.
 """
 PAUSE_SECONDS = 0.1
 
@@ -39,9 +39,9 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
     """Return whether the copy is ready, and hold its lock until the stack ends.
 
     If the copy is ready, the lock is shared, so that nobody can remove the copy. A training run
-    holds it for days, so processes that find a copy ready must not wait. If the copy is not ready,
-    the lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy does
-    not become ready.
+    holds the lock for days, so processes that find a copy ready must not wait. If the copy is not
+    ready, the lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy
+    does not become ready.
     """
     stream = stack.enter_context(lock_file(copy).open("a"))
     began = time.monotonic()
@@ -54,7 +54,7 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
             # wait for each other
             fcntl.flock(stream, fcntl.LOCK_UN)
             if _try(stream, fcntl.LOCK_EX):
-                # Another process may have made the copy between the two locks
+                # Another process may have created the copy between the two locks
                 return is_ready()
             used_since = used_since or time.monotonic()
             if time.monotonic() - used_since > IN_USE_SECONDS:

@@ -1,7 +1,7 @@
 """A note about a recent failure on a node, for the job's other ranks on that node.
 
-Without the note, each rank would make the same attempt, and would compare tens of thousands of
-files on the shared file system.
+Without the note, each rank would try the same, and would compare tens of thousands of files on the
+shared file system.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class FailureNote:
         self.file = file
 
     def failure(self) -> tuple[str, str] | None:
-        """Return the problem and its details, or None if nothing has failed in this job."""
+        """Return the problem and its details, or None if no rank of this job has failed."""
         facts = self._read()
         if _PROBLEM in facts and _DETAIL in facts:
             return str(facts[_PROBLEM]), str(facts[_DETAIL])

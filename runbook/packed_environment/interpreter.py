@@ -21,10 +21,10 @@ facts = {
 }
 print("runbook " + json.dumps(facts))
 """
-"""A program for the interpreter in question. It prints one line."""
+"""A program that the interpreter runs to describe itself. It prints one line."""
 
 ANSWER = "runbook "
-"""The start of that line, because a site's set-up commands may print other lines."""
+"""The prefix of that line. It is needed because a site's set-up commands may print other lines."""
 
 SYSTEM_PREFIXES = ("/usr", "/bin")
 """An interpreter with one of these prefixes belongs to the node's own system, and is not packed."""
@@ -42,7 +42,8 @@ class Interpreter:
     prefix: str
     """Folder of the environment: a virtual environment, a conda environment, or an installation."""
     base_prefix: str
-    """Folder of the installation on which a virtual environment builds, or else the same folder."""
+    """Folder of the installation that a virtual environment is based on, or else the same folder.
+    """
     base_executable: str
     """The interpreter's executable file, with all links resolved."""
     version: str

@@ -36,12 +36,14 @@ class CopyMessage(Message):
     NO_PROGRAM = "this node has no program {programs}"
     NO_ROOM_FOR_BYTES = "{root} has {free} free, but the environment takes {needed}"
     NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, but the environment has {needed:,}"
-    PATH_NOT_ABSOLUTE = "{folder} is not an absolute path on this node: a variable in it is not set"
+    PATH_NOT_ABSOLUTE = (
+        "{folder} is not an absolute path on this node, because a variable in it is not set"
+    )
     PRESENT = "the Python environment is already there: {folder} ({seconds:.1f} s)"
     REFUSED = (
-        "{reason}. The shared environment is not the one that was packed, so this node would run "
-        "code that differs from the rest. Submit the training again: that packs the environment "
-        "again."
+        "{reason}. The shared environment differs from the one that was packed, so this node "
+        "would run different code from the other nodes. Submit the training again: that packs the "
+        "environment again."
     )
     SHARED = "{reason}. This node uses the shared environment, which has not changed: {folder}"
     SHARED_FOLDER = "{root} is on {kind} at {point}, which other nodes use too"

@@ -1,7 +1,7 @@
 """Makes, checks and removes the copy of a packed environment on a node's disk, under a lock.
 
 Every process that runs from a copy holds a shared lock on the file next to the copy. python.sh
-takes the lock, and Python inherits it. A process that makes or removes a copy holds the lock
+takes the lock, and Python inherits it. A process that creates or removes a copy holds the lock
 exclusively, so no copy in use is removed, even if a process dies.
 """
 
@@ -83,7 +83,7 @@ class CopyProblem(StrEnum):
 
 
 class CopyError(CodedError):
-    """No copy can be made on this node."""
+    """No copy can be created on this node."""
 
     def __init__(self, problem: CopyProblem, message: Message | str, /, **values: object) -> None:
         super().__init__(message, **values)
@@ -92,7 +92,7 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """The answer of a node, which is written as a line of JSON."""
+    """A node's answer, which is written as a line of JSON."""
 
     node: str
     state: CopyState
@@ -202,7 +202,7 @@ def copies_folder(folder: str) -> Path:
 
 
 def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
-    """Return the copy, and whether it has just been made."""
+    """Return the copy, and whether it is new."""
     root = copies_folder(folder)
     _make_root(root)
     copy = root / manifest.name
@@ -236,7 +236,7 @@ def _ensure(manifest: EnvironmentManifest, folder: str) -> tuple[Path, bool]:
 
 
 def _is_ready(copy: Path, manifest: EnvironmentManifest) -> bool:
-    """Return whether a copy is complete and was made from the manifest's archive."""
+    """Return whether a copy is complete and comes from the manifest's archive."""
     try:
         return (copy / READY).read_text().strip() == manifest.sha256
     except FileNotFoundError:
@@ -465,7 +465,7 @@ def _remove_unused(root: Path, wanted: Path) -> None:
 
 
 def _age(path: Path) -> float:
-    """Return the seconds since a copy was made or last used. An incomplete copy counts as old."""
+    """Return the seconds since a copy was created or last used. An incomplete copy counts as old."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

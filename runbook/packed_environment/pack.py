@@ -35,9 +35,8 @@ def find_sources(interpreter: Interpreter, package: Path) -> list[contents.Packe
         return contents.sources_of(interpreter, package)
     except ValueError as error:
         raise InterpreterError(
-            f"{interpreter.executable}: its library or program lies outside "
-            f"{interpreter.base_prefix}: "
-            f"{error}"
+            f"{interpreter.executable}: its library or program is outside "
+            f"{interpreter.base_prefix}: {error}"
         ) from error
 
 

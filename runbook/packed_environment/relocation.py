@@ -98,7 +98,7 @@ def moved_config(text: str, copy: Path) -> str:
 
 
 def link_library(content: Path) -> None:
-    """If the interpreter has a shared library, make a link to it in a separate folder."""
+    """If the interpreter has a shared library, link to it from a separate folder."""
     for part in (BASE, ENVIRONMENT):
         libraries = sorted((content / part / "lib").glob("libpython*.so*"))
         for library in libraries:

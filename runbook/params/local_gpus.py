@@ -80,7 +80,7 @@ def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -
 def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[str, tuple[Gpu, ...]]:
     """Return the program that answered, and the GPUs that torch will see.
 
-    The result is cached for the process, because the form makes a plan on each key press. The
+    The result is cached for the process, because the form computes a plan on each key press. The
     result depends only on `path`, which is the environment's PATH, and on `visibility`, which has
     its variables from `VISIBLE`.
     """

@@ -9,8 +9,8 @@ class ParamsMessage(Message):
     """Messages about parameters and their files."""
 
     ALIAS = (
-        "{where}: *{anchor} is a YAML alias, which parameter files do not allow: write the value "
-        "out."
+        "{where}: *{anchor} is a YAML alias, which parameter files do not allow. Write out the "
+        "value."
     )
     AUTO_ASKS_THIS_MACHINE = (
         "hardware.device {auto} detects the GPUs of this machine, but scheduler {scheduler} runs "
@@ -44,19 +44,19 @@ class ParamsMessage(Message):
     FILE_TOO_LARGE = (
         "{where}: {size} bytes; a parameter file has at most {limit}. Is it the right file?"
     )
-    GIVEN_INSTEAD = "{where}, where {key} is given instead"
+    GIVEN_INSTEAD = "{where}, which sets {key} instead"
     GPUS_OF_THIS_MACHINE = "{program} on this machine: {number} x {name}, {memory} each"
     HEAD_OF_RUN_YAML = "# The values of run {name}: every value, including the defaults.{variant}"
     HIDDEN_CHARACTER = (
-        "contains {character}, which is invisible and makes the line look different from its real "
-        "content. Remove it."
+        "contains {character}, which is invisible, so the line does not show its real content. "
+        "Remove it."
     )
     INVALID_PARAMS = "{title}: {head} Nothing was written.{rows}"
     IN_THE_DOCUMENTS = "  in the documents: {documents}"
     IS_A_SECTION = "is a section: write its keys below it ({name})."
     KEY_IS_A_SECTION = "{name} is a section. Ask for one of its keys: {inside}."
     KEY_NOT_A_WORD = "{where}: a key must be one word, not a list or a mapping."
-    KEY_NOT_ON_ITS_OWN_LINE = "{path}: {key} is not written with one key per line."
+    KEY_NOT_ON_ITS_OWN_LINE = "{path}: The section {key} is not written with one key per line."
     KEY_NOT_READABLE = "{key}: {error}."
     KEY_OF_ANOTHER_PHASE = (
         "there is no such key: each phase has its own section. Did you mean {right_key}?"
@@ -96,7 +96,7 @@ class ParamsMessage(Message):
     NOT_KEY_AND_VALUE = "is not key=value, such as training.iterations=10."
     NOT_OF_ITS_TYPE = "{where}: is not {name}: {error}."
     NOT_SHELL_WORDS = "cannot be split into words as a shell does: {error}."
-    NOT_TEXT = 'must be text; put it in quotes: "{value}".'
+    NOT_TEXT = 'must be text. Put it in quotes: "{value}".'
     NOT_THE_FILES_NAME = "must be {name}, the name of the file."
     NOT_THIS_FORM = "must look like {example}."
     NOT_UTF8 = "{where}:{line}:{column}: byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8."
@@ -180,7 +180,7 @@ class ScaleDownReason(Message):
     CORPUS_IS_CLEAN = "the shipped corpus has nothing to repair"
     CORPUS_IS_HERE = "the run's text is not available here; the shipped corpus is used"
     CORPUS_IS_READ = "the shipped corpus is used"
-    CORPUS_NEEDS_VALIDATION = "the shipped corpus is small and needs text for validation"
+    CORPUS_NEEDS_VALIDATION = "the shipped corpus is small, and part of it is needed for validation"
     DIVIDES_BY = "it must be a multiple of {step}"
     FEWER_CHUNKS = "the model has too few layers for that many chunks"
     MODEL_OVER_DEVICES = "the model is divided over {devices} devices"
@@ -197,5 +197,5 @@ class ScaleDownReason(Message):
     ONE_TENSOR_RANK = "a single tensor rank has the whole sequence"
     SHARES_STAGE_1 = "our own trainer supports only stages 0 and 1"
     SOME_TEXTS_MISSING = "some of the run's texts are not available here"
-    SOURCES_OF_THE_OTHER_TEXT = "the sources belong to the other text"
+    SOURCES_OF_THE_OTHER_TEXT = "these sources belong to a different text"
     TEXT_MISSING = "the run's text is not available here"

@@ -36,7 +36,7 @@ _EXAMPLES = {
 PARAMETERS = {name: type(example)() for name, example in _EXAMPLES.items()} | {"run": "local"}
 """The parameters cell of every notebook: names and defaults.
 
-All defaults except that of `run` are empty.
+All defaults except the default of `run` are empty.
 """
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
@@ -146,7 +146,7 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
 def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
     """Raise an error if an unattended notebook has hand-written parameters.
 
-    Such parameters would silently change every run of the notebook.
+    These parameters would silently change every run of the notebook.
     """
     edits = hand_edits(cell, given)
     if edits:

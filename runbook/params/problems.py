@@ -94,7 +94,7 @@ def statement_of(error: ParamsError) -> Statement:
 
 
 def token_problem(key: str, where: str) -> Problem:
-    """Return the problem of a secret that is written where only its name is allowed."""
+    """Return the problem of a secret in a place where only its name is allowed."""
     rule = ParamsMessage.LOOKS_LIKE_A_SECRET.of()
     return Problem(key, where, rule)
 
@@ -134,7 +134,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """Return the problem of an invisible character, written as itself or as an escape."""
+    """Return the problem of an invisible character, written literally or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 
@@ -142,7 +142,7 @@ def hidden_problem(key: str, where: str, character: str) -> Problem:
 def hidden_in(text: str, where: str) -> list[Problem]:
     """Return a problem for every line of a file that contains an invisible character.
 
-    Such a line looks different from its real content.
+    A line with an invisible character does not show its real content.
     """
     problems = []
     for number, line in enumerate(text.split("\n"), 1):

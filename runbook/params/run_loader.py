@@ -1,4 +1,4 @@
-"""Loads a run: its files, its layers, and all its problems at once."""
+"""Loads a run from its files and layers, and reports all problems together."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,8 +69,8 @@ def load(
 class RunLoading:
     """Loads a run file that exists.
 
-    `problems` are those that the caller has found. These are reported together with the file's
-    problems.
+    `problems` are the problems that the caller has found. These are reported together with the
+    file's problems.
     """
 
     file: RunFile

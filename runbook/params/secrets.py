@@ -94,8 +94,8 @@ _TOKEN = re.compile(
 )
 _NAMED = tuple(re.compile(pattern, re.MULTILINE) for pattern in _AFTER_A_NAME)
 _SURE = tuple(pattern for pattern in _NAMED if "password" not in pattern.groupindex)
-"""Patterns for which a value is refused. A text such as `password: see the wiki` does not match
-them and is only masked."""
+"""Patterns of values that are refused. A text such as `password: see the wiki` does not match them
+and is only masked."""
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "AKIA", "ASIA", "ABIA", "ACCA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
     *("github_pat_", "glpat-", "gldt-", "glrt-", "glcbt-", "glptt-", "glft-", "glimt-", "glagent-"),
@@ -106,9 +106,9 @@ _TOKEN_MARKS = (
     "Token=",
 )
 _NAME_MARKS = ("pass", "pwd", "secret", "token", "key", "credential", "bearer", "authoriz", "://")
-"""Letter sequences, at least one of which occurs in every match.
+"""Every match contains at least one of these letter sequences.
 
-If none of them occurs, a megabyte of base64, such as a picture, need not be searched with the
+Text without them, such as a picture in a megabyte of base64, need not be searched with the
 patterns.
 """
 Cut = Callable[[str], str]

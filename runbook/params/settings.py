@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def texts(self) -> tuple[TextShare, ...]:
-        """Return every text of the training: those of data.blend, or data.dataset alone."""
+        """Return every text of the training run: the texts of data.blend, or only data.dataset."""
         data = self.run.data
         return self.blend or (TextShare(data.dataset, 1.0, self.dataset, data.folder),)
 

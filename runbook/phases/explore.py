@@ -34,7 +34,7 @@ PARTS = (
     ".plan .history .results .checks .samples .training .slowest_steps() .loss_figure(*other_runs)"
 )
 SECTIONS = ("training", "parallel", "data", "jobs.training")
-"""Sections in which a key is looked up if the caller gives no section."""
+"""Sections that are searched for a key if the caller gives no section."""
 
 
 class OpenRun:
@@ -86,7 +86,7 @@ class OpenRun:
     def results(self) -> Table:
         """The results of the training, with units.
 
-        Each row refers to the lines of the log from which its value was computed.
+        Each row refers to the log lines that its value was computed from.
         """
         training = self.training
         return run_tables.numbers_table(

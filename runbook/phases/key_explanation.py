@@ -77,7 +77,10 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
             f"{duration.iterations:,} iterations, {duration.samples:,} sequences, "
             f"{duration.tokens:,} tokens"
         )
-        return [length, f"{phase_plan.batch.num_microbatches} micro-batches a step on each replica"]
+        return [
+            length,
+            (f"{phase_plan.batch.num_microbatches} micro-batches per step on each replica"),
+        ]
 
     if name.startswith(("warmup", "decay")):
         rate = phase_plan.learning_rate

@@ -81,8 +81,8 @@ def _law_warnings(
     parameters: float, tokens: float, law: published_law.LawForecast
 ) -> Iterator[str]:
     yield (
-        "no ladder was trained: the law comes from other text and another tokenizer, and its "
-        "interval is wide"
+        "no ladder was trained, so the forecast uses a law from other text and another tokenizer, "
+        "with a wide interval"
     )
     decades = published_law.decades_beyond(parameters, tokens)
     if decades >= SHOWN_DECADES:

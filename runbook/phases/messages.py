@@ -14,9 +14,9 @@ class PhaseMessage(Message):
         "times as wide"
     )
     ANOTHER_TOKENIZER = (
-        "{path} encodes {probe!r} as {expected}, but data.tokenizer {name} encodes it as {ids}, so "
-        "the weights would see tokens other than those of their training. Set data.tokenizer to "
-        "{path}, and tokenize the data with it."
+        "{path} encodes {probe!r} as {expected}, but data.tokenizer {name} encodes it as {ids}, "
+        "so the weights would see different tokens from those that they were trained on. Set "
+        "data.tokenizer to {path}, and tokenize the data with it."
     )
     BAD_INPUT = "{skipped_records:,} records, {skipped_files:,} files"
     BEGIN_TRAINING_ANEW = "To start over instead: runbook run with --redo training."
@@ -50,7 +50,7 @@ class PhaseMessage(Message):
     CHECKS_FAILED = "{number_of_failures} of {number_of_checks} checks failed: {failures}"
     COMMAND_FAILED = "{command} ended with {how}.{hint}\n{err}"
     COMPILER_OF_OTHER_CUDA = "nvcc {compiler}, torch built with {cuda}"
-    COPIES_KEPT = "{folder}: {number} notebooks exist and were kept."
+    COPIES_KEPT = "{folder}: {number} notebooks already exist and were kept."
     COPIES_WRITTEN = "{folder}: {number} notebooks copied."
     COPY_WITH_OTHER_OVERRIDES = (
         "{copy} exists, and its parameters cell does not have overrides = {overrides!r}, so --set "
@@ -64,8 +64,8 @@ class PhaseMessage(Message):
     DOCUMENTS_OF_SOURCE = "{documents:,} of {source}"
     DOCUMENTS_OF_TEXT = "{size} in {documents:,} documents, {empty:,} of them empty"
     DO_PHASE_AGAIN = (
-        "Or repeat {phase}, which keeps the present files in history/: runbook run {run} "
-        "--redo {phase}"
+        "Or repeat {phase}, which moves the present files to history/: runbook run {run} --redo "
+        "{phase}"
     )
     ENDED_WITH_EXIT_CODE = "it ended with exit code {code}"
     END_ASKED_DURING_WAIT = "a user stopped it during the wait"
@@ -74,7 +74,7 @@ class PhaseMessage(Message):
         "a job is submitted only if a full-size step runs and every stage fits its device"
     )
     EXPORT_EXISTS = "{path} already exists: {why}. Remove it, or choose another folder with --out."
-    EXPORT_LEFT_PART = "an interrupted export left it, or an export is running"
+    EXPORT_LEFT_PART = "an interrupted export left it behind, or an export is running"
     EXPORT_NOT_REPLACED = "nothing is overwritten"
     FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} downloaded now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
@@ -94,10 +94,10 @@ class PhaseMessage(Message):
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
-        "Nothing to download: {home} (data.folder) contains files other than those of {name}; they "
-        "are used as they are."
+        "Nothing to download: {home} (data.folder) contains files that are not part of {name}; "
+        "they are used as they are."
     )
-    HISTORY_NOT_KEPT = "not kept, which is PBS's default"
+    HISTORY_NOT_KEPT = "not kept (PBS's default)"
     IMAGE_NOT_READABLE = "{image}: {reason}"
     IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"
     JOB_ENDED = "{name} ended as {state} ({reason}). Its last output:"
@@ -139,8 +139,8 @@ class PhaseMessage(Message):
         "core of this machine."
     )
     LADDER_TIMES_NOT_MEASURED = (
-        "The times are estimates for another CPU, and yours may take twice as long: no smoke test "
-        "has measured a step on this machine."
+        "The times are estimates for another CPU, and yours may take twice as long, because no "
+        "smoke test has measured a step on this machine."
     )
     LADDER_OVER_BUDGET = "That is about {time} more than the remaining budget."
     LADDER_TIME_LEFT = "At this pace, the remaining {rungs} rungs take about {time}."
@@ -177,8 +177,8 @@ class PhaseMessage(Message):
     MAKE_SETUP_INSTALLS = "make setup installs the versions pinned in requirements.lock."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_IN_USE = (
-        "the job may use {limit}, of which programs that run already leave {left}, below 1 GiB for "
-        "each of its processes"
+        "the job may use {limit}; programs that already run leave {left}, which is less than 1 "
+        "GiB for each of its processes"
     )
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
@@ -225,7 +225,7 @@ class PhaseMessage(Message):
         "which this tokenizer does not have."
     )
     NO_QUEUE_TO_REHEARSE = (
-        "Site {site} has no queue to wait in, so nothing is rehearsed. To rehearse it anyway: "
+        "Site {site} has no queue to wait in, so there is no dry run. To rehearse it anyway: "
         "runbook rehearse {name}."
     )
     NO_RULE_BROKEN = "no rule is broken; at the top: {open_parts}."
@@ -238,14 +238,16 @@ class PhaseMessage(Message):
     NO_TEXT_DIFFERS = "{judge}: {judged:,} sampled texts, no differences"
     NO_VARIANTS = "{run} has no variants in params/variants/{run}.yaml."
     NUMBER_OF_GROUPS = (
-        "{number_of_inputs} files make {number_of_groups} groups of {size}, but the catalogue has "
+        "{number_of_inputs} files form {number_of_groups} groups of {size}, but the catalogue has "
         "{number_of_names}: files are missing, or there are too many"
     )
     NUMBER_OF_RUNGS = (
         "A ladder has {fewest_rungs} to {most_rungs} rungs, not {count}: a law of size and tokens "
         "has five parameters, and more than {most_rungs} rungs are not worth their cost."
     )
-    ONE_FILE_OF_EACH_NODE = "one file per node says little about a whole checkpoint"
+    ONE_FILE_OF_EACH_NODE = (
+        "a single file per node says little about the speed of a whole checkpoint"
+    )
     OPTIMIZER_BEGINS_ANEW = (
         "The optimizer states of the engines are incompatible: the weights are kept, and Adam "
         "starts over."
@@ -269,7 +271,7 @@ class PhaseMessage(Message):
     )
     QUEUE_OF_JOB = "queue of jobs.{section}"
     RANKS_ANSWERED = (
-        "{present} of {world_size} ranks answered; no answer came from rank {missing}{where}"
+        "{present} of {world_size} ranks answered; rank {missing}{where} did not answer"
     )
     QUEUE_DRAINED_NODES = "{reasons}; {ending}"
     RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
@@ -281,7 +283,7 @@ class PhaseMessage(Message):
         "training.decay_samples={decay_samples} would keep the old rate."
     )
     RATE_INDEPENDENT_OF_LENGTH = (
-        "The learning rate does not depend on the length, so the losses are those of one "
+        "The learning rate does not depend on the length, so the losses equal those of one "
         "uninterrupted training run."
     )
     RECIPE_DIFFERENCE = "{key} {rungs} -> {run}"
@@ -346,12 +348,12 @@ class PhaseMessage(Message):
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
-    SECRET_FILE_READABLE = "; nobody but you may have read permission"
+    SECRET_FILE_READABLE = "; only you may have read permission"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
-        "this is one of {tasks} tasks, but none of {rank_variables} contains its number. Use "
-        "jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
+        "this is one of {tasks} tasks, but none of the variables {rank_variables} contains its "
+        "number. Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
     SITE_HIDES_GPUS = (
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
@@ -393,7 +395,7 @@ class PhaseMessage(Message):
     TO_BE_LOOKED_AT = "{number} to review"
     TRAINER_NOT_INSTALLED = (
         "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job is "
-        "configured that could check elsewhere: set a partition or a walltime in jobs.environment"
+        "configured to check it elsewhere. Set a partition or a walltime in jobs.environment"
     )
     TRAINING_GOES_ON = (
         "The training continues from its checkpoint at iteration {saved:,}: {changes}."

@@ -37,8 +37,8 @@ class PhaseEnd:
 def end_phase(end: PhaseEnd, repeat_because: str = "") -> None:
     """Write the record, mark the phase done with its outputs, and refresh the report.
 
-    A failed verdict is an error. If the gate fails, nothing is written and nothing is marked done.
-    With `repeat_because`, the next `runbook run` repeats the phase.
+    A failed verdict is an error. If the gate fails, nothing is written and the phase is not marked
+    done. With `repeat_because`, the next `runbook run` repeats the phase.
     """
     end.gate()
     phase = end.step.name
@@ -67,7 +67,7 @@ def end_notebook(
 ) -> None:
     """End a notebook's phase; see `end_phase`."""
     # The engine still has to write this notebook, and then the manifest. If the manifest recorded
-    # the notebook here, a kill between the two would look like an edit.
+    # the notebook here, a kill between the two writes would look like an edit.
     has_notebook = ENGINE_VARIABLE not in os.environ
     end = PhaseEnd(
         step=work.of(run),

@@ -59,7 +59,7 @@ BUILT_IN = "evaluation/built-in.jsonl"
 
 Inputs = Mapping[str, Any]
 TokenGroups = Sequence[tuple[list[Path], Path]]
-"""Text files, and the prefix of the token files made from them."""
+"""Text files, and the prefix of their token files."""
 
 
 def plan_inputs(run: PlannedRun) -> Inputs:
@@ -90,8 +90,8 @@ def data_inputs(run: PlannedRun) -> Inputs:
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, run.folder),
     }
-    # A run with a single text keeps the form of its fingerprint from before runs could have several
-    # texts.
+    # The fingerprint of a run with a single text has the same form as before runs could have
+    # several texts.
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
@@ -135,7 +135,7 @@ def plan_outputs(run: PlannedRun) -> Sequence[Path]:
 
 
 def token_outputs(run: PlannedRun) -> Sequence[Path]:
-    """Return the token files with their manifests, and links to token files made elsewhere."""
+    """Return the token files with their manifests, and links to token files created elsewhere."""
     groups = token_inputs.token_groups(run.settings, run.plan.data, run.folder)
     return token_outputs_of(run, groups)
 
@@ -194,7 +194,7 @@ class StepWork:
         )
 
     def status_of_outputs(self, run: PlannedRun) -> StepStatus:
-        """Return the status of the work, judged by its outputs alone and not by its current inputs."""
+        """Return the status of the work, judged only by its outputs, not by its current inputs."""
         return step_status(run.folder, self.name)
 
     def fingerprint(self, run: PlannedRun) -> str:
@@ -258,7 +258,7 @@ def train_step(run: PlannedRun, training: str) -> StepOfRun:
 
 
 def begin_again(settings: Settings, phase: str) -> str:
-    """Return a sentence that says how to do a phase again, for the end of an error message."""
+    """Return a sentence for the end of an error message that says how to repeat a phase."""
     return PhaseMessage.DO_PHASE_AGAIN.fill(phase=phase, run=settings.run.run)
 
 
@@ -277,8 +277,8 @@ def refuse_changed_results(run: PlannedRun, phase: str) -> None:
 def output_checksums(run: PlannedRun, step: str) -> Any:
     """Return the checksums of an earlier step's outputs, or None if it is not done.
 
-    Manifests are left out, because they contain times and speeds, which change when the same tokens
-    are made again.
+    Manifests are left out, because they contain times and speeds, which change if the same text is
+    tokenized again.
     """
     mark = read_mark(run.folder, step)
     if not mark:

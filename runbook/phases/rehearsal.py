@@ -62,7 +62,7 @@ _DEEPSPEED = (
 )
 _FUSED = "fused kernels: a function that torch compiles is counted as one kernel"
 Counting = Callable[[Plan, str, Sequence[int]], Iterator[Any]]
-"""A function that does the dry run of these ranks in a phase of a plan.
+"""A function that runs the dry run of these ranks for a phase of a plan.
 
 It yields the JSON of `python -m runbook.training.rehearsal` for each rank.
 """
@@ -95,7 +95,7 @@ class Rehearsal:
     microbatches: int
     """Micro-batches of a whole step."""
     changed: tuple[str, ...]
-    """Settings that were changed so that our own trainer can do the dry run."""
+    """Settings that were changed so that the dry run can use our own trainer."""
     not_rehearsed: tuple[str, ...]
     stages: tuple[Stage, ...]
     replay: Replay | None
@@ -167,8 +167,8 @@ class Rehearsal:
         """The memory of each stage by component, and what the dry run left out."""
         notes = [f"Set for the rehearsal: {change}" for change in self.changed]
         notes.append(
-            f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; "
-            "each other one adds the same work, and nothing to the peak"
+            f"{self.stages[0].microbatches} of {self.microbatches} micro-batches were run; each "
+            "of the others adds the same work and does not change the peak"
         )
         notes += [PhaseMessage.NOT_REHEARSED.fill(part=part) for part in self.not_rehearsed]
         rows = [_memory_row(stage) for stage in self.stages]
@@ -343,7 +343,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return the work of the job's devices that a dry run on this CPU leaves out."""
+    """Return work of the job's devices that a dry run on this CPU does not include."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":

@@ -39,7 +39,7 @@ def render_all(
     """Write the files of a submission into `out`, from where they can be submitted.
 
     `out` has the layout of a run's folder. A missing value is refused, or marked with
-    `placeholders`. A folder from which a job was already submitted is refused.
+    `placeholders`. A folder is refused if a job was already submitted from it.
     """
     settings = load_named(run, set_words)
     if placeholders:

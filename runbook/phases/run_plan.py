@@ -35,7 +35,7 @@ def load_plan(
     measured: bool = False,
     core_flops: float = 0.0,
 ) -> tuple[Settings, Plan]:
-    """Return a run's settings and plan, without making a folder.
+    """Return a run's settings and plan, without creating a folder.
 
     With `measured`, the step times are corrected by smoke tests on this machine; with `core_flops`,
     by a core's measured FLOP/s.

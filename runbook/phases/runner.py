@@ -109,7 +109,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         if taken_over:
             say(taken_over)
         for name in remove_leftovers(folder):
-            say(f"{name}: half-written by a process that was killed, removed")
+            say(f"{name}: removed, because a killed process left it half-written")
         # If training must be repeated, move its files aside.
         if redo and redo not in TRAINING_PHASES:
             refuse_changed_results(PlannedRun(settings, plan, folder), redo)

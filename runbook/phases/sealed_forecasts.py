@@ -42,7 +42,7 @@ from runbook.runs.planned_run import PlannedRun
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width for step time and total time if a smoke test on this machine corrected the plan."""
 PLAIN_WIDTH = math.log(2.0)
-"""Half-width without such a correction.
+"""Half-width for both if no smoke test corrected the plan.
 
 The plan's uncorrected step times are within a factor of 2 of published times (docs/plan.md).
 """
@@ -219,9 +219,7 @@ def score_forecasts(run: PlannedRun, session: Session) -> View:
     """
     sealed = read_sealed(run.folder)
     if sealed is None:
-        return View(
-            ["Nothing was forecast before the first step of this run, so nothing is scored."]
-        )
+        return View(["This run has no forecasts from before its first step, so nothing is scored."])
 
     results = read_results(run.folder, run.plan, FULL)
     scores = score(sealed, actual_numbers(run.settings, results))

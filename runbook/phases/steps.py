@@ -30,7 +30,7 @@ class PhaseStep(Generic[Result]):
         self.takes = takes
         """Selects the arguments of `run` from the phase that is open in the notebook."""
         self.run = run
-        """The function that does the step with the selected arguments.
+        """The function that performs the step, called with the selected arguments.
 
         Tests call it without a notebook.
         """

@@ -1,4 +1,4 @@
-"""The text of a run, and its token files, whether made here or elsewhere."""
+"""The text of a run, and its token files, whether created here or elsewhere."""
 
 import json
 from collections.abc import Sequence
@@ -175,7 +175,7 @@ def _files_in_manifests(folder: Path) -> list[tuple[Any, ...]]:
 
 
 def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the prefixes under which the plan expects token files made elsewhere."""
+    """Return the prefixes where the plan expects token files that were created elsewhere."""
     prefixes = []
     for text in settings.texts:
         if text.dataset.kind == TOKENIZED:
@@ -205,7 +205,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the links in the run's folder that lead to token files made elsewhere."""
+    """Return the links in the run's folder to token files that were created elsewhere."""
     links: list[Path] = []
     for text in settings.texts:
         for prefix in _linked_prefixes(text, data):
@@ -245,7 +245,7 @@ def _planned_prefixes(text: TextShare, data: DataPlan) -> list[str]:
 
 
 def _match_prefixes(text: TextShare, planned: list[str], present: list[Path]) -> list[Path]:
-    """Return the existing prefix for each planned one.
+    """Return the existing prefix for each planned prefix.
 
     The two have the same name, or there is only one prefix of each kind.
     """

@@ -213,7 +213,7 @@ def _model_card(
 
 
 def _training_loss_text(metrics: Path, last: int) -> str:
-    """Return the loss of the first iteration, and that of the exported one."""
+    """Return the losses of the first and of the exported iteration."""
     if not last or not metrics.exists():
         return PhaseMessage.NOT_RECORDED.fill()
     losses = []

@@ -243,7 +243,7 @@ def account_view(training: TrainingResults) -> View:
     """
     account = training.account
     if account is None:
-        return View([f"{training.phase} has made no step yet."])
+        return View([f"{training.phase} has not completed a step yet."])
     caption = (
         f"{account.goodput or 0:.1%} of {show_duration(account.wall_seconds)} were productive "
         f"steps, over "
@@ -393,7 +393,7 @@ EXPLAINED_DIFFERENCE = 0.05
 
 
 def plan_versus_actual(training: TrainingResults) -> Table:
-    """Return a table of a training phase's planned values next to the measured ones.
+    """Return a table of a training phase's planned and measured values.
 
     A large difference is explained.
     """
@@ -470,7 +470,7 @@ def _wall_reason(training: TrainingResults) -> str:
 
 
 def device_rates(settings: Settings, phase: str = FULL) -> Rates:
-    """Return a device's price and power, as far as the run, the site or a datasheet states them."""
+    """Return a device's price and power, if the run, the site or a datasheet states them."""
     site = settings.site
     device = find_accelerator(site.hardware.device)
     job = settings.job(phase)

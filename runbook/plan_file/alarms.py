@@ -10,8 +10,7 @@ own machine, are in `runbook/training/health/memory_and_disk.py`.
     No threshold is an absolute value: each record is compared with the median of earlier records,
     in units of their spread (1.48 median deviations, the standard deviation of normal noise). The
     trainer checks each step with `MetricWatch`; `runbook logs` and 05-analysis check finished logs.
-    docs/logbook.md lists the healthy and diverging curves on which the thresholds below were
-    tested.
+    docs/logbook.md lists the healthy and diverging curves that the thresholds below were tested on.
 """
 
 from collections import deque
@@ -53,8 +52,8 @@ FEW_BEFORE = 5
 
 With at least this many, a second record is required.
 """
-# At this multiple of the usual loss, a single record counts as a spike, because no unusual text has
-# such a loss
+# At this multiple of the usual loss, a single record counts as a spike, because unusual text alone
+# never has a loss this high
 UNEXPLAINED = 2.2
 SUDDEN_SHARE = 0.10
 """A loss that exceeds each of the last `CONFIRMING` losses by this share is a spike if its gradient
@@ -64,8 +63,8 @@ LARGE_NORM_FACTOR = 10.0
 """Multiple of the usual gradient norm that counts as large.
 
 Early in training the loss falls so fast that even after a jump of a fifth it is below the median of
-the curve. Only the gradient norm distinguishes such a jump from a batch of unusual text (7.90 to
-9.59 with a norm of 24).
+the curve. Only the gradient norm distinguishes this jump from a batch of unusual text (7.90 to 9.59
+with a norm of 24).
 """
 USUAL_NORMS = 5
 """Number of recent gradient norms whose median counts as the usual norm."""
@@ -92,7 +91,7 @@ COMPOUND_BLOCK = 5
 COMPOUND_LEVELS = 20
 """Number of levels for detecting exponential growth.
 
-Such growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
+This growth takes few steps: at 1 % per step, a norm is four times as large after 139 steps.
 Therefore only a few short levels are compared.
 """
 LOST_NORMS = 50
@@ -142,7 +141,7 @@ class Alarm:
     """Median of the earlier records, or of the other ranks if the alarm concerns a rank."""
     evidence: str
     rank: int | None = None
-    """The rank concerned; None if the alarm concerns the whole training."""
+    """The rank that the alarm is about; None if it is about the whole training run."""
 
 
 def spread_of(values: Sequence[float]) -> float:
@@ -304,18 +303,18 @@ class RiseWatch:
 
 
 def _spread_around_line(values: Sequence[float]) -> float:
-    """Return the spread of values around the line through them, so that a slope is not noise."""
+    """Return the spread of values around a line, so that a slope does not count as noise."""
     points = [*enumerate(values)]
     slope = median(_slopes(points))
     return spread_of([value - slope * position for position, value in points])
 
 
 class LossWatch:
-    """Detects spikes, divergence and plateaus of one loss curve.
+    """Detects spikes, divergence and plateaus in a loss curve.
 
     In healthy training runs, single batches of unusual text have up to twice the usual loss,
-    sometimes two in a row. Therefore a spike requires three records, or one whose loss no text
-    explains, or one whose gradient norm is many times the usual norm.
+    sometimes two in a row. Therefore a spike requires three records, or a single record whose loss
+    cannot be explained by its text or whose gradient norm is many times the usual norm.
     """
 
     def __init__(self, metric: str = "loss") -> None:
@@ -333,7 +332,7 @@ class LossWatch:
             0,
             False,
         )
-        self._block, self._lowest = list[float](), list[float]()  # the lowest block by its median
+        self._block, self._lowest = list[float](), list[float]()  # the block with the lowest median
         self._all = list[float]()
         self._next_look = FLAT_RECORDS
 
@@ -715,7 +714,7 @@ class NormWatch:
         self._loss_scale = 0.0
 
     def look(self, step: Any) -> Alarm | None:
-        """Return an alarm at the third such step in a row.
+        """Return an alarm at the third step in a row without a finite gradient norm.
 
         If all of these steps were skipped, the alarm is raised at the `LOST_NORMS`th. An overflow
         in fp16 is normal: the step is skipped and the loss scale is halved.

@@ -33,7 +33,7 @@ def is_allowed(command: str) -> bool:
 
 
 def how_to_allow(command: str) -> str:
-    """Return the shell command with which a user who has reviewed `command` allows it.
+    """Return the shell command that a user runs to allow `command` after a review.
 
     A run file with invisible characters is refused. A plan that was written by hand may contain
     invisible characters, so each is replaced by a question mark here.

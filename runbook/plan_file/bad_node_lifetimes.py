@@ -1,4 +1,4 @@
-"""How long a bad node is left out of jobs, by the way in which it was identified.
+"""How long a bad node is left out of jobs, depending on how it was identified.
 
 A job and the process that watches it both list bad nodes, so they share these times.
 """

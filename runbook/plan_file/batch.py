@@ -68,7 +68,7 @@ class Batch:
         return samples
 
     def iterations_within(self, samples: int) -> int:
-        """Return the number of whole steps for which these samples suffice."""
+        """Return the number of whole steps in this many samples."""
         consumed = iterations = 0
         while (size := self.at(consumed)) != self.global_ and consumed + size <= samples:
             consumed = consumed + size

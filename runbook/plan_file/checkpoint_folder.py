@@ -1,6 +1,6 @@
 """Names of checkpoints on disk, for the trainer and for programs that watch it.
 
-No other module makes or parses these names.
+No other module builds or parses these names.
 
     checkpoints/
       iter_0000050/                            whole: renamed after its metadata.json was written

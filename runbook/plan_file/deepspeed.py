@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON configuration, made from a phase of plan.json."""
+"""DeepSpeed's JSON configuration for a phase of plan.json."""
 
 import json
 import math
@@ -119,7 +119,7 @@ def _precision(precision: PlannedPrecision) -> dict[str, Any]:
 
 
 def _whole(value: float) -> float:
-    """Return a whole number as an int, the only form in which DeepSpeed accepts the minimum scale.
+    """Return a whole number as an int, because DeepSpeed requires an int as the minimum scale.
 
     >>> _whole(1.0), _whole(0.5)
     (1, 0.5)

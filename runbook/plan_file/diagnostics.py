@@ -18,7 +18,7 @@ class Code(StrEnum):
     """The subject of a rule.
 
     Each package has its own enum, with a message for every member. Code and tests compare codes and
-    values, and nothing parses the text.
+    values, and never parse the text.
     """
 
     @property

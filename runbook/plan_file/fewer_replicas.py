@@ -58,9 +58,9 @@ class ReplicasChange:
 def replicas_change(
     phase: PhasePlan, events: Iterable[Mapping[str, object]]
 ) -> ReplicasChange | None:
-    """Return the change that a start with this plan makes, or None if there is none.
+    """Return how a start with this plan changes the number of replicas, or None if it does not.
 
-    `events` are the training's events, oldest first.
+    `events` lists the events of the training run, oldest first.
     """
     planned = phase.planned_replicas or phase.parallel.data
     newest = newest_change(events)

@@ -17,7 +17,7 @@ UNMEASURED_SHARE = 0.9
 timeout.
 """
 MEASURED_FACTOR = 3.0
-"""Limit of a step, evaluation or save, as a multiple of the longest one measured."""
+"""Limit of a step, evaluation or save, as a multiple of the longest measured one."""
 MEASURED = 50
 """Number of recent durations to remember for each kind of activity."""
 FIRST_COUNTS_UNTIL = 4
@@ -48,7 +48,7 @@ class HangLimits:
             self._first[activity] = False
 
     def limit(self, activity: str, steps: int = 0) -> float:
-        """Return the seconds for which the other ranks may wait during an activity.
+        """Return how many seconds the other ranks may wait during an activity.
 
         `steps` is the number of steps with the same amount of work.
         """

@@ -15,7 +15,7 @@ from typing import Any
 
 # Folder of a job for each machine's report of a hang
 RANKS_FOLDER = "ranks"
-# Age at which a file counts as a leftover. A live job writes twice per second, and a suspended job
+# A file of this age counts as a leftover. A live job writes twice per second, and a suspended job
 # keeps its file open.
 LEFTOVER_SECONDS = 3600.0
 # Size in bytes of each rank's slot in its machine's file

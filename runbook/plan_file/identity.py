@@ -55,8 +55,8 @@ def fingerprint(phase: PhasePlan) -> str:
 def recipe(phase: PhasePlan) -> dict[str, Any]:
     """Return the training length and every value that a resume must not change, as a flat mapping.
 
-    The keys are those of plan.json. The loss scale is left out, because a checkpoint contains it,
-    and so are held-out files, because no step learns from them.
+    The keys are the same as in plan.json. The loss scale is left out, because a checkpoint contains
+    it, and so are held-out files, because no step learns from them.
     """
     content: dict[str, Any] = {"seed": phase.seed}
     for section, values in _sections(phase).items():
@@ -106,7 +106,7 @@ def same_training(before: PhasePlan, after: PhasePlan) -> bool:
 
 
 def step_inputs(phase: PhasePlan) -> dict[str, Any]:
-    """Return the values on which a finished step depends.
+    """Return the values that a finished step depends on.
 
     These are all values except paths, save intervals and limits.
     """
@@ -122,7 +122,7 @@ def step_inputs(phase: PhasePlan) -> dict[str, Any]:
 def layout_inputs(phase: PhasePlan) -> dict[str, Any]:
     """Return the values that determine the memory, computation and communication of a step.
 
-    Data, rates and the length of the training are left out.
+    Data, rates and the length of training are left out.
     """
     left_out = (
         "phase",

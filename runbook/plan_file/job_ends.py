@@ -1,4 +1,4 @@
-"""The possible ends of a job, as numbers and names that decide whether there is a next job.
+"""The possible ends of a job, as numbers and names. They decide whether there is a next job.
 
 Other modules render them as text. No decision depends on such text.
 """
@@ -28,7 +28,7 @@ class JobState(StrEnum):
 
 
 class EndCause(StrEnum):
-    """The cause of a job's failure, as far as it matters for the next job."""
+    """The cause of a job's failure, in the detail that matters for the next job."""
 
     KILLED = "killed from outside"
     HUNG = "a rank hung"
@@ -43,7 +43,7 @@ class EndCause(StrEnum):
     FILE_MISSING = "file missing"
     LAUNCHER_NEEDS_SSH = "launcher needs ssh"
     WRONG_NETWORK_INTERFACE = "wrong network interface"
-    # Any other failure. If such a failure occurs twice at the same step, this is not a coincidence.
+    # Any other failure. If the same failure occurs twice at the same step, it is not a coincidence.
     OTHER = "another failure"
 
 

@@ -1,6 +1,6 @@
 """Writes frozen dataclasses as JSON with computed values, and reads them strictly.
 
-The reader reports all problems of a file at once.
+The reader reports all problems of a file together.
 """
 
 import dataclasses

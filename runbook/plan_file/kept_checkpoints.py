@@ -1,6 +1,7 @@
 """The number of checkpoints that are on disk at the same time, and the size of a checkpoint.
 
-On disk are the newest checkpoints, those that are kept permanently, and the one being written.
+The disk contains the newest checkpoints, the permanently kept checkpoints, and the checkpoint being
+written.
 """
 
 import math

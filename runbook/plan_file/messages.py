@@ -57,7 +57,7 @@ class AlarmMessage(Message):
     NORMS_LOST = "the gradient norm of {num_steps} steps in a row is not finite"
     LONG_SAVE = "the save took this long"
     MEMORY_LEFT = (
-        "{growth}; {left} are left on {host}, enough for {hours:,.2f} hours if {growing} at this "
+        "{growth}; {left} remain on {host}, enough for {hours:,.2f} hours if {growing} at this "
         "rate (until about iteration {iteration:.0f})"
     )
     IT_GROWS = "it grows"

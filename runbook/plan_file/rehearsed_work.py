@@ -88,6 +88,6 @@ class RehearsedRank:
     microbatches: int
     """Number of micro-batches that were run.
 
-    All micro-batches have the same counts, so the other ones are extrapolated.
+    All micro-batches have the same counts, so the others are extrapolated.
     """
     seconds: float

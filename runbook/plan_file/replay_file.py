@@ -25,15 +25,13 @@ Tensor-parallel ranks sum their results after each of the first two.
 """
 MARK_BYTES = 4
 TRANSIENT = "transient corruption"
-"""Name of the alarm about a rank that computed one wrong result, but has since computed correct
-ones.
-"""
+"""Name of the alarm about a rank that computed a wrong result once, but correct results since then."""
 PERSISTENT = "persistent corruption"
 """Name of the alarm about a rank that repeatedly computes wrong results."""
 
 
 class ComputedPlace(NamedTuple):
-    """The tensor to which a fingerprint belongs."""
+    """The tensor that a fingerprint belongs to."""
 
     part: str
     layer: int
@@ -122,7 +120,7 @@ def _agree(first: float | None, second: float | None, tolerance: float) -> bool:
 
 
 class MarkKey(NamedTuple):
-    """The block to which a recorded mark belongs.
+    """The block that a recorded mark belongs to.
 
     A block is the part of a layer between two sums over tensor-parallel ranks.
     """
@@ -133,7 +131,7 @@ class MarkKey(NamedTuple):
 
     @classmethod
     def of(cls, location: ComputedPlace) -> MarkKey:
-        """Return the block to which a tensor belongs.
+        """Return the block that a tensor belongs to.
 
         >>> MarkKey.of(ComputedPlace("forward", 3, "mlp.linear_fc1")).block
         'feed-forward'

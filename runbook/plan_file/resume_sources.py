@@ -11,7 +11,7 @@ _NEAR_PARTNER = "near partner"
 
 
 def near_partner(ranks: Sequence[int]) -> str:
-    """Return the source of a resume in which these ranks fetched copies from other nodes.
+    """Return the source name for a resume where these ranks fetched copies from other nodes.
 
     >>> near_partner([1, 3]), is_from_partner(near_partner([1, 3])), is_near(NEAR_OWN)
     ('near partner (rank 1, 3)', True, True)

@@ -21,7 +21,7 @@ RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""Maximum number of ranks with which the times of every step are recorded.
+"""The times of every step are recorded for at most this many ranks.
 
 With 1,024 ranks, only every 8th step is recorded.
 """
@@ -153,7 +153,7 @@ class Layout:
     world_size: int = 1
     zero_stage: int = 1
     first_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of layers in the first stage; 0 means as many as in a middle stage."""
+    """Number of layers in the first stage; 0 means the same number as in a middle stage."""
     last_stage_layers: int = field(default=0, metadata=OMIT_DEFAULT)
 
     @property
@@ -350,7 +350,7 @@ class Log:
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Measured speed of the longest matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
-    """Reference (env:NAME or file:PATH) to the web address to which alarms are posted."""
+    """Reference (env:NAME or file:PATH) to the web address that alarms are posted to."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
     alarms: AlarmSettings = field(default=AlarmSettings(), metadata=FLAT)
     trackers: tuple[str, ...] = field(default=(), metadata=OMIT_DEFAULT)
@@ -388,7 +388,7 @@ class Limits:
     exit_duration_seconds: int
     process_group_timeout_seconds: int
     exit_interval: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Save and stop after every multiple of this many steps of the whole training; 0 means never.
+    """Save and stop after every multiple of this many steps, counted over all jobs; 0 means never.
     """
     nan_policy: NanPolicy = field(default="stop", metadata=OMIT_DEFAULT)
     """The action after a NaN loss or gradient, or a collapsed loss scale."""
@@ -402,8 +402,8 @@ class Limits:
     means never.
     """
     fewer_replicas: tuple[int, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """Smaller numbers of data-parallel replicas, in descending order, with which training may
-    continue if nodes are lost.
+    """Smaller numbers of data-parallel replicas, in descending order, that training may continue
+    with if nodes are lost.
     """
 
 
@@ -441,7 +441,7 @@ class PhasePlan:
     sampling: Sampling
     fingerprint: str
     deepspeed: dict[str, Any] = field(default_factory=dict, metadata=OMIT_DEFAULT)
-    """DeepSpeed's own configuration, passed on unchanged; if empty, it is made from the other
+    """DeepSpeed's own configuration, passed on unchanged; if empty, it is derived from the other
     values.
     """
     tuning: Tuning = field(default=Tuning(), metadata=OMIT_DEFAULT)

@@ -3,7 +3,7 @@
 There are two thresholds for two purposes. During training, an alarm may exclude a node, so a rank
 must take `SLOW_RANK_FACTOR` times as long as its stage in `SLOW_WINDOWS` consecutive windows. After
 the run, `runbook.results.slow_ranks` lists slow ranks: over thousands of steps, a median that is
-`SLOWER_SHARE` above that of the other ranks is not noise, and the node should be checked.
+`SLOWER_SHARE` above the median of the other ranks is not noise, and the node should be checked.
 """
 
 from collections.abc import Iterator
@@ -15,8 +15,8 @@ from runbook.plan_file.alarms import Alarm
 SLOW_RANK_FACTOR = 1.5
 """A rank is slow if its computation takes this many times the median of its stage."""
 SLOWER_SHARE = 0.10
-"""A rank of a finished run is marked if its median time exceeds that of the other ranks by this
-share.
+"""A rank of a finished run is marked if its median time exceeds the median of the other ranks by
+this share.
 """
 SLOW_WINDOWS = 3
 """Number of consecutive slow windows after which a rank is reported."""
@@ -112,7 +112,7 @@ class StragglerDetector:
             self._count[rank] = self._count.get(rank, 0) + 1
             if self._count[rank] == SLOW_WINDOWS:
                 evidence = (
-                    f"rank {rank} computes {seconds:.3f} s a step, the others of its stage "
+                    f"rank {rank} computes {seconds:.3f} s per step, the other ranks of its stage "
                     f"{others:.3f} s"
                 )
                 yield Alarm(

@@ -78,7 +78,7 @@ _KEYS_BY_RANGE: dict[Range, tuple[str, ...]] = {
     BELOW_ONE: ("model.dropout",),
     _SEEDS: ("seed",),
 }
-"""Keys by the range of their values.
+"""Keys, grouped by the range of their values.
 
 Fields that are not listed declare their ranges themselves, with `ranges.within`.
 """
@@ -182,8 +182,8 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
     room = shape.positions - len(phase.sampling.prompt_ids)
     if phase.sampling.prompt_ids and phase.sampling.tokens > room:
         yield (
-            f"sampling.tokens {phase.sampling.tokens} after the prompt is more than the {room} "
-            "positions left"
+            f"sampling.tokens {phase.sampling.tokens} after the prompt exceeds the {room} "
+            "positions that remain"
         )
 
 
@@ -238,6 +238,6 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
         yield f"parallel.zero_stage {parallel.zero_stage}: ZeRO has the stages 0, 1, 2 and 3"
     if phase.precision.format == "fp16" and not fp16:
         yield (
-            "precision.format fp16 needs a GPU: a CPU multiplies fp16 far slower than bf16 or "
-            "fp32; use one of those"
+            "precision.format fp16 needs a GPU, because a CPU multiplies fp16 far more slowly "
+            "than bf16 or fp32. Use one of those"
         )

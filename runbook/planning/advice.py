@@ -74,7 +74,7 @@ With this interval, a failure costs at most five minutes of a training run that 
 
 @dataclass(frozen=True)
 class PlannedCosts:
-    """The planned numbers on which the warnings are based."""
+    """The planned numbers that the warnings are based on."""
 
     storage: Storage
     speed: Speed

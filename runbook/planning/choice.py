@@ -278,8 +278,8 @@ def smoke_choice(settings: Settings) -> Choice:
     The smoke test has no interleaving and no context parallelism, uses the run's ZeRO stage, and
     has its own tensor and pipeline sizes. A global batch of 0 means two micro-batches per replica,
     or one per stage if there are more stages. The peak learning rate is the same as in the full
-    training; it is reached early and then hardly decays. If the full training has evaluations, the
-    smoke test has one, after its last step.
+    training; it is reached early and then hardly decays. If the full training run has evaluations,
+    the smoke test has one evaluation, after its last step.
     """
     run = settings.run
     smoke = settings.run.training.smoke

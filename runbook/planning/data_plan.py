@@ -232,7 +232,7 @@ def text_place(settings: Settings, text: TextShare) -> str:
 
 
 def _shared_folder(settings: Settings) -> str:
-    """Return the site's folder for data, in which {stage} is not yet filled in.
+    """Return the site's folder for data, with {stage} not yet filled in.
 
     Return an empty string if the site has no such folder.
     """

@@ -166,7 +166,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
 
 
 def _sources(settings: Settings) -> Iterator[Check]:
-    """Check that sources are either kept or dropped, and only in text that the run tokenizes."""
+    """Check that sources are kept or dropped, not both, and only in text that is tokenized."""
     data = settings.run.data
     keep = parse_names(data.keep_sources)
     drop = parse_names(data.drop_sources)
@@ -178,7 +178,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
         "sources of the text",
         not both,
         value,
-        "a source is kept or dropped, not both",
+        "a source can be kept or dropped, but not both",
         f"Take {', '.join(both)} out of data.keep_sources or of data.drop_sources.",
         keys=("data.keep_sources", "data.drop_sources"),
     )
@@ -268,7 +268,7 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
             PurePosixPath(tokenizer).name not in ("merges.txt", "vocab.json", "vocab.bpe"),
             f"data.tokenizer={tokenizer}",
             "the tokenizer is one file: tokenizer.json or a SentencePiece model",
-            "Set data.tokenizer to gpt2, which brings vocabulary and merges, or to a "
+            "Set data.tokenizer to gpt2, which includes vocabulary and merges, or to a "
             "tokenizer.json.",
             keys=("data.tokenizer",),
         )

@@ -1,4 +1,4 @@
-"""The smaller numbers of nodes on which training may continue after nodes have failed."""
+"""The smaller numbers of nodes that training may continue on after nodes have failed."""
 
 from __future__ import annotations
 
@@ -112,11 +112,11 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
         return
 
     rule = (
-        "the nodes hold whole replicas, the global batch is divisible by replicas x micro-batch, "
-        "and their states fit into memory"
+        "the nodes have room for whole replicas, the global batch is divisible by replicas x "
+        "micro-batch, and their states fit into memory"
     )
     if not fewer.choices:
-        remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
+        remedy = f"Lower {MIN_NODES} to a number where this holds, or set it to 0."
         value = PlanningMessage.NO_NUMBER_OF_NODES.fill(
             key=MIN_NODES,
             min_nodes=fewer.min_nodes,

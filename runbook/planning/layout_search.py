@@ -28,7 +28,7 @@ MICRO_BATCHES = (1, 2, 4, 8, 16)
 RECOMPUTE: tuple[Recompute, ...] = ("none", "full")
 """Selective recomputation drops attention scores, which fused attention never stores.
 
-So with fused attention, `selective` is the same as `none`, and is not tried.
+With fused attention, `selective` is therefore the same as `none`, and is not tried.
 """
 MOST_CHUNKS = 8
 
@@ -112,8 +112,8 @@ class Search:
 def search(choice: Choice, tokens: float = 0.0) -> Search:
     """Try every layout of the model over the nodes.
 
-    `tokens` is the length of the whole training run, from which days and cost are computed; if it
-    is 0, neither is reported.
+    Days and cost are computed from `tokens`, the length of the whole training run; if it is 0,
+    neither is reported.
     """
     device = modelled_device(choice)
     if isinstance(device, str):
@@ -234,8 +234,8 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         model_ranks = tensor * pipeline * layout.context
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
-        # ZeRO shards states over replicas and context-parallel ranks. If there is only one such
-        # rank, all ZeRO stages are the same.
+        # ZeRO shards states over replicas and context-parallel ranks. If there is only one
+        # data-parallel rank, all ZeRO stages are the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(

@@ -72,7 +72,7 @@ class ComputesOn:
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueModel(HasShape):
-    """A model in the catalogue, and the values with which it is trained.
+    """A model in the catalogue, and the values that it is trained with.
 
     A size of 0 means the default.
     """
@@ -111,7 +111,7 @@ class PhaseParameters:
 class PhaseFlops:
     """FLOPs of a phase by convention.
 
-    `convention` names the one that the trainer and the plan report.
+    `convention` names the convention that the trainer and the plan report.
     """
 
     convention: str

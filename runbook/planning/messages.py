@@ -32,10 +32,12 @@ class PlanningMessage(Message):
 
     TOKENS_OF_MOCK = "mock data: random tokens, as many as needed"
     TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} end-of-document tokens"
-    TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes a token"
+    TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes per token"
     TOKENS_NOT_KNOWN = "unknown before the text is read"
     HELD_OUT_NOT_COUNTED = "02-data counts the files and applies the rule."
-    HELD_OUT_FILES = "data.held_out={held_out} for validation and as many for test, of {files}"
+    HELD_OUT_FILES = (
+        "data.held_out={held_out} for validation and the same number for test, of {files}"
+    )
     SAMPLES_BY_TEXT = "{shares} of the samples"
     FILES_TWICE = "; {files} twice"
     TOKENS_READ = (
@@ -181,7 +183,7 @@ class PlanningMessage(Message):
     FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP a token"
     COUNTS_RECOMPUTED = "recomputed work too"
     VERDICTS = "{passed} pass, {warned} warn, {unknown} unknown"
-    LEFT_OVER = " ({samples} samples do not fill a step and are left over)"
+    LEFT_OVER = " ({samples} samples do not fill a step and are not used)"
     SET_FP32 = "Set training.precision to fp32."
     DEVICES_BY_KIND = "{tensor} tensor x {pipeline} pipeline{context} x {data} data replicas"
     CONTEXT_DEVICES = " x {context} context"

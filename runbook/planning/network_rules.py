@@ -1,4 +1,4 @@
-"""Network settings that made other users' jobs hang.
+"""Network settings that caused other users' jobs to hang.
 
 Each rule applies to all sites with one kind of fabric, and has a source.
 """
@@ -15,13 +15,13 @@ NOT_SET = ""
 
 @dataclass(frozen=True)
 class NetworkRule:
-    """Values of an environment variable that made jobs hang on a fabric."""
+    """Values of an environment variable that caused jobs to hang on a fabric."""
 
     variable: str
     fabric: str
     """Name of the fabric's libfabric provider, as in a site's hardware.fabric."""
     hangs_with: frozenset[str]
-    """Values that made jobs hang.
+    """Values that caused jobs to hang.
 
     `NOT_SET` is included if jobs also hang while the variable is unset.
     """
@@ -30,7 +30,9 @@ class NetworkRule:
     date: str
     """Date of the source's statement, YYYY-MM-DD."""
     devices: str = ""
-    """Prefixes of the names of accelerators to which the rule applies; empty means all."""
+    """The rule applies to accelerators whose names start with one of these prefixes; empty means
+    all.
+    """
 
 
 RULES = (
@@ -62,8 +64,8 @@ RULES = (
 def check_network(settings: Settings) -> list[Check]:
     """Compare the environment of a run's jobs with the rules for its site's fabric.
 
-    There is no check if the fabric is unknown or has no rule. A setting with which jobs hung
-    elsewhere only causes a warning, because its effect depends on the versions of libfabric and
+    There is no check if the fabric is unknown or has no rule. A setting that caused jobs to hang
+    elsewhere only results in a warning, because its effect depends on the versions of libfabric and
     RCCL in the image.
     """
     variables: dict[str, str | None] = {}
@@ -80,7 +82,7 @@ def check_network(settings: Settings) -> list[Check]:
 
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
-    says = f"a value with which no job hung ({rule.source}, {rule.date})"
+    says = f"a value that is not known to cause hangs ({rule.source}, {rule.date})"
     # A group that unsets NCCL_NET keeps NCCL from using libfabric, so libfabric's settings have no
     # effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:

@@ -1,4 +1,4 @@
-"""Tables that show the plan to people, made from the content of plan.json.
+"""Tables that show the content of plan.json to people.
 
 The notebook and the command line show the same tables.
 """
@@ -73,7 +73,7 @@ def parameters_of(part: str) -> str:
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """Return all tables of the plan, in the order in which a user makes the decisions."""
+    """Return all tables of the plan, in the order of a user's decisions."""
     makers = (
         summary_table,
         sizes_table,
@@ -203,7 +203,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
         return "none", "no text is tokenized in this run"
     ours, theirs = plan.data_work
     if ours.disk_bytes is None or theirs.disk_bytes is None:
-        return UNKNOWN, "the size of the text is unknown before it is read"
+        return UNKNOWN, "the size of the text is unknown until it is read"
     return decimal_bytes(
         ours.disk_bytes
     ), f"the documents' three steps: {decimal_bytes(theirs.disk_bytes)}"
@@ -306,7 +306,7 @@ def memory_table(plan: Plan) -> Table:
         }
 
     note = (
-        "Parts are those of one rank of the fullest stage. On accelerators, contexts and buffers "
+        "The parts belong to one rank of the fullest stage. On accelerators, contexts and buffers "
         "of communication are not counted."
     )
     return by_phase(rows, "Memory", note)
@@ -520,7 +520,7 @@ def data_table(plan: Plan) -> Table:
 
 
 def places_table(plan: Plan) -> Table:
-    """Return a table of the folders to which the phases write. No two phases share a folder."""
+    """Return a table of the folders that the phases write to. No two phases share a folder."""
     places = (
         "checkpoint folder",
         "log metrics",
@@ -661,7 +661,7 @@ def duration_sum(phase: PhasePlan) -> str:
 
 
 def decimal_bytes(count: float) -> str:
-    """Return bytes in decimal units, in which the sizes of disks are stated.
+    """Return bytes in decimal units, like the sizes of disks.
 
     >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
     ('7.08 TB', '4 MB', '12 B')

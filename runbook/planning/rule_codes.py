@@ -61,7 +61,7 @@ _MESSAGES = {
         title="devices on a node",
         value="{devices_per_node} devices, but a node of {site} has {site_devices}",
         rule="a job requests no more devices than a node has",
-        remedy="Set {job_key}.devices_per_node to at most {site_devices}, or 0 for all of them.",
+        remedy="Set {job_key}.devices_per_node to at most {site_devices}, or to 0 for all of them.",
     ),
     PlanCode.NO_GPU_SEEN: RuleText(
         title="GPUs",
@@ -215,7 +215,7 @@ _MESSAGES = {
         title="near copies",
         value="{needed} in {folder} of each node ({partner}) every {interval} steps; a node {memory}",
         rule=(
-            "two copies of each rank's state fit into node memory, of which /dev/shm has half by "
+            "two copies of each rank's state fit into node memory; /dev/shm has half of it by "
             "default"
         ),
         remedy=(
@@ -227,8 +227,8 @@ _MESSAGES = {
     PlanCode.PLANNED_STOP: RuleText(
         title="rehearsed stop",
         value="stop after step {stop} of {steps}",
-        rule="a rehearsed stop leaves steps to resume with",
-        remedy="No stop is rehearsed; set training.rehearse_stop below {steps} for one.",
+        rule="steps must remain for the resume after a planned stop",
+        remedy="There is no planned stop; to have one, set training.rehearse_stop below {steps}.",
     ),
     PlanCode.MEMORY_FITS: RuleText(
         title="memory",

@@ -119,7 +119,7 @@ STATED_WRITE_TIME = "the document says"
 """Column of the same table: the time that the site's document states, and how it differs from ours.
 """
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""The model sizes for which documents state their times."""
+"""The model sizes that documents state times for."""
 
 
 def tier_table(

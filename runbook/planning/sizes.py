@@ -170,7 +170,7 @@ def _norm(shape: ModelShape) -> int:
 
 
 def expected_first_loss(shape: ModelShape) -> float:
-    """Return the loss of an untrained model, for which all tokens are equally likely.
+    """Return the loss of an untrained model, which considers all tokens equally likely.
 
     Megatron-LM includes the padded tokens, which adds 0.02.
     """

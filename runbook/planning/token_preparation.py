@@ -27,7 +27,7 @@ Measured on the same machine (2.93 MB/s).
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """The cost of one method to make token files from compressed text. None means unknown."""
+    """The cost of one method of turning compressed text into token files. None means unknown."""
 
     name: str
     steps: str
@@ -44,7 +44,7 @@ class PreparationCost:
     """
 
 
-ONE_PASS = PreparationCost("one pass", "compressed text to token files, nothing in between")
+ONE_PASS = PreparationCost("one pass", "compressed text to token files, with nothing in between")
 
 THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, preprocess_data.py")
 

@@ -33,7 +33,7 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
     value = f"{counted(chain, 'job')} queued at once"
     if endurance.walltime_seconds:
         value += f", of at most {show_duration(endurance.walltime_seconds)} each"
-    rule = "as many jobs as the training needs, and one for each failure that a restart cannot fix"
+    rule = "as many jobs as training needs, plus one for each failure that a restart cannot fix"
     needed = endurance.jobs
     if needed is None:
         return Check(name, "pass", value, rule)
@@ -87,7 +87,7 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
 def _obstacle(settings: Settings) -> str:
     """Return why a job cannot continue automatically here, or an empty string if it can."""
     if settings.site.scheduler == "local":
-        return f"site {settings.site.site} has no queue in which a job could wait or ask for nodes"
+        return f"site {settings.site.site} has no queue where a job could wait or ask for nodes"
     if settings.run.training.framework == "nemo":
         return "the progress of nemo is unknown, so a loop of restarts would never end"
     return ""

@@ -68,7 +68,7 @@ class FaultCosts:
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
-    """Smaller numbers of nodes, in descending order, on which the run file lets training continue.
+    """Smaller numbers of nodes, in descending order, that the run file lets training continue on.
     """
 
 
@@ -123,7 +123,7 @@ def fault_costs(plan: Plan) -> FaultCosts | None:
 
 
 def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
-    """Return what copies in node memory would cost if made about once a minute."""
+    """Return what copies in node memory would cost if they were written about once a minute."""
     return near_parts(plan, parts.nodes, max(1, round(POSSIBLE_NEAR_SECONDS / parts.step)))
 
 

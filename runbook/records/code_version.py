@@ -1,4 +1,4 @@
-"""Determines which code made a record: the commit, and the versions of Python and packages."""
+"""Determines which code wrote a record: the commit, and the versions of Python and packages."""
 
 import contextlib
 import platform

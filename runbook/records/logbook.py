@@ -90,7 +90,7 @@ def _time_of(event: Mapping[str, Any]) -> float:
 
 
 def write_logbook(run_folder: Path) -> list[LogbookEntry]:
-    """Rewrite logbook.md if there are new events, with the entries of all jobs in order of time."""
+    """Rewrite logbook.md if there are new events. Entries of all jobs are in chronological order."""
     events = []
     for event in read_lines(run_folder / EVENTS):
         if isinstance(event.get("event"), str) and event["event"] not in ROUTINE:

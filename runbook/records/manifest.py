@@ -82,7 +82,7 @@ GROWING = (
     "jobs/*/out",
     "jobs/*/err",
 )
-"""Files to which jobs append across restarts."""
+"""Files that jobs append to across restarts."""
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _grown_entry(
     entry: Entry,
     done: Set[str],
 ) -> Entry:
-    """Return the new entry for a file to which jobs append.
+    """Return the new entry for a file that jobs append to.
 
     The entry changes only if the file still begins with the recorded content.
     """
@@ -404,7 +404,7 @@ DRAWN = (
     "records/*.json",
     "evaluation/*",
 )
-"""Files from which a report takes its numbers."""
+"""Files that a report takes its numbers from."""
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
@@ -430,9 +430,9 @@ def _is_copy(name: str) -> bool:
 
 
 CACHES = ("data/cache", "smoke/data/cache")
-"""Folders in which the trainer caches the order of the samples.
+"""Folders where the trainer caches the order of the samples.
 
-The files in these folders are not results, but an edited file would change the training.
+The files in these folders are not results, but an edited file would change training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
 """For each cache, the folder of the checkpoints that record its checksums."""
@@ -451,8 +451,8 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # The cache was made by an older version or is still being built. The next start of
-                # the training rebuilds it.
+                # The cache was written by an older version or is still being built. The next start
+                # of the training rebuilds it.
                 continue
 
             digest = sha256_of(path)

@@ -65,7 +65,7 @@ class RecordMessage(Message):
     STATES_DONE = "{done} of {phases} done"
     PHASE_RECORD = "the record of a notebook"
     VALUE_NOT_RECORDABLE = (
-        "{where} is {value!r} ({kind}); a record can hold numbers, text, true, false, lists "
+        "{where} is {value!r} ({kind}); a record can contain numbers, text, true, false, lists "
         "and tables. Convert the value before recording it."
     )
 
@@ -81,7 +81,7 @@ class RecordMessage(Message):
     LOSS_WENT = "The loss changed from {first:.4g} to {last:.4g}."
     MORE_LINES = "... {lines} more lines in the notebook"
     NEWEST_EXECUTIONS = "{duration}, the newest execution of each"
-    END_OF_CELL_MISSING = "No output came, and the kernel did not report the end of the cell"
+    END_OF_CELL_MISSING = "There was no output, and the kernel did not report the end of the cell"
     NEVER_FINISHED = "the record was never finished: {reason}"
     NOTHING_PLANNED = "Nothing is planned yet."
     NOT_SAVED_AND_GOES_ON = (

@@ -185,7 +185,7 @@ def phase_record_as_dict(record: PhaseRecord) -> dict[str, Any]:
     content = asdict(record)
     content["checks"] = [check.as_dict() for check in record.checks]
     for check in content["checks"]:
-        # Remedies are meant for the person at the notebook, so the record leaves them out.
+        # Remedies are meant for the person who runs the notebook, so the record leaves them out.
         del check["remedy"]
 
     return content

@@ -17,7 +17,7 @@ from runbook.records.messages import RecordMessage
 from runbook.records.phase_record import PhaseRecord, find_phase_record
 
 METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
-"""File to which the trainer writes its losses."""
+"""File that the trainer writes its losses to."""
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
@@ -82,7 +82,7 @@ class RunState:
     newest phase if it is not done.
     """
     phase: str
-    """The phase to which `state` refers, or else the phase that was executed last."""
+    """The phase that `state` refers to, or else the phase that was executed last."""
     # The worst verdict of all phases; never `pass` before every phase is done
     verdict: str
     changed: datetime

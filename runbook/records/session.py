@@ -268,7 +268,7 @@ class Session:
     def attach(self) -> None:
         """Start recording how each cell ends.
 
-        Also output the run to which this record belongs.
+        Also output the run that this record belongs to.
         """
         if self._shell is None:
             return

@@ -106,7 +106,7 @@ def read_run(folder: Path, phase: str = FULL) -> RunFacts:
         ),
         history=history,
         account=account_wall_time(history, validation, events),
-        # Only the full training has scores, because its weights are the ones that are evaluated.
+        # Only the training phase has scores, because its weights are evaluated.
         scores={} if is_smoke else _read_scores(folder),
     )
 

@@ -45,7 +45,7 @@ def curve_of(plan: PhasePlan, evaluations: list[ValidationLoss]) -> PartialCurve
 
 
 def decay_begins(learning_rate: LearningRate, samples: int) -> float:
-    """Return the share of the training after which the learning rate starts to fall.
+    """Return the share of training after which the learning rate starts to fall.
 
     Return 1 if the learning rate never falls.
     """

@@ -31,7 +31,7 @@ class ExpectedLoss:
     low: float
     high: float
     share: float
-    """Share of the training's steps that are complete."""
+    """Share of the training steps that are complete."""
     sealed: Forecast | None
     """Forecast of the loss that was made before the first step; None if no forecast was sealed."""
 

@@ -17,7 +17,9 @@ from runbook.results.messages import ResultMessage
 SCORES_FILE = "forecasts.jsonl"
 """File next to the run folders, with a line for each scored forecast of any run."""
 FEWEST_OWN_SCORES = 5
-"""Minimum number of earlier scores from whose errors the width of an interval is derived."""
+"""The width of an interval is derived from the errors of earlier scores if there are at least this
+many.
+"""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class ForecastScore:
 
     run: str
     checksum: str
-    """Checksum of the sealed forecasts, with which each forecast is counted only once."""
+    """Checksum of the sealed forecasts, so that each forecast is counted only once."""
     quantity: str
     unit: str
     value: float

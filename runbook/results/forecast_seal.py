@@ -32,7 +32,7 @@ class SealedForecasts:
 
     run: str
     fingerprint: str
-    """Fingerprint of the training to which the forecasts apply."""
+    """Fingerprint of the training run that the forecasts apply to."""
     sealed: str
     """Time of the forecast, in UTC."""
     late: bool

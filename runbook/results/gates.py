@@ -22,7 +22,7 @@ class Gate(StrEnum):
     NO_DIVERGENCE = "loss does not diverge"
     NO_STEP_MISSING = "no step is missing"
     RESUMED_FROM_OWN = "resumed from a checkpoint of this run"
-    LOSS_OVER_SEAM = "loss goes on over the seam"
+    LOSS_OVER_SEAM = "loss continues across the seam"
     NO_STEP_TWICE = "no step was done twice"
     ALL_ITERATIONS = "all iterations done"
     FIRST_LOSS = "first loss"
@@ -37,7 +37,7 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a resume from which the usual change of the loss is computed."""
+"""Number of steps before a resume that the usual change of the loss is computed from."""
 ENOUGH_AFTER = 10
 """A spike counts as divergence if the loss has not recovered after this number of losses."""
 CREDIBLE_FACTOR = 3.0
@@ -241,12 +241,11 @@ def steps_check(metrics: History, iterations: int) -> Check:
 def resume_check(
     metrics: History, events: Sequence[Event], *, tolerance: float = 0.15
 ) -> list[Check]:
-    """Check that training was resumed without repeated steps or a jump of the loss.
+    """Check that training was resumed without repeated steps or a jump in the loss.
 
-    Return no check if nothing was resumed. `tolerance` is the largest change of the loss, as a
-    share, that is allowed across a seam, where one segment ends and the next starts. Steps before
-    and after a seam use different samples, so the loss may also change by as much as between
-    earlier steps.
+    Return no check if nothing was resumed. `tolerance` is the largest allowed relative change of
+    the loss across a seam, where one segment ends and the next starts. Steps before and after a
+    seam use different samples, so the loss may also change by as much as between earlier steps.
     """
     if not metrics.restarts:
         return []
@@ -260,8 +259,8 @@ def resume_check(
 def _resumed_from_own_checkpoint(events: Sequence[Event]) -> Check:
     resumed = events_named(events, "resumed")
     loads = iterations_of(events, "resumed")
-    # A copy in node memory names the training run to which it belongs, and is not loaded in any
-    # other training run.
+    # A copy in node memory names the training run that it belongs to, and is not loaded in any
+    # other run.
     near = iterations_of([event for event in resumed if event.is_near], "resumed")
     saves = {*iterations_of(events, "saved"), *near}
     where = f", {_list(near)} from node memory" if near else ""
@@ -370,7 +369,7 @@ def _all_iterations(metrics: History, planned: int) -> Check:
 def _first_loss(metrics: History, vocabulary: int) -> Check:
     expected = math.log(vocabulary)
     rule = (
-        f"within 0.3 of ln({vocabulary}) = {expected:.4g}, the loss of an untrained model, for which "
+        f"within 0.3 of ln({vocabulary}) = {expected:.4g}, the loss of an untrained model, where "
         "all tokens are equally likely"
     )
     if not metrics.losses:
@@ -435,7 +434,7 @@ def _nothing_skipped(metrics: History) -> Check:
     skipped = sum(step.skipped for step in metrics.steps)
     nan = sum(step.nan for step in metrics.steps)
     is_fp16 = any(step.loss_scale > 1 for step in metrics.steps)
-    rule = "no step is skipped and none has a NaN loss"
+    rule = "no step is skipped or has a NaN loss"
     if is_fp16:
         rule += "; with fp16, the first steps may be skipped until the loss scale fits"
     otherwise = "warn" if is_fp16 and not nan else "fail"
@@ -539,8 +538,8 @@ def _reloaded(events: Sequence[Event]) -> Check:
     if not reloads:
         return _reloaded_by_restart(name, events)
     rule = (
-        "the last checkpoint, loaded after one more step had changed the weights, gives the loss "
-        "it was saved with"
+        "the last checkpoint, loaded after one more step had changed the weights, yields the loss "
+        "that it was saved with"
     )
     last = reloads[-1]
     if last.iteration != last.saved_iteration:

@@ -62,7 +62,7 @@ class Step:
 class RankTimes:
     """Each rank's time for forward and backward passes, without communication.
 
-    The times are means over `steps` steps, the last of which is `iteration`.
+    The times are means over `steps` steps, up to and including `iteration`.
     """
 
     iteration: int
@@ -95,14 +95,14 @@ class Event:
     phase: str = ""
     job: str = ""
     id: str = ""
-    """The scheduler's id of the allocation in which the attempt began."""
+    """The scheduler's id of the allocation where the attempt began."""
     iteration: int | None = None
     segment: int | None = None
     world_size: int | None = None
     seconds: float | None = None
     """Total duration of a save or reload."""
     stall_seconds: float | None = None
-    """Seconds for which an asynchronous save paused the training."""
+    """Seconds that an asynchronous save paused training."""
     folder: str = ""
     source: str = ""
     """Where a resume loaded its state from: shared, near own or near partner.
@@ -110,11 +110,11 @@ class Event:
     The source is empty in runs by versions without copies in node memory.
     """
     same_fingerprint: bool = True
-    """Whether a resume loaded a checkpoint of the same training."""
+    """Whether the resumed job loaded a checkpoint of the same training run."""
     planned: bool = False
     """Whether the job ended with the stop that training.rehearse_stop requests."""
     at: float | None = None
-    """Time at which the job ended, if the end was noticed only later."""
+    """Time when the job ended, if this was noticed only later."""
     waits: float = 0.0
     """Seconds that a job of a chain waits before it ends, so that the next job can begin."""
     failure: str = ""
@@ -146,7 +146,7 @@ class Event:
 
     @property
     def stalled_seconds(self) -> float:
-        """Return the seconds by which the save delayed the next step."""
+        """Return how many seconds the save delayed the next step."""
         if self.stall_seconds is not None:
             return self.stall_seconds
         return self.seconds or 0.0
@@ -171,7 +171,7 @@ class History:
     The tuple is empty if there is only one rank, or if the trainer did not measure the times.
     """
     alarm_settings: AlarmSettings = NO_SETTINGS
-    """The settings of the alarms in the training's plan."""
+    """The alarm settings in the plan."""
 
     @property
     def num_segments(self) -> int:
@@ -330,7 +330,7 @@ def _rank_times(path: Path) -> Iterator[RankTimes]:
 
 
 def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> History:
-    """Return the history from a metrics.jsonl, with the alarm settings of the training's plan.
+    """Return the history from a metrics.jsonl, with the alarm settings of the plan.
 
     Raise `RecordError` if the file is missing or contains no complete record.
     """

@@ -15,7 +15,7 @@ class ResultMessage(Message):
     CONTEXT_ONLY = "no: this run used a CPU, shown as context only"
     COPIES_LEFT_OUT = "; {number} skipped, because the previous ones were still being sent"
     COPIES_WRITTEN = (
-        "{copies:,} written up to step {iteration}, {seconds:.2g} s each; {starts} from them"
+        "{copies:,} written up to step {iteration}, {seconds:.2g} s each; {starts} used them"
     )
     ELAPSED_AXIS = "time since the first step began ({unit})"
     EXCEPTION = "{exception}: {message}"
@@ -30,7 +30,7 @@ class ResultMessage(Message):
     )
     ITERATIONS_DONE = "{done} of {planned}"
     LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
-    LATE_NOT_COUNTED = " {late} made after the first step are not counted."
+    LATE_NOT_COUNTED = " {late} forecasts from after the first step are not counted."
     LOSS_BY_CURVE = "{loss:.3f} ({low:.3f} to {high:.3f}) by {share:.0%} of its curve"
     MADE_LATE = "{verdict}, made after the first step"
     NEVER_LOADED = "it was never loaded"

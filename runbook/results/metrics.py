@@ -77,7 +77,7 @@ class Summary:
 
 
 def measured(history: History) -> list[Step]:
-    """Return the steps over which medians are taken.
+    """Return the steps that medians are computed from.
 
     These are the steps on the usual number of devices, without warm-up and skipped steps. If no
     such step remains, return every timed step.
@@ -90,7 +90,7 @@ def measured(history: History) -> list[Step]:
                 steady_steps.append(step)
 
     timed_steps = steady_steps or [step for step in history.steps if step.seconds > 0]
-    # A median over steps on 16 nodes and steps on 8 nodes would describe neither group.
+    # A median over steps on 16 nodes and steps on 8 nodes would be meaningless.
     devices = usual_devices(timed_steps)
     return [step for step in timed_steps if step.world_size == devices]
 
@@ -358,8 +358,9 @@ COLUMNS = {
 }
 """Columns of the history's data frame, by the field of a step that they contain."""
 REASON_RULE = (
-    "a step lasts from the end of the previous step to its own end; its reason is the longest "
-    "recorded stall, if the recorded stalls are at least half of the time beyond the median step"
+    "a step's time runs from the end of the previous step to its own end; its reason is the "
+    "longest recorded stall, if the recorded stalls are at least half of the time beyond the "
+    "median step"
 )
 
 
@@ -387,7 +388,7 @@ class _Stall:
 
     reason: str
     seconds: float
-    """Seconds by which the delay exceeds the usual delay of a step."""
+    """Seconds beyond the usual delay of a step."""
     evidence: str
 
 
@@ -444,7 +445,7 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 
 def _time_steps(history: History) -> list[_TimedStep]:
-    """Return all steps in the order in which they ran, including repeated ones."""
+    """Return all steps in the order that they ran in, including repeated ones."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )

@@ -16,18 +16,18 @@ class NearCopyCounts:
     """Counts of how many copies in node memory a training run wrote and read."""
 
     iteration: int
-    """Iteration of the newest copies in the latest report, which each save to the shared file
-    system makes.
+    """Iteration of the newest copies in the latest report. There is a report at each save to the
+    shared file system.
     """
     copies: int
     left_out: int
     """Number of copies that were skipped because the previous copies were still being sent."""
     stall_seconds: float
-    """Mean time for which a copy paused the training."""
+    """Mean time that a copy paused training."""
     own_starts: int
-    """Number of starts for which every node read only its own copies."""
+    """Number of starts where every node read only its own copies."""
     partner_starts: int
-    """Number of starts for which a node also read copies from another node."""
+    """Number of starts where a node also read copies from another node."""
 
     def as_text(self) -> str:
         """Return the line about copies that `runbook status` shows."""
@@ -46,7 +46,7 @@ class NearCopyCounts:
 
 
 def near_copies(events: Iterable[Event]) -> NearCopyCounts | None:
-    """Return the counts from a training run's events, or None if it made no copies."""
+    """Return the counts from a training run's events, or None if it kept no copies."""
     events = list(events)
     saves = events_named(events, "near_saved")
     sources = [event.source for event in events_named(events, "resumed")]

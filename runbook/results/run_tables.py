@@ -401,7 +401,7 @@ def _curve_rows(history: History, validation: Sequence[ValidationLoss]) -> list[
 def throughput_table(
     history: History, *, sequence_length: int, planned: float | None = None
 ) -> Table:
-    """Return a table of each segment's speed, in which a slowdown or a slow restart stands out."""
+    """Return a table of each segment's speed, which makes a slowdown or a slow restart visible."""
     rows = []
     for steps in by_segment(measured(history)):
         first = steps[0]
@@ -430,7 +430,7 @@ The script for LUMI recomputes activations, and its log counts the forward pass 
 contains hardware FLOP/s, not model FLOP/s.
 """
 KEPT_CONVENTION = "megatron-deepspeed-f3"
-"""Formula that the same program's log uses if activations are kept."""
+"""Formula that the same program's log uses without recomputation."""
 
 
 @dataclass(frozen=True)
@@ -449,7 +449,7 @@ class ThroughputRow:
     refused: str = ""
     """The reason why the plan rejects this layout; empty if it does not."""
     source: str = field(default="", compare=False)
-    """File and line from which the samples/s were read."""
+    """File and line that the samples/s were read from."""
 
     @property
     def convention(self) -> str:

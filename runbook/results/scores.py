@@ -72,7 +72,7 @@ class Score:
         return "share" in self.measure or self.measure.startswith("acc")
 
     def worse_text(self) -> str:
-        """Return a sentence about a score that training made worse.
+        """Return a sentence about a score that became worse in training.
 
         >>> text = Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
         >>> text[:68]
@@ -119,5 +119,5 @@ def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
 
 
 def worse(scores: Sequence[Score]) -> list[Score]:
-    """Return the scores that training made worse."""
+    """Return the scores that became worse in training."""
     return [score for score in scores if score.change is Change.WORSE]

@@ -79,7 +79,7 @@ def _comparable_rank_times(history: History) -> list[RankTimes]:
 
 
 def _count_slowest(times: Sequence[RankTimes]) -> Counter[int]:
-    """Return, for each rank, the number of steps in which that rank was the slowest."""
+    """Return how often each rank was the slowest of a step."""
     times_slowest = Counter[int]()
     for rank_times in times:
         slowest_rank = rank_times.seconds.index(max(rank_times.seconds))

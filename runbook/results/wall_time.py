@@ -38,8 +38,8 @@ class Interruption:
     restart_seconds: float
     lost_steps: int
     went_on_from: str = ""
-    """The place from which the next job loaded its state: `shared` (a checkpoint), `near own` or
-    `near partner`.
+    """Where the next job loaded its state from: `shared` (a checkpoint), `near own` or `near
+    partner`.
     """
 
 
@@ -134,7 +134,7 @@ def _devices_of_job(history: History, events: Sequence[Event]) -> int:
 
 
 def _moment(event: Event) -> float:
-    """Return the time at which an event happened, which may be hours before it was written."""
+    """Return the time when an event happened, which may be hours before it was written."""
     if event.name == LEFT_EVENT:
         return -math.inf
     return _ended_at(event) if event.name == "ended" else event.time
@@ -313,7 +313,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 def _trainer_reason(events: Sequence[Event]) -> str:
     """Return the reason that the trainer itself gave for ending.
 
-    This reason is used for a job that nobody watched.
+    This reason is given for a job that nobody watched.
     """
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:
@@ -321,7 +321,7 @@ def _trainer_reason(events: Sequence[Event]) -> str:
     end = ends[0]
     reason = end.signal or end.reason
     if reason:
-        return f"{end.name} ({reason}), not seen by anyone"
+        return f"{end.name} ({reason}), while nobody was watching"
     return f"{end.name}, seen by nobody"
 
 

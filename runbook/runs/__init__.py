@@ -1,1 +1,1 @@
-"""Represents a run on disk: its folder, files and status, and the machine on which it runs."""
+"""Represents a run on disk: its folder, files and status, and the machine that it runs on."""

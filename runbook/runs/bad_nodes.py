@@ -43,7 +43,7 @@ class BadNode:
     """Seconds since 1970."""
 
     def describe(self) -> str:
-        """Return the entry as one readable line."""
+        """Return the entry as a readable line."""
         age = show_duration(max(0.0, time.time() - self.found))
         return f"{self.node} ({self.found_by}, {age} ago): {self.evidence}"
 
@@ -62,7 +62,7 @@ def report_bad_nodes(
 ) -> list[BadNode]:
     """Add an entry for each node.
 
-    Do nothing on a site without a queue, because such a site has a single node.
+    Do nothing on a site without a queue, because it has a single node.
     """
     if settings.site.scheduler == "local":
         return []

@@ -36,8 +36,8 @@ class RunMessage(Message):
         "Leave --as out to continue {word}, or name the run: {stem} --as {as_name}."
     )
     NODES_NEEDED = "The job needs {wanted} of the site's {total} nodes."
-    NOTHING_CANCELLED = "No job of this run is running; nothing was cancelled."
-    NOTHING_STOPPED = "No job of this run is running; nothing was stopped."
+    NOTHING_CANCELLED = "No job of this run is running, so nothing was cancelled."
+    NOTHING_STOPPED = "No job of this run is running, so nothing was stopped."
     NO_JOB_FOLLOWS = "{job_name}: it has ended, and no job follows it"
     NO_JOB_SUBMITTED_YET = "{folder_name} has not submitted a job yet: runbook run {run} does."
     NO_PLAN_YET = "{path} does not exist: run 00-plan first."
@@ -45,7 +45,7 @@ class RunMessage(Message):
     NO_SUCH_RUN_FOLDER = "{root} is not a run's folder{there}. {stem}"
     OUTPUT_MISSING = "{file} is missing"
     OUTPUT_SIZE_CHANGED = "{file} has {size:,} bytes instead of {recorded_size:,}"
-    OUTPUT_CHANGED = "{file} was changed after it was made"
+    OUTPUT_CHANGED = "{file} was changed after it was created"
     OVERRIDES_HEAD = (
         "# Values set by hand that override the run file of {run}. Reopening the run reads them.\n"
     )

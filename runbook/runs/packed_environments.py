@@ -139,7 +139,7 @@ def _sources(interpreter: Interpreter) -> list[contents.PackedSource]:
 def _changed_parts(
     sources: list[contents.PackedSource], manifest: EnvironmentManifest
 ) -> list[str]:
-    """Return the folders in which files have changed since the environment was packed."""
+    """Return the folders where files have changed since the environment was packed."""
     packed = {part.name: part for part in manifest.parts}
     changed = []
     for source in sources:

@@ -97,7 +97,7 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
 
 
 def _has_chosen_alternative(settings: Settings, key: str) -> bool:
-    """Return whether `key` has an alternative that is set, so that its zero only clears it."""
+    """Return whether an alternative to `key` is set, so that the zero of `key` only clears it."""
     groups = [group for group in EXCLUSIVE.values() if key in group]
     return any(settings.value(alternative) for group in groups for alternative in group)
 

@@ -44,7 +44,7 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 def run_folder(name: str, runs: Path | None = None) -> Path:
     """Return the folder of a run given as its name, `RUN:VARIANT`, or a path.
 
-    Raise an error with the nearest names if there is no such folder.
+    Raise an error that lists the nearest names if the folder does not exist.
     """
     if (Path(name) / "run.yaml").exists():
         return Path(name).absolute()
@@ -125,7 +125,7 @@ def _attempt(name: str) -> tuple[str, int, str]:
 
 
 def scheduler_of(folder: Path) -> Scheduler:
-    """Return the scheduler to which a run's jobs were submitted."""
+    """Return the scheduler that a run's jobs were submitted to."""
     return get_scheduler(params.load(str(folder / "run.yaml")).site)
 
 
@@ -210,7 +210,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 
 
 def _fewer_replicas(folder: Path) -> dict[str, object] | None:
-    """Return the iteration from which the training runs on fewer replicas than planned.
+    """Return the iteration where training continued on fewer replicas than planned.
 
     Return None if all replicas train.
     """
@@ -228,7 +228,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
-    """Return the final loss forecast from the training's curve, or None if there is no curve."""
+    """Return the final loss, forecast from the run's loss curve, or None if there is no curve yet."""
     try:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
@@ -238,7 +238,7 @@ def _expected_loss(folder: Path) -> ExpectedLoss | None:
 
 
 def _near_copies(folder: Path) -> NearCopyCounts | None:
-    """Return a summary of the training's events about copies in node memory, or None."""
+    """Return a summary of the events about copies in node memory, or None."""
     return near_copies(read_events(folder / "events.jsonl", FULL))
 
 
@@ -372,7 +372,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """Return the hosts that a job recorded, or else the hosts on which it started.
+    """Return the hosts that a job recorded, or else the hosts that it started on.
 
     Return an empty string if no hosts are known.
     """

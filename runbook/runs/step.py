@@ -19,7 +19,7 @@ from runbook.runs.messages import RunMessage
 
 @dataclass(frozen=True)
 class StepOutput:
-    """A file that a step made, with a checksum that reveals changes."""
+    """A file that a step wrote, with a checksum that reveals changes."""
 
     path: str
     bytes: int
@@ -123,7 +123,7 @@ class StepStatus:
 
     @property
     def lost_an_output(self) -> bool:
-        """Whether a file of the finished step has changed since the step made it."""
+        """Whether a file of the finished step has changed since the step wrote it."""
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
@@ -178,7 +178,7 @@ def outputs_status(
 
 
 class ChangedOutputError(RecordError):
-    """A file of a finished step has changed since the step made it, so it must not be used."""
+    """A file of a finished step has changed since the step wrote it, so it must not be used."""
 
     def __init__(
         self,
@@ -204,11 +204,11 @@ class StepOfRun:
     name: str
     """Name of the step's done marker."""
     version: int
-    """Increase the version when the code makes different outputs, so that the step runs again."""
+    """Increase the version when the code writes different outputs, so that the step runs again."""
     inputs: Mapping[str, object]
-    """The values on which the outputs depend. If one of them changes, the step runs again."""
+    """The values that the outputs depend on. If one of them changes, the step runs again."""
     outputs: Callable[[], Sequence[Path]] = tuple
-    """Return the files that the step makes, which its done marker records."""
+    """Return the files that the step writes. The done marker records them."""
     remedy: str = ""
     """How to repeat the step, for the end of an error message."""
 
@@ -259,7 +259,7 @@ class StepOfRun:
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
-        """Whether the outputs in the run's folder, finished or not, were made from these inputs."""
+        """Whether the outputs in the run's folder, finished or not, come from these inputs."""
         path = self.started_path
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 

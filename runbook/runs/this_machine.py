@@ -130,7 +130,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
 
 def machine_identity(site: Site) -> str:
-    """Return the identity of the machine to which a measured speed applies.
+    """Return the identity of the machine that a measured speed applies to.
 
     The identity names this machine's CPU and cores, this machine's GPUs, or the site's devices.
     """

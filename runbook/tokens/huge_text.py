@@ -111,9 +111,9 @@ def _border(
     encoder: Encoder,
     cut: TextCut,
 ) -> int:
-    """Return the first position after `start` at which a piece may end.
+    """Return the first position after `start` where a piece may end.
 
-    Return 0 if the text that has been read contains no such end.
+    Return 0 if the text read so far contains no place to cut.
     """
     for border in _BORDER.finditer(text, start):
         end = border.end()

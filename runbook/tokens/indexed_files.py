@@ -74,7 +74,7 @@ def write_index(
 class IndexedReader:
     """Reads PREFIX.bin and PREFIX.idx without loading them into memory.
 
-    If a file contains garbage, `DataError` is raised, and no huge allocation is made.
+    If a file contains garbage, this raises `DataError` and does not allocate a huge array.
 
     When the files are opened, the header is compared with the sizes of both files.
     `verification.verify` checks every entry.

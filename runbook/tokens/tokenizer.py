@@ -1,7 +1,6 @@
 """Loads tokenizers: GPT-2's from the shipped files, a tokenizer.json, or a SentencePiece model.
 
-Each tokenizer has a fast encoder and a judge, which is a reference with which the encoder is
-compared.
+Each tokenizer has a fast encoder and a judge, a reference that the encoder is compared with.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ EOD_NAMES = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<eod>"
 PROBES: tuple[str, ...] = tuple(
     json.loads(Path(__file__).with_name("probes.json").read_text(encoding="utf-8"))
 )
-"""Texts on which an encoder and its judge are compared.
+"""Texts for comparing an encoder with its judge.
 
 The texts cover contractions, runs of all kinds of white space, digits, other scripts, combining
 marks, emoji, control and unassigned characters, the special token and parts of it, and long runs
@@ -312,8 +311,8 @@ def use_one_thread() -> None:
 
     Call this function before the first text is encoded.
 
-    Each pool reads its environment variable when it is first used. The variable is removed again at
-    once, because jobs that this process starts later must not inherit it.
+    Each pool reads its environment variable when it is first used. The variable is removed
+    immediately afterwards, because jobs that this process starts later must not inherit it.
     """
     before = os.environ.get("RAYON_NUM_THREADS")
     os.environ["RAYON_NUM_THREADS"] = "1"
@@ -352,7 +351,7 @@ class Tokenizer:
         return 1
 
     def check_ids(self, text: str, ids: list[int], where: str) -> None:
-        """Raise `DataError` if a text that is encoded by itself has ids other than `ids`."""
+        """Raise `DataError` if a text that is encoded separately has ids other than `ids`."""
         alone = self.encode(text)
         if ids != alone:
             raise DataError(
@@ -378,7 +377,7 @@ class Tokenizer:
         return "".join(texts)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token by itself; parts of a longer character become U+FFFD."""
+        """Return the text of each token; parts of a longer character become U+FFFD."""
         texts = []
         for token_id in map(int, ids):
             is_known = 0 <= token_id < self.vocabulary
@@ -387,7 +386,7 @@ class Tokenizer:
         return texts
 
     def end_of_document(self, name: str = "") -> int:
-        """Return the id of the end-of-document token, which is put after each document.
+        """Return the id of the end-of-document token, which follows each document.
 
         The result is the id of the named token, or else of the first known name that the vocabulary
         has. Raise `DataError` if the vocabulary has no such token.

@@ -117,7 +117,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
 
         total += int(lengths.sum())
 
-    rule = "each sequence has at least one token"
+    rule = "each sequence contains at least one token"
     if reader.num_sequences:
         value = f"shortest {smallest}"
     else:
@@ -218,7 +218,7 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         TokenCheck.SHARDS,
         joined,
         value,
-        "each begins in the .bin where the one before ends",
+        "each begins in the .bin where the previous one ends",
         AGAIN,
     )
 
@@ -240,7 +240,7 @@ def _content_checks(
 
     vocabulary = int(manifest.tokenizer["vocabulary"])
     is_inside = lowest >= 0 and highest < vocabulary
-    rule = f"tokens lie between 0 and {vocabulary - 1:,}"
+    rule = f"tokens are between 0 and {vocabulary - 1:,}"
     yield judge(
         TokenCheck.TOKEN_RANGE,
         is_inside,

@@ -90,7 +90,7 @@ def _field_numbers(content: bytes) -> Iterator[int]:
 
 
 def _varint(content: bytes, position: int) -> tuple[int, int]:
-    """Return a varint (seven bits per byte, lowest first) and the position after it."""
+    """Return a varint (seven bits per byte, lowest first) and the position that follows it."""
     value = 0
     shift = 0
     while True:

@@ -36,8 +36,8 @@ def train_rank(
     # megatron-core 0.16 also warns that the CPU's random state changed while the GPU's was forked
     # (on a CPU both are the same state), and 0.19 warns about its own future changes.
     logging.getLogger("megatron.core").setLevel(logging.ERROR)
-    # A CUDA build of torch warns if it finds a CUDA toolkit but no GPU. No CUDA kernels are built
-    # on such a machine.
+    # A CUDA build of torch warns if it finds a CUDA toolkit but no GPU. The trainer builds no CUDA
+    # kernels on such a machine.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     # torch 2.13 deprecates names that megatron-core 0.16 uses.
     warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning)

@@ -135,7 +135,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Unpack a micro-batch from the message that `_pack` made."""
+    """Unpack a micro-batch from a message of `_pack`."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":
@@ -160,7 +160,7 @@ class ReadAhead:
     For a GPU, the thread reads them into pinned memory. Training uses the samples in sequence,
     whatever the batch ramp. If training skips samples or goes back, reading restarts at the new
     position. An error in the data is raised when the affected micro-batch is requested. The thread
-    stops reading at sample `end`, and never keeps the process alive.
+    stops reading at sample `end`, and does not keep the process alive.
     """
 
     def __init__(

@@ -10,8 +10,7 @@ from megatron.core import parallel_state
 from megatron.core.utils import get_batch_on_this_cp_rank
 
 _HAS_HYBRID_GROUPS = "is_hybrid_cp" in inspect.signature(get_batch_on_this_cp_rank).parameters
-"""Whether megatron-core asks for context-parallel groups of different sizes, as 0.18 and later do.
-"""
+"""Whether megatron-core requires context-parallel groups of different sizes, as in 0.18 and later."""
 
 
 def slice_sequences(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

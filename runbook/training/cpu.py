@@ -3,8 +3,8 @@
 This module replaces the torch.cuda functions that megatron-core calls, and speeds up matmuls.
 
 megatron-core 0.16 always asks `torch.cuda` for the current device, random states and tensor type
-names. On a CPU, this module replaces the functions that return them. Nothing is changed if torch
-sees a GPU.
+names. On a CPU, this module replaces the functions that return them. If torch sees a GPU, this
+module changes nothing.
 
 torch multiplies float32 matrices with MKL, which uses its AVX2 code on processors not made by
 Intel: 105 GFLOP/s per Zen 5 core. oneDNN, which torch uses for 16-bit numbers, reaches 200 to 250
@@ -131,7 +131,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-# Number of a layer's outputs for which one matmul computes the weight gradient
+# Number of a layer's outputs whose weight gradient one matmul computes
 OUTPUT_BLOCK = 2048
 
 SUM_DEPTH = 256
@@ -139,9 +139,9 @@ SUM_DEPTH = 256
 
 With this number, the error of the result is 3e-7 of its norm, as with MKL.
 
-By default, oneDNN sums a thousand products at a time, with an error of 6e-7. With such an error,
-one in a million weights differs by 1.1e-5 from a plain program's after Adam's first step. The
-smaller sums cost 2 to 3 % of a step of the 12 x 512 model.
+By default, oneDNN sums a thousand products at a time, with an error of 6e-7. With this error, one
+in a million weights differs by 1.1e-5 from a plain program's after Adam's first step. The smaller
+sums cost 2 to 3 % of a step of the 12 x 512 model.
 """
 
 _CPU_INFO = Path("/proc/cpuinfo")
@@ -259,9 +259,8 @@ def _matmul(
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
     """Add `gradient.t() @ values` block by block.
 
-    oneDNN copies a float32 factor that is sliced or transposed. With blocks, it never copies the
-    whole gradient (which may be that of all logits). If `values` is the smaller factor, it is
-    copied once.
+    oneDNN copies a float32 factor that is sliced or transposed. With blocks, the whole gradient
+    (perhaps of all logits) is never copied. If `values` is the smaller factor, it is copied once.
     """
     by_onednn = values.dtype == torch.float32 and onednn_is_faster()
     if by_onednn and gradient.shape[1] > values.shape[1]:

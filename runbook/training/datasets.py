@@ -29,7 +29,7 @@ class TrainingDatasets:
     validation: Any
     """Sequences to evaluate on; None if there is no evaluation."""
     cache: data_cache.CacheCheck
-    """Result of the cache check, which rank 0 makes for all ranks."""
+    """Result of the cache check, which rank 0 runs for all ranks."""
 
 
 def make_datasets(spec: PhasePlan, tokens: Mapping[str, int]) -> TrainingDatasets:
@@ -108,11 +108,11 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
     """megatron-core's samples of one token file, with each epoch shuffled separately.
 
     megatron-core shuffles all epochs together, so changing the number of epochs changes the data
-    from the first step on. Here a longer training run starts with exactly the samples of a shorter
-    one. With a single epoch, the order is megatron-core's own. Blends need no change, because
-    megatron-core picks the next text by the weights and the samples drawn so far. The names of the
-    cache files include a hash of this class and of the number of samples, so runs of different
-    lengths never share a file.
+    from the first step on. Here, a longer training run starts with exactly the samples of a shorter
+    run. With a single epoch, the order is megatron-core's own. Blends do not need this change,
+    because megatron-core picks the next text based on the weights and the samples drawn so far. The
+    names of the cache files include a hash of this class and of the number of samples, so runs of
+    different lengths never share a file.
     """
 
     def _build_document_sample_shuffle_indices(self) -> SampleOrder:

@@ -28,12 +28,12 @@ from runbook.training.ranks import cores_of_rank, on_gpu
 SLAB_BYTES = 512 * 2**20
 """Size of a slab, which is pinned in one call.
 
-The first slabs are smaller, and a tensor larger than this gets its own slab.
+The first slabs are smaller, and a larger tensor gets its own slab.
 """
 FIRST_SLAB_BYTES = 64 * 2**20
 """Size of the first slab.
 
-Each later slab is as large as all previous ones together, so that a small model pins little.
+Each later slab is as large as all previous ones together, so that a small model pins little memory.
 """
 ALIGNMENT = 512
 """Alignment of each copy in bytes, as in torch's own allocators."""
@@ -108,7 +108,7 @@ class PinnedCopies(HostCopies):
             slab.used = 0
 
     def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether a tensor is one of the copies, or a part of one."""
+        """Return whether a tensor is one of the copies or a part of one."""
         if tensor.device.type != "cpu":
             return False
         address = tensor.data_ptr()

@@ -203,7 +203,7 @@ class TrainingLoop:
         checkpoint = self.spec.checkpoint
         self._seal_written_save()
         if at_end or self._at(checkpoint.interval):
-            # No training follows the last save, so saving in the background would gain nothing.
+            # No training follows the last save, so saving in the background would not help.
             self._save(in_background=checkpoint.asynchronous and not at_end)
         if self._at(checkpoint.near_interval) and not at_end:
             self._save_near()
@@ -813,7 +813,7 @@ class Stepper:
         parts = {} if self.clock.is_late else self._take_times()
         with self.clock.during(OPTIMIZER):
             loss, stop_request = self._share(rank_loss, num_microbatches, iteration)
-            # The GPU has finished these parts by now. The optimizer's time is that of the previous
+            # The GPU has finished these parts by now. The optimizer's time belongs to the previous
             # step.
             parts = parts or self._take_times()
             is_finite = math.isfinite(loss)
@@ -957,7 +957,7 @@ class Stepper:
 def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
     """Return the object that recomputes micro-batches to detect silent data corruption.
 
-    Return None if the plan does not request such replays.
+    Return None if the plan does not request replays.
     """
     if not spec.limits.replay_interval:
         return None
@@ -991,7 +991,7 @@ SHORTEST_MEASURED_ITERATIONS = 10
 
 
 def measured_tflops(number_format: str) -> float:
-    """Return the best TFLOP/s of a few square matrix products, measured on all ranks at once."""
+    """Return the best TFLOP/s of a few square matrix products, measured on all ranks together."""
     size = PEAK_SIZES[device().type]
     matrix = torch.rand(size, size, device=device()).to(DTYPES[number_format])
     transposed = matrix.T.contiguous()

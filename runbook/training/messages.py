@@ -57,7 +57,7 @@ class TrainingMessage(Message):
     )
     COMPRESSED_PART = (
         "{path} has a compressed entry, {filename!r}, which torch.save does not write, so it is "
-        "not read. Use another checkpoint, and find out where this one comes from"
+        "not read. Use another checkpoint, and find out where this checkpoint comes from"
     )
     CONFIG_NOT_JSON = "{path} cannot be read as JSON: {error}"
     COPY_NOT_EXCHANGED = "{path}: {fault}"
@@ -88,13 +88,15 @@ class TrainingMessage(Message):
     )
     FILE_CHANGED = "{path} has sha256 {actual}..., expected {expected}... ({size} bytes)"
     FILE_MISSING = "{path} is missing"
-    FILE_NOT_WRITABLE = "{path} cannot be written; the training continues without it: {error}"
+    FILE_NOT_WRITABLE = "{path} cannot be written; training continues without it: {error}"
     FILE_OUTSIDE_FOLDER = (
         "{folder} lists the file {name!r}, which is outside the folder, so it is not read. Use "
         "another checkpoint, and find out where this one comes from"
     )
     FINGERPRINT_DIFFERS = "a fingerprint of {fingerprint} (plan: {planned_fingerprint})"
-    FOLDER_NOT_EMPTY = "{folder} is not empty, and nothing is overwritten. Give another folder"
+    FOLDER_NOT_EMPTY = (
+        "{folder} is not empty, and its files are never overwritten. Give another folder"
+    )
     FOLDER_NOT_MADE = "the folder {folder} cannot be created: {error}"
     FOLDER_OF_SOMEBODY_ELSE = "{top} belongs to another user"
     FP8_NOT_POSSIBLE = "training.fp8 tensorwise without Transformer Engine: {fault}"
@@ -157,7 +159,7 @@ class TrainingMessage(Message):
     NOT_A_SPLIT = "data.split {split!r} is not three shares such as 949,50,1"
     NOT_MEGATRONS_STATE = "{path} contains {name}, not Megatron-LM's state"
     NOT_MEGATRON_LM = (
-        "{folder} contains neither common.pt nor mp_rank_00/model_optim_rng.pt of Megatron-LM"
+        "{folder} contains neither Megatron-LM's common.pt nor its mp_rank_00/model_optim_rng.pt"
     )
     NOT_PINNED = "memory for saves could not be pinned, so the training waits longer for each save"
     NOT_SAFETENSORS = "{path} is not a safetensors file, or it is truncated: {error}"
@@ -176,7 +178,7 @@ class TrainingMessage(Message):
     )
     NO_GPU_OF_ITS_OWN = (
         "local rank {local_rank} has no GPU of its own: torch sees {visible} on this node. Start "
-        "one rank per GPU (jobs.<phase>.devices_per_node), or make a plan for the available GPUs"
+        "one rank per GPU (jobs.<phase>.devices_per_node), or plan for the available GPUs"
     )
     NO_HTTP_ADDRESS = "{reference} does not contain an http:// or https:// address"
     NO_MEETING_PLACE = (
@@ -234,8 +236,8 @@ class TrainingMessage(Message):
     PART_MISSING = "{folder} does not fit this model: a part of {key} is missing"
     PLAIN_FILE_NEEDED = "it is not a regular file but a pipe, a device or a folder"
     POLICY_STOPS = (
-        "training.{key} is {policy}; skip would leave such a step out, rollback would return to "
-        "the last save"
+        "training.{key} is {policy}; skip would leave out a bad step, and rollback would return "
+        "to the last save"
     )
     PROMPT_OUTSIDE_VOCABULARY = (
         "the prompts contain token {token}, but the vocabulary is {vocabulary}"
@@ -303,7 +305,7 @@ class TrainingMessage(Message):
         "{highest}): it was tokenized with another tokenizer, or overwritten (token number "
         "{position:,} of {tokens:,})"
     )
-    TOO_MANY_BAD_STEPS = "{in_a_row} such steps in a row exceed training.nan_limit {limit}"
+    TOO_MANY_BAD_STEPS = "{in_a_row} bad steps in a row exceed training.nan_limit {limit}"
     TRACKER_FOLLOWS = "training.trackers: {tracker} follows metrics.jsonl; its log is {log}"
     TRACKER_NAMES_ANOTHER = "{tracker} names {named!r}, but {newest} is another checkpoint"
     TRACKER_NAMES_NOTHING = "{tracker} names an iteration that is missing"
@@ -348,5 +350,5 @@ class TrainingMessage(Message):
     WEIGHT_SHAPE = "{name} has shape {shape}, but the plan's model has {planned_shape}"
     WEIGHT_TWICE = (
         "{folder} has the weight {name} twice, the second time as {stored_name} in {file}. It is "
-        "unclear which one is meant: keep one"
+        "unclear which of them is meant. Keep only one"
     )

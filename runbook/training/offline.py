@@ -1,7 +1,7 @@
 """`python -m runbook.training.offline sample|export|import|score`: use a saved checkpoint.
 
 The request is JSON on standard input, and the answer is a line of JSON on standard output. Each
-command runs in a single process, except `score`, for which torchrun may start many processes.
+command runs in a single process, except `score`, which torchrun may start in many processes.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def on_ranks(spec: PhasePlan, world_size: int = 1) -> PhasePlan:
-    """Return the plan for this many ranks, in the training's layout or in that of a single rank."""
+    """Return the plan for this many ranks, in the layout of the training run or for a single rank."""
     tensor = 1
     pipeline = 1
     if world_size > 1:

@@ -30,7 +30,7 @@ PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
 WAIT_SECONDS = 60
-"""Seconds for which ranks wait for each other, and in each process group.
+"""Seconds that ranks wait for each other, and in each process group.
 
 The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
 hangs.
@@ -44,7 +44,7 @@ LIBRARIES = re.compile(
     r"lib(?:stdc\+\+|gcc_s|gomp|iomp5|c10|torch\w*|nccl|cudart|cublas|cublasLt|cudnn\w*|nvrtc"
     r"|nvJitLink|amdhip64|rccl)"
 )
-"""Libraries with which torch was built. A different library with the same name may replace each."""
+"""Libraries that torch was built with. A different library with the same name may replace each."""
 GROUP_BYTES = 1 << 20
 MEETING_SECONDS = 120
 """Seconds within which all ranks must arrive.
@@ -52,7 +52,7 @@ MEETING_SECONDS = 120
 The slowest node has to import torch and megatron-core from a cold file system.
 """
 GIVE_UP_SECONDS = 10
-"""Extra seconds in which torch's own timeout can take effect, because torch's error says more."""
+"""Extra seconds for torch's own timeout to take effect first, because torch's error says more."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
@@ -388,7 +388,7 @@ def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
 
 
 def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
-    """Make megatron-core create its groups as in the trainer. Return them in order of creation."""
+    """Let megatron-core create its groups as in the trainer. Return them in creation order."""
     import torch
     from megatron.core import parallel_state
 
@@ -507,7 +507,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-folder",
         type=Path,
-        help="folder in which each node writes a file, to measure the speed",
+        help="folder that each node writes a file to, to measure the speed",
     )
     return parser.parse_args()
 

@@ -148,7 +148,7 @@ def leave_process_groups() -> None:
 
 
 def device() -> torch.device:
-    """Return the device on which this rank computes."""
+    """Return the device that this rank computes on."""
     if on_gpu():
         return torch.device("cuda", torch.cuda.current_device())
     return torch.device("cpu")
@@ -349,7 +349,7 @@ _RENDEZVOUS_CAUSES = {
 
 @contextlib.contextmanager
 def rendezvous(ranks: Ranks, timeout_seconds: int) -> Iterator[None]:
-    """Guard the body, in which this rank joins the others.
+    """Guard the block where this rank joins the others.
 
     Raise `TrainingError` with the cause if joining fails, and end the process if the body hangs.
     """

@@ -1,4 +1,4 @@
-"""Ranks and devices: a process's position in its job, and the device on which it computes.
+"""Ranks and devices: a process's position in its job, and the device that it computes on.
 
 This module does not import torch.
 """
@@ -159,7 +159,7 @@ HIDDEN_BY = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
 """Variables of CUDA and ROCm that hide every GPU from torch if they are empty."""
 
 SHOWN_BY = (*HIDDEN_BY, "ROCR_VISIBLE_DEVICES")
-"""Variables with which a launcher shows each rank only its own GPU."""
+"""Variables that a launcher uses to show each rank only its own GPU."""
 
 
 def use_planned_device(device: str) -> None:

@@ -58,7 +58,7 @@ class Scorer:
     def log_likelihoods(self, pairs: Sequence[tuple[Ids, Ids]]) -> list[tuple[float, bool]]:
         """Score each continuation of a context.
 
-        Return its log probability, and whether all of its tokens are the most likely ones.
+        Return its log probability, and whether each of its tokens is the most likely one.
         """
         copies = parallel_state.get_data_parallel_world_size()
         copy = parallel_state.get_data_parallel_rank()

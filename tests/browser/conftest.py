@@ -27,7 +27,7 @@ REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
 """
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
-"""Long enough for a page to be closed and reopened before a fast machine is done."""
+"""Long enough that a page can be closed and reopened before a fast machine is done."""
 LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
 )
@@ -36,7 +36,7 @@ assert f"iterations: {STEPS}" in LONG
 
 
 def chromium() -> str:
-    """Return the installed browser. Skip or fail without one."""
+    """Return the installed browser. Skip or fail if there is no browser."""
     import shutil
 
     found = (
@@ -101,7 +101,7 @@ def cells_of(toy, phase: str) -> dict[str, str]:
 
 
 def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> dict[str, str]:
-    """Run the cells one after the other. Return the output of each."""
+    """Run the cells one after another. Return the output of each."""
     said = {}
     for name, words in cells.items():
         if name == until:
@@ -170,6 +170,6 @@ def by_hand(browser, toy, lab) -> SimpleNamespace:
 
 
 def _telling_line(lines: list[str]) -> str:
-    """Return the line that only this cell has: its last, or its first if the last is a bare name
+    """Return a line that only this cell has: its last line, or its first if the last is a bare name
     such as `gap`."""
     return lines[0] if lines[-1].isidentifier() else lines[-1]

@@ -17,14 +17,14 @@ from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
 SECONDS = 240
-"""The longest that a cell of the toy project may take on a busy machine."""
+"""The longest time that a cell of the toy project may take on a busy machine."""
 expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
 """No prompt about news, and no requests to other hosts."""
 
 
 class Lab:
-    """A JupyterLab server that writes all its files to a folder of its own."""
+    """A JupyterLab server that writes all its files to a separate folder."""
 
     def __init__(
         self, root: Path, home: Path, environment: Mapping[str, str], run: str = ""
@@ -97,7 +97,7 @@ class Notebook:
         ).first
 
     def start(self, source: str) -> Any:
-        """Run a cell with Shift+Enter, and return at once.
+        """Run a cell with Shift+Enter, and return immediately.
 
         Press again if the page was not ready.
         """

@@ -44,7 +44,7 @@ def test_save_and_stop_is_heard_from_a_page_that_was_opened_again_and_nothing_re
     wait_until(lambda: "of 5000 iterations" in notebook.output(cell), 400, "the job makes steps")
     expect(cell.get_by_role("button", name="Save and stop")).to_be_visible()
     notes = ("node n7 was replaced", "its fan is <loud>")
-    for note in notes:  # one after the other, while the cell is running
+    for note in notes:  # one after another, while the cell is running
         cell.get_by_placeholder("runbook note").fill(note)
         cell.get_by_role("button", name="Note", exact=True).click()
     logbook = folder / "logbook.md"

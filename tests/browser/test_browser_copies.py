@@ -1,6 +1,6 @@
 """`runbook lab RUN`: a person steps through copies.
 
-Nothing else changes, and the records are those of the masters.
+Nothing else changes, and the records are the same as for the masters.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_COMPARED = ("started", "ended")
 @pytest.fixture(scope="module")
 def stepped(browser, toy, tmp_path_factory) -> SimpleNamespace:
     """Step through copies: 00 with a changed value in its parameters cell, 01 unchanged, and 04 up
-    to its launch."""
+    to the launch."""
     from lab import Lab, Notebook
 
     toy.write_run_file(RUN_FILE.replace("run: local", f"run: {RUN}"), RUN)

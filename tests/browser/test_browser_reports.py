@@ -1,4 +1,4 @@
-"""Every page that a run leaves, opened offline: no request is made, everything is drawn, and the
+"""Every page that a run writes, opened offline: no request is made, everything is drawn, and the
 numbers match the record."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pages_of(run: Path) -> list[Path]:
 def undrawn(page) -> list[str]:
     """Return the figures that have no size or whose picture did not load.
 
-    Folded ones are opened first.
+    Folded elements are opened first.
     """
     return page.evaluate(
         """() => { document.querySelectorAll('details').forEach(one => one.open = true);

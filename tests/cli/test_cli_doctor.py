@@ -70,7 +70,7 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
     """A single process imports torch without waiting for other ranks, and reports the versions that
-    load, not listed ones."""
+    are imported, not those that are listed."""
     for name, value in {
         "RANK": "1",
         "LOCAL_RANK": "1",

@@ -41,7 +41,9 @@ FLAGS = (
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch):
-    """Return a PATH with only these stub programs: name, the arguments it must get, and its output."""
+    """Return a PATH with only these stub programs. Each has a name, the arguments that it must get,
+    and its output.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
@@ -60,7 +62,7 @@ def programs(tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def slurm(programs):
-    """A login node of a Slurm cluster in which most nodes have four A100s with 40 GB."""
+    """A login node of a Slurm cluster where most nodes have four A100s with 40 GB."""
     programs("sbatch")
     programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
 

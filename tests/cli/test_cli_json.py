@@ -23,7 +23,7 @@ CHECK = {"name", "verdict", "value", "rule", "remedy"}
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
-    """A run with one finished phase, without any execution."""
+    """A run with one finished phase. Nothing is executed."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     settings = params.load("local", set_words=["model=tiny"])
     open_phase = phases.open_run_phase(settings, "01-environment")
@@ -33,7 +33,7 @@ def made(project: Path, monkeypatch) -> Path:
 
 
 def documented(command: str) -> set[str]:
-    """Return the words in code in a command's row."""
+    """Return the code words in a command's row."""
     row = next(line for line in PAGE.splitlines() if line.startswith(f"| `{command}`"))
     return set(re.findall(r"`([^`]+)`", row))
 

@@ -230,7 +230,7 @@ def test_why_answers_a_name_of_the_documents_and_the_nearest_of_ours(runbook):
 
 
 def values_of(text: str) -> list[list[str]]:
-    """Return the keys and values in an answer of `why`."""
+    """Return the keys and values in the output of `why`."""
     return [line.split(" = ") for line in text.splitlines()]
 
 

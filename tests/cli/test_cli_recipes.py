@@ -1,4 +1,6 @@
-"""`init --model`: the values of a published training, each with its source, in a complete run file."""
+"""`init --model`: the values of a published training run, each with its source, in a complete run
+file.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """A rendered folder can be submitted from where it was written, that is, from the script's own
-folder, with a stub srun."""
+folder. srun is a stub."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def rendered(runbook, project: Path, programs: Path) -> Path:
 
 
 def submit(script: Path, programs: Path) -> shell.Finished:
-    """Run a job as Slurm does: copy its script, and start it in the folder from which it was
-    submitted."""
+    """Run a job as Slurm does: copy its script, and start it in the folder that it was submitted
+    from."""
     copy = programs.parent / "slurm_script"
     shutil.copy(script, copy)
     environment = {

@@ -1,5 +1,4 @@
-"""The parts around a live picture: the curve, the buttons, and the requests of a page while a cell
-runs."""
+"""The parts around a live picture: the curve, the buttons, and a page's requests while a cell runs."""
 
 from __future__ import annotations
 
@@ -140,7 +139,7 @@ def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeyp
 
 
 def frames(kind: str, content: object) -> list[bytes]:
-    """Return a page's message in the parts in which it arrives."""
+    """Return a page's message in the parts that it arrives in."""
     parts = [{"msg_type": kind}, {}, {}, content]
     return [
         b"address",

@@ -26,7 +26,7 @@ progress.finish(done=40, loss=3.5)"""
 
 
 def amount(done: int, total: int, unit: str = "") -> str:
-    """Return how far a picture says the work is."""
+    """Return the progress that a picture shows."""
     percent = 100 * done / total
     return DisplayMessage.AMOUNT_DONE.fill(done=done, total=total, unit=unit, percent=percent)
 

@@ -83,7 +83,8 @@ def test_jupyterlab_4_has_every_member_that_our_script_uses():
 
 
 def test_nothing_else_names_the_inside_of_ipykernel():
-    # The other names also mean other things: a client of a kernel asks for its kernel_info.
+    # The other names also have other meanings; for example, a client requests a kernel's
+    # kernel_info.
     inside = USED_OF_IPYKERNEL - {"session", "kernel_info", "get_parent"}
     for path in PACKAGE.rglob("*.py"):
         names = {

@@ -66,7 +66,7 @@ def test_recipes_left_out_are_forecast_from_half_their_curve():
 def test_pretrainings_of_a_size_left_out_are_forecast_from_half_their_curve():
     """OLMo's cosine and WSD schedules.
 
-    With trainings of the other family the error would be 0.1 nats.
+    If it were based on training runs of the other family, the error would be 0.1 nats.
     """
     nanogpt, shipped = load_coefficients()
     curves = read_curves(FAMILIES[1].path)

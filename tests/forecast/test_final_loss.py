@@ -1,5 +1,5 @@
-"""Forecasts of final losses: with a known law, and for published trainings that were not part of
-the fit."""
+"""Forecasts of final losses: with a known law, and for published training runs that were not part
+of the fit."""
 
 import csv
 import hashlib
@@ -30,7 +30,7 @@ TABLES = ("forecast_openlm_c4", "forecast_openlm_redpajama", "forecast_steplaw")
 
 
 def chinchilla(sizes, tokens_per_parameter) -> Runs:
-    """Trainings that follow E + A/N^a + B/D^b exactly, with the coefficients of Hoffmann et al."""
+    """Training runs that follow E + A/N^a + B/D^b exactly, with the coefficients of Hoffmann et al."""
     params = np.repeat(np.array(sizes, dtype=float), len(tokens_per_parameter))
     tokens = params * np.tile(tokens_per_parameter, len(sizes))
     loss = 1.69 + 406.4 / params**0.34 + 410.7 / tokens**0.28
@@ -64,8 +64,8 @@ def test_the_forecast_of_a_ladder_holds_the_loss_fifty_times_further():
 
 
 def test_published_targets_are_forecast_as_the_page_says():
-    """The statement of docs/forecast.md about the marked parts, which a changed constant in
-    final_loss.py would change."""
+    """Tests the statement of docs/forecast.md about the marked parts. A changed constant in
+    final_loss.py would change it."""
     errors, inside = [], []
     for name in TABLES:
         fitted, targets = by_part(name)

@@ -1,4 +1,4 @@
-"""A ladder's forecast for its run, with ladders that were trained together with their runs."""
+"""A ladder's forecast for its run, tested with ladders that were trained together with their runs."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -28,7 +28,7 @@ def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
 
 
 def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
-    """Return the rungs and the run of each ladder; the run is the largest training."""
+    """Return the rungs and the run of each ladder; the run is the largest training run."""
     series = defaultdict(list)
     for row in read_finished_trainings(TABLES / table):
         series[row.series].append(row)
@@ -41,7 +41,7 @@ def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
 
 
 def rungs(losses: list[float]) -> Runs:
-    """Rungs at 20 tokens per parameter, each with twice the compute of the previous one."""
+    """Rungs with 20 tokens per parameter, each with twice the compute of the previous one."""
     params = 1e6 * np.sqrt(2.0) ** np.arange(len(losses))
     tokens = 20 * params
     return Runs(params, params, tokens, 6 * params * tokens, np.array(losses))
@@ -54,7 +54,7 @@ def power_law(floor: float, exponent: float) -> Runs:
 
 
 def run_of(line: Runs, factor: float) -> Runs:
-    """Return the training on the line with `factor` times the compute of the largest rung."""
+    """Return the training run on the line with `factor` times the compute of the largest rung."""
     largest = line.take(np.array([len(line) - 1]))
     grown = np.sqrt(factor)
     return Runs(

@@ -4,7 +4,7 @@
 
 prints a line of JSON for each of a hundred layouts. The arguments are the kind of device, the first
 number, and the count. DeepSpeed is rehearsed as on a CPU, so it belongs to that kind. A number
-always means the same layout.
+always stands for the same layout.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SMOKE = "03-smoke-test"
 
 
 def settings_of(kind: str, number: int) -> Settings:
-    """A layout. About one in three is wrong somewhere."""
+    """A layout. About one in three has an error."""
     draw = random.Random(f"{kind} {number}")
     wrong = draw.choice(["", "", "", "any"])
 
@@ -112,7 +112,7 @@ def settings_of(kind: str, number: int) -> Settings:
 
 
 def planned(settings: Settings) -> list[str]:
-    """Return why the plan rejects the training."""
+    """Return why the plan rejects the run."""
     try:
         make_plan(settings)
     except PlanError as error:

@@ -1,6 +1,6 @@
-"""The fuzz targets: each reads any bytes in place of one kind of file.
+"""The fuzz targets. Each of them reads arbitrary bytes in place of one kind of file.
 
-A clear error or an answer is acceptable.
+A clear error or a result is acceptable.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Target:
     folder: Path = Path()
 
     def look(self, content: bytes) -> str:
-        """Read such a file, and return the messages.
+        """Read the file, and return the messages.
 
         Anything but a clear error is raised unchanged.
         """
@@ -74,7 +74,7 @@ def tree(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def make_targets(folder: Path) -> dict[str, Target]:
-    """Return all targets, in a folder of their own."""
+    """Return all targets, in a new folder."""
     targets = [make(folder / name) for name, make in MAKERS.items()]
     return {target.name: target for target in targets}
 
@@ -111,7 +111,7 @@ def site_files(folder: Path) -> Target:
 
 
 def renamed(content: bytes, key: bytes) -> bytes:
-    """Return a shipped file under the fuzzed name, as the file itself requires."""
+    """Return a shipped file under the fuzzed name, because the file itself requires that name."""
     return re.sub(rb"(?m)^%s: .*$" % key, key + b": fuzzed", content, count=1)
 
 

@@ -1,4 +1,4 @@
-"""Files with arbitrary content give a clear error or an answer, never a traceback, a hang or a
+"""Files with arbitrary content lead to a clear error or a result, never to a traceback, a hang or a
 write. `make drills` sets FUZZ_INPUTS=10000: that many inputs of each kind from atheris, which
 follows the branches it reaches, and half as many from hypothesis."""
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_whole_files_can_be_read(kind, fuzz_targets):
-    """Seeds that are no longer readable would make a campaign that finds nothing."""
+    """A campaign with unreadable seeds would find nothing."""
     target = fuzz_targets[kind]
     assert target.look(target.seeds[0]) == "read"
 

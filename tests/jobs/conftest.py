@@ -19,7 +19,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def bench(tmp_path, program, monkeypatch):
-    """A folder for jobs that leaves no process behind. Time limits are short."""
+    """A folder for jobs. No process is left behind. Time limits are short."""
     monkeypatch.setattr("runbook.jobs.render.training_job.LOCAL_GRACE_SECONDS", 3)
     monkeypatch.setattr("runbook.jobs.render.training_job.PEERS_SECONDS", 4)
     place = Bench(tmp_path / "a run", program)

@@ -1,10 +1,9 @@
 """Stands in for PBS on the PATH: qsub, qstat, qselect and qdel for a queue with one host, written
-for these tests. PBS is available in no package. This is not PBS: it gives the answers that OpenPBS
-23.06.06 was seen to give (captured on 2026-11-22; see the README of the samples) to the questions
-of our adapter, and runs jobs as plain processes, so that scripts and mpiexec really run. Everything
-is in the folder PBS_STAND_IN. In it, the file `down` makes the server unreachable, `lost` loses one
-answer of qsub, and `history` makes the server remember finished jobs, which PBS does not do by
-default."""
+for these tests. No package provides PBS. This is not PBS. It answers our adapter's questions as
+OpenPBS 23.06.06 did (captured on 2026-11-22; see the README of the samples), and runs jobs as plain
+processes, so that scripts and mpiexec really run. Everything is in the folder PBS_STAND_IN. In it,
+the file `down` makes the server unreachable, `lost` loses one answer of qsub, and `history` makes
+the server remember finished jobs, which PBS does not do by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run's folder in which jobs run a few lines of Python instead of the trainer."""
+"""A run's folder whose jobs run a few lines of Python instead of the trainer."""
 
 import time
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ class Bench:
             origins={},
             project=Path("/project"),
         )
-        spec = SimpleNamespace(  # what such a job reads from a plan
+        spec = SimpleNamespace(  # what the job reads from a plan
             phase="04-training",
             parallel=SimpleNamespace(world_size=ranks),
             limits=SimpleNamespace(process_group_timeout_seconds=600),

@@ -33,7 +33,7 @@ SCHEDULER = LocalScheduler()
 
 @pytest.fixture
 def job(tmp_path):
-    """A job's files as its script writes them. This process plays the script."""
+    """A job's files as its script writes them. This process takes the script's role."""
     folder = JobFolder(tmp_path / "run" / "jobs" / "04-training")
     folder.path.mkdir(parents=True)
     return Job(folder, processes.identify(os.getpid()))
@@ -50,8 +50,8 @@ class Job:
         return self
 
     def heartbeat(self, *, clock=0.0, uptime=0.0, boot_id=OTHER_BOOT):
-        """A sign of life `clock` seconds ago by the other machine's clock, and `uptime` seconds ago
-        by ours."""
+        """A sign of life `clock` seconds ago according to the other machine's clock, and `uptime`
+        seconds ago according to ours."""
         self.folder.heartbeat.write_text(
             f"{time.time() - clock:.0f} {processes.uptime_seconds() - uptime:.2f} {boot_id}\n"
         )

@@ -1,4 +1,4 @@
-"""A signal ends a rank: the job records that in a file, both on this machine and in a queue, for
+"""If a signal ends a rank, the job records this in a file, both on this machine and in a queue, for
 every rank."""
 
 from __future__ import annotations

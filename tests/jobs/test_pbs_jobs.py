@@ -102,7 +102,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     assert processes.wait_until(lambda: pbs.state(folder).final, 60)
     words = {
         True: "F (Exit_status 1), partition debug, on localhost",
-        False: "the queue no longer lists the job; it began on",
+        False: "the queue no longer lists the job, which began on",
     }[(tmp_path / "stand-in" / "history").exists()]
     assert pbs.state(folder).reason.startswith(words)
 
@@ -287,8 +287,8 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
         walltime=60,
     )
     pbs.submit(folder)
-    # The job's first heartbeat comes before its program runs, and TERM ends a program without a
-    # trap with 143: stopped.
+    # The job's first heartbeat precedes its program. TERM ends a program without a trap with exit
+    # code 143, which means stopped.
     assert processes.wait_until(
         lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
     )

@@ -110,12 +110,12 @@ def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(schedule
             None,
             60,
             JobState.UNKNOWN,
-        ),  # forgotten, but seen a minute ago: files on a network arrive late
+        ),  # forgotten, but seen a minute ago, because files on a network arrive late
         (None, 600, JobState.LOST),
         (None, None, JobState.LOST),
         (said(JobState.RUNNING), 600, JobState.RUNNING),
         (said(JobState.PENDING), 600, JobState.PENDING),
-        (said(JobState.DONE, "COMPLETED"), 60, JobState.RUNNING),  # its own files are awaited
+        (said(JobState.DONE, "COMPLETED"), 60, JobState.RUNNING),  # waits for the job's own files
         (said(JobState.DONE, "COMPLETED"), 600, JobState.DONE),
         (said(JobState.FAILED, exit_code=1), 60, JobState.FAILED),
         (said(JobState.FAILED, exit_code=75), 60, JobState.STOPPED),
@@ -164,7 +164,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
     os.utime(folder.exit_code, (time.time() - 700, time.time() - 700))
     assert (
         scheduler.state(folder).state is JobState.STOPPED
-    )  # it hangs in the queue, but the job has ended
+    )  # it is stuck in the queue, but the job has ended
     os.utime(folder.exit_code)
     queue.answer = said(JobState.PENDING)
     status = scheduler.state(folder)
@@ -264,7 +264,9 @@ def test_a_lost_answer_is_looked_up_and_an_unknown_one_is_never_submitted_twice(
     with refuses(JobError, unknown):
         scheduler.submit(folder)
     assert scheduler.state(folder).state is JobState.UNKNOWN
-    with pytest.raises(QueueSilentError):  # nor a second time while the queue does not answer
+    with pytest.raises(
+        QueueSilentError
+    ):  # and it is not submitted a second time while the queue does not answer
         scheduler.submit(folder)
     assert len(queue.submits) == 1
     queue.found, queue.answer = "12", said(JobState.PENDING)

@@ -117,7 +117,7 @@ def test_qstat_of_openpbs_23_06():
         "77[]": (
             "failed",
             None,
-        ),  # element 0 ended with 1, and the last one with 0, which PBS gives the array
+        ),  # element 0 ended with 1, and the last one with 0, which PBS reports for the array
         "78": ("failed", 3),
         "79": ("cancelled", None),  # deleted because 78 failed: no exit status and no comment
         "80": ("timeout", None),
@@ -154,7 +154,7 @@ def test_qstat_of_queues():
 
 
 def test_qstat_of_queues_of_openpbs_23_06():
-    """A queue that was never enabled has no such line."""
+    """The output for a queue that was never enabled lacks this line."""
     queues = {
         queue.name: queue
         for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))

@@ -1,5 +1,5 @@
-"""The documents' programs in a chain: one that does not resume is ended, and saved steps count as
-progress."""
+"""The documents' programs in a chain. A program that does not resume is ended, and saved steps
+count as progress."""
 
 from __future__ import annotations
 
@@ -48,8 +48,7 @@ if os.environ["LOST"]:
     sys.exit(f"srun: error: Task launch for 12.0 failed on node {os.environ['LOST']}: Socket timed out")
 os.kill(os.getpid(), signal.SIGKILL)
 """
-"""Behaves as Megatron-LM e958b2ca was seen to behave: prints the same lines, and writes the same
-files."""
+"""Behaves like Megatron-LM e958b2ca: it prints the same lines and writes the same files."""
 
 
 class UpstreamChain:

@@ -147,7 +147,7 @@ def read_decision(run):
 
 def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     for place in ("slurm-1", "slurm-2", "slurm-3"):
-        run.begin(place)  # and leaves no event about its end
+        run.begin(place)  # and does not leave an event about its end
     run.begin("slurm-4")
     action, _, _, why, _ = run.end(signal="9")
     assert action == "stop"
@@ -328,7 +328,7 @@ def suspects_of(run, *options):
 
 
 def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
-    """With four nodes of two ranks in two stages, it is unknown which node of the stage is to
+    """With four nodes of two ranks in two stages, it is unclear which node of the stage is to
     blame."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     two_stages = ("--stages=2", "--spares=2")
@@ -361,7 +361,7 @@ def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_other
 
 
 def test_nodes_that_all_end_slowly_are_no_evidence_against_each_other(run):
-    """Freeing much memory takes minutes on every node; the node that failed had ended before."""
+    """Freeing a lot of memory takes minutes on every node; the failed node had ended earlier."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()
     (run.job / "unended").touch()

@@ -296,7 +296,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
 
 @pytest.mark.rotate(3, turn=0)
 def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
-    """The run's folder is a copy elsewhere: nothing in it names the old path."""
+    """The run's folder was copied elsewhere, and nothing in it names the old path."""
     folder = tmp_path / "local"
     shutil.copytree(campaign.folder, folder)
     before = tree(folder, without=("manifest.json", "index.html"))
@@ -371,8 +371,8 @@ def test_the_two_runs_are_told_apart_by_status(campaign, toy: Toy):
 
 
 class _ReaderText(HTMLParser):
-    """Return a page's text as people read it, without code, pictures and scripts, and with a mark
-    between table cells."""
+    """Return a page's text as people read it, without code, pictures and scripts, and with a
+    separator between table cells."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

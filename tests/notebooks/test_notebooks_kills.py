@@ -1,5 +1,5 @@
-"""A run that is killed at any moment, cancelled, or given a foreign checkpoint reaches the same end
-when run again."""
+"""A run that is killed at any moment, cancelled, or given a foreign checkpoint ends in the same way
+when it is run again."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Campaign:
         return self.toy.start("runbook", "run", "local", "--runs", self.runs)
 
     def killed_at_a_random_moment(self, longest: float) -> None:
-        """Only the command is killed: its kernel must notice that by itself, and its job must
+        """Only the command is killed: its kernel must notice this on its own, and its job must
         continue."""
         process = self.start()
         seconds = self.random.uniform(0.3, longest)
@@ -57,7 +57,9 @@ class Campaign:
         self.said.append(f"killed after {seconds:.2f} s (seed {self.seed})")
 
     def opened_anew(self, phase: str, before: str) -> bool:
-        """Return whether a notebook's record was opened since; `before` is when the last one was."""
+        """Return whether a new record was opened for a notebook; `before` is when the last record
+        was opened.
+        """
         path = self.folder / "records" / f"{phase}.json"
         return path.exists() and json_of(path)["started"] != before
 
@@ -87,7 +89,7 @@ class Campaign:
     def all_at_once(self) -> str:
         """Command, kernel and job are killed together, as when a machine goes down.
 
-        Return the lock that they leave.
+        Return the lock that they leave behind.
         """
         process = self.start()
         wait_until(lambda: len(self.rows()) >= 2, 400, "two steps are done")
@@ -185,7 +187,7 @@ def test_nothing_runs_on_that_nobody_watches(killed):
 
 
 def test_no_job_was_started_twice(killed):
-    """There is one smoke test, and one training job for each time that the previous one was ended."""
+    """There is one smoke test, and a new training job each time that the previous job was ended."""
     assert sorted(killed.jobs) == [
         "03-smoke-test",
         "04-training",

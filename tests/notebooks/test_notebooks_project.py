@@ -1,4 +1,4 @@
-"""`runbook init` from an installed wheel, and the rules that masters must satisfy before a commit."""
+"""`runbook init` from an installed wheel, and the rules that masters must follow before a commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINT = [sys.executable, str(MASTERS / "tools" / "lint_notebooks.py")]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The wheel, unpacked away from the repository; other packages are those of this environment."""
+    """The wheel, unpacked outside the repository; other packages come from this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     names = ("runbook", "notebooks", "params", "docs", "pyproject.toml", "README.md", "LICENSE")

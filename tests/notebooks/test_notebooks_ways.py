@@ -1,4 +1,4 @@
-"""The same files are written however a run is named and whichever tool executes the notebooks."""
+"""The same files are written, however the run is named and whichever tool executes the notebooks."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ PHASES = ("00-plan", "01-environment", "02-data")
 TIMES = {"started", "ended", "seconds", "finished", "made", "rates", "speed", "answers", "mtime_ns"}
 """Keys whose values are times, durations or speeds; `answers` are each node's own measurements."""
 MEASURED = ("disk", "memory")
-"""Checks whose value depends on what the machine had free at that moment."""
+"""Checks whose value depends on what was free on the machine at that moment."""
 
 
 def without_times(content: Any) -> Any:
-    """Return the content without what differs between two equal executions.
+    """Return the content without everything that differs between two equal executions.
 
     Only this function decides what counts as time.
     """
@@ -170,7 +170,9 @@ def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
 
 
 def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
-    """What papermill has finished is not tokenized again; `runbook run` only files its notebooks."""
+    """Text that papermill has finished is not tokenized again; `runbook run` only files the
+    notebooks.
+    """
     folder = ways["parameter"][0]
     before = marks(folder)["02-data--tokenize"]
     ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")

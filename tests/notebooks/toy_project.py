@@ -1,4 +1,4 @@
-"""A copy of the project with a toy run file, the programs that work on it, and the processes that
+"""A copy of the project with a toy run file, the programs that work with it, and the processes that
 they leave running."""
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ preparation:
 class Toy:
     """A separate project folder.
 
-    Every process started for it has a mark by which it is found again.
+    Every process started for it has a mark, so that it can be found again.
     """
 
     def __init__(self, root: Path, text: str = RUN_FILE) -> None:
@@ -126,7 +126,7 @@ class Toy:
         return path
 
     def environment(self, **more: str) -> dict[str, str]:
-        """Return our environment, without what another run may have set, and with the mark."""
+        """Return our environment without the variables of another run, and with the mark."""
         own = {name: value for name, value in os.environ.items() if not name.startswith("RUNBOOK_")}
         return own | {MARK: self.mark, "TOY_SECRET": SECRET} | more
 

@@ -69,7 +69,7 @@ class Packed:
         self.folder = root / "shared" / "archives"
         self.disk = root / "disk"
         self.disk.mkdir()
-        # The installation counts as the node's own, because packing it takes seconds.
+        # The installation counts as part of the node, because packing it would take seconds.
         real = ask(self.environment / "bin" / "python")
         self.interpreter = replace(real, base_prefix="/usr")
         self.manifest = self.pack()

@@ -18,14 +18,14 @@ ENTRIES = 3000
 
 
 def write_failing_archive(path: Path) -> None:
-    """Write an archive of which tar can unpack one entry; the others are in a folder that is a
-    file.
+    """Write an archive with only one entry that tar can unpack; the others are in a folder that is
+    a file.
     """
     with tarfile.open(path, "w") as archive:
         archive.addfile(tarfile.TarInfo("folder"), io.BytesIO())
         for number in range(ENTRIES):
             archive.addfile(tarfile.TarInfo(f"folder/{'long' * 10}{number}"), io.BytesIO())
-        # The errors are followed by more than a pipe can hold
+        # The errors are followed by more text than fits into a pipe
         large = tarfile.TarInfo("large")
         large.size = 2**20
         archive.addfile(large, io.BytesIO(bytes(large.size)))

@@ -1,6 +1,6 @@
 """Jobs on this machine whose Python runs from a copy.
 
-Their trainer is a few lines, because the job is tested.
+Their trainer has only a few lines, because the test is about the job.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ TRAINER = "import answers, runbook, sys\nprint(sys.prefix, answers.__file__, run
 
 
 def write_trainer(packed: Packed) -> None:
-    """Put a trainer into the package that prints where it runs."""
+    """Add a trainer to the package that prints where it runs."""
     folder = packed.package / "runbook" / "training"
     folder.mkdir()
     (folder / "__init__.py").write_text("")
     (folder / "__main__.py").write_text(TRAINER)
-    # Without a copy it is found like an editable install.
+    # Without a copy, it is found like an editable install.
     (packed.packages / "clone.pth").write_text(f"{packed.package}\n")
     packed.manifest = packed.pack()
 
@@ -68,7 +68,7 @@ class CopiedJob:
             origins={},
             project=PROJECT,
         )
-        spec = SimpleNamespace(  # what such a job reads from a plan
+        spec = SimpleNamespace(  # what the job reads from a plan
             phase=PHASE,
             parallel=SimpleNamespace(world_size=2),
             limits=SimpleNamespace(process_group_timeout_seconds=600),
@@ -217,7 +217,7 @@ def test_ranks_run_the_interpreter_that_was_packed(packed):
 
 
 def shadow_timeout(packed: Packed, lines: str) -> str:
-    """Return a PATH whose `timeout` answers for the program that makes the copy."""
+    """Return a PATH whose `timeout` answers in place of the program that creates the copy."""
     folder = packed.root / "programs"
     folder.mkdir()
     program = folder / "timeout"
@@ -273,7 +273,7 @@ def test_a_rank_does_not_wait_again_for_a_node_whose_unpacking_hung(packed):
 
 
 def plant(packed: Packed, folder: Path) -> None:
-    """Make a copy that somebody else wrote; its Python says so."""
+    """Create a copy as if somebody else wrote it; its Python says so."""
     copy = folder / packed.manifest.name
     python = copy / packed.manifest.python
     python.parent.mkdir(parents=True)

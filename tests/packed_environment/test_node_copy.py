@@ -1,4 +1,6 @@
-"""The copy on a node is checked, made once and removed; and what a node does if it cannot have one."""
+"""The copy on a node is checked, created once and removed. Also tests a node that cannot have a
+copy.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """A folder of the test, in place of the machine's memory."""
+    """A folder for the test, in place of the machine's memory."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
@@ -310,7 +312,7 @@ def test_what_failed_is_not_tried_by_each_rank_again(packed, monkeypatch):
 
 @pytest.fixture
 def comparisons(monkeypatch):
-    """Every comparison of the shared environment with what was packed."""
+    """Records every comparison of the shared environment with what was packed."""
     monkeypatch.setenv("RUNBOOK_JOB", "slurm-7")
     seen = []
     compare = node_copy.shared_is_unchanged

@@ -1,5 +1,5 @@
-"""An environment that is small to pack but can train: packages stay in place, like those of an
-editable install.
+"""An environment that is small to pack but can train: packages stay in place, as in an editable
+install.
 """
 
 from __future__ import annotations

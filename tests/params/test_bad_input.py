@@ -1,5 +1,5 @@
-"""All problems are reported at once: the key, the value, its place, the rule, and the nearest valid
-name.
+"""All problems are reported together, each with the key, the value, its place, the rule, and the
+nearest valid name.
 """
 
 from pathlib import Path
@@ -212,7 +212,7 @@ HEAD = "run: mine\nmodel: tiny\n"
             HEAD + "training: {seed: ~, tokens: 3B}\n",
             "training.seed (params/mine.yaml:3): has no value.",
         ),
-        ("run: mine\nmodel: 12\n", 'must be text; put it in quotes: "12".'),
+        ("run: mine\nmodel: 12\n", 'must be text. Put it in quotes: "12".'),
         (HEAD + "training: {seed: '12'}\n", "'12' is text, not a number; write it without quotes."),
         (HEAD + "site: 3\n", "site = 3 (params/mine.yaml:3): must be text"),
         (HEAD + "training: {iterations: true}\n", "training.iterations = true"),

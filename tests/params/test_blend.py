@@ -59,10 +59,10 @@ def test_what_was_asked_is_read_back_from_the_runs_own_record(blended, project, 
     [
         (
             "corpus 0.7, mine -0.3",
-            "the weight of mine is -0.3: a weight is a number above 0; leave out texts without weight",
+            "the weight of mine is -0.3: a weight must be above 0; leave out texts without weight",
         ),
-        ("corpus 0.7, mine 0", "the weight of mine is 0: a weight is a number above 0"),
-        ("corpus 0.7, mine nan", "the weight of mine is nan: a weight is a number above 0"),
+        ("corpus 0.7, mine 0", "the weight of mine is 0: a weight must be above 0"),
+        ("corpus 0.7, mine nan", "the weight of mine is nan: a weight must be above 0"),
         ("corpus 0.7, mine inf", "the weight of mine is inf"),
         (
             "corpus 0.7, mine most",

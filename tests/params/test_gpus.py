@@ -27,8 +27,8 @@ MI300X = "AMD Instinct MI300X OAM"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Give this machine these GPUs: the only programs on the PATH answer the one question that they
-    are asked.
+    """Simulate a machine with these GPUs: the only programs on the PATH answer the one query that
+    they get.
     """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Every shape in the catalogue has the parameter count that its source, or its layers, give."""
+"""Every shape in the catalogue has the parameter count that its source states or its layers imply."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The same choice gives the same run, however a notebook's parameters cell was filled."""
+"""The same values result in the same run, however a notebook's parameters cell was filled in."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""The same with stock papermill: a real kernel, and a really injected cell."""
+"""The same with unmodified papermill: a real kernel, and a cell that was really injected."""
 
 import json
 import logging
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.notebooks
 def execute(project: Path, monkeypatch):
     """Run a notebook of two cells with papermill's command.
 
-    Return what `bind` made of it, or its error.
+    Return the result of `bind`, or its error.
     """
     nbformat = pytest.importorskip("nbformat")
     cli = pytest.importorskip("papermill.cli", exc_type=ImportError)

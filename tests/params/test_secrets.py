@@ -1,4 +1,4 @@
-"""Secrets are named and never written."""
+"""Secrets are referred to by name and never written."""
 
 import base64
 import random
@@ -42,7 +42,7 @@ AFTER_A_NAME = [
     ("--token ", "0a1b2c3d" * 4),
     ("https://ada:", "pass-word1@git.acme.io/x"),
 ]
-"""Values that only their names reveal as secrets."""
+"""Values that can be recognized as secrets only by their names."""
 
 
 def looks_like_a_secret(error: BaseException, where: str) -> bool:

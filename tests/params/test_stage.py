@@ -1,6 +1,4 @@
-"""Values without a default: all are listed at once, or marked in capitals if the user asks for
-that.
-"""
+"""Values without a default are all listed together, or marked in capitals on request."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The address at which gloo or NCCL would listen, as selected by the environment."""
+"""The address that gloo or NCCL would listen on, as selected by the environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe of a node's cores: what a short disturbance must not look like."""
+"""The probe of a node's cores: a short disturbance must not look like a slow core."""
 
 import os
 

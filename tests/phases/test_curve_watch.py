@@ -1,5 +1,5 @@
-"""During a training run, its own curve forecasts the final loss, and the logbook notes when that
-leaves the seal.
+"""During a training run, the final loss is forecast from the run's own curve. The logbook notes
+when this forecast leaves the sealed interval.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runbook.results.messages import ResultMessage
 
 
 class WatchedRun:
-    """A run opened for its training, whose evaluations a test writes."""
+    """A run opened for training; a test writes its evaluations."""
 
     def __init__(self, runs: Path) -> None:
         self.phase = open_run("04-training", "training.iterations=1000", runs=runs)
@@ -34,7 +34,7 @@ class WatchedRun:
         seal(SealedForecasts("toy", "a" * 16, "2026-11-27", late, (loss,)), self.phase.folder)
 
     def evaluate(self, *shares: float) -> None:
-        """Write an evaluation at each of these shares of the steps, on a usual curve."""
+        """Write an evaluation at each of these shares of the steps, on a typical curve."""
         with self.validation.open("a") as stream:
             for share in shares:
                 iteration = round(share * self.plan.duration.iterations)

@@ -44,7 +44,7 @@ def write_tokens(prefix, documents):
 
 @pytest.fixture
 def opened(runs):
-    """The local run with 40 documents, of which the split holds out the last two."""
+    """The local run with 40 documents; the split holds out the last two."""
     opened = open_run("06-evaluation", runs=runs)
     (prefix,) = opened.plan.data.train
     words = [
@@ -58,8 +58,8 @@ def opened(runs):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Record the requests to the trainer, which finds tokens twice as likely with trained weights
-    as with initial ones.
+    """Record the requests to the trainer. With trained weights, it finds tokens twice as likely as
+    with initial weights.
     """
     requests = []
 

@@ -1,4 +1,6 @@
-"""`runbook.open`: the page's examples, a fresh kernel, and the messages about what does not exist."""
+"""`runbook.open`: the page's examples, a fresh kernel, and the messages about things that do not
+exist.
+"""
 
 from __future__ import annotations
 
@@ -179,8 +181,8 @@ def test_what_a_cell_shows_can_be_used(here, tmp_path, monkeypatch, capsys):
     for show in (analysis.show_step_parts, gap.show_gap):
         view = show(open_phase)
         assert [type(figure).__name__ for figure in view.figures] == ["Figure"]
-        # If this machine is slow at the moment, the plan expects a slower step than the recorded
-        # one, so there is no gap to explain.
+        # If this machine is slow at the moment, the plan expects a slower step than was recorded,
+        # so there is no gap to explain.
         assert len(view.tables[0].to_frame()) > 0 or show is gap.show_gap
         assert view._repr_html_().count("<svg") == 1
         said = repr(view)

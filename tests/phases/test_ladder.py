@@ -1,4 +1,6 @@
-"""A ladder's rungs follow one rule from the run, fit the budget, and forecast the run honestly."""
+"""A ladder's rungs are derived from the run by one rule, fit the budget, and forecast the run
+honestly.
+"""
 
 import csv
 import json
@@ -280,7 +282,7 @@ def test_rungs_left_become_smaller_if_they_would_not_end_in_time(local):
     assert 0.88 * 0.85 * planned_left < left < 0.85 * planned_left
     factors = [above.rung.flops / below.rung.flops for below, above in pairwise(fitted.rungs)]
     assert max(factors) / min(factors) < 1.05
-    # Tokens per parameter, rate and batch are still those of the run.
+    # Tokens per parameter, rate and batch are the same as in the run.
     for planned in fitted.rungs[1:]:
         rung = planned.rung
         of_the_run = local.tokens / local.parameters

@@ -1,4 +1,4 @@
-"""A node's report about its memory, as its control groups and its shared folder give it."""
+"""A node's report about its memory, based on its control groups and its shared folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OF_VERSION = {
 
 @pytest.fixture
 def in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Make folders of control groups as the kernel shows them, for a process in `job/step`."""
+    """Create folders of control groups like the kernel's, for a process in `job/step`."""
 
     def make(version: int, limits: dict[str, tuple[str, int, int]]) -> None:
         controller, limit_name, usage_name, prefix = OF_VERSION[version]

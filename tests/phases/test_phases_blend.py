@@ -1,4 +1,4 @@
-"""Several texts become token files under one plan; those made elsewhere are placed where the plan
+"""Several texts become token files under one plan; ready-made token files are placed where the plan
 reads them.
 """
 
@@ -37,7 +37,7 @@ ready: {title: Ready, kind: tokenized, folder: ready, licence: ours, source: tes
 
 @pytest.fixture
 def project(tmp_path: Path, runs) -> Path:
-    """A project with two texts of its own."""
+    """A project with two texts."""
     root = tmp_path / "project"
     shutil.copytree(PROJECT / "params", root / "params")
     with (root / "params" / "datasets.yaml").open("a") as stream:
@@ -196,7 +196,7 @@ YOUNGER = (
     "data.source_key",
     "data.fix_text",
 )
-"""Keys that are newer than fingerprints."""
+"""Keys that were added after fingerprints."""
 
 
 def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):

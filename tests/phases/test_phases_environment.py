@@ -98,7 +98,7 @@ def test_a_machine_is_set_up_once_and_verified_afterwards(tmp_path):
     (stage / "venv" / "bin" / "python3").unlink()
     assert [one["state"] for one in setting_up.set_up(settings, folder)][
         2
-    ] == "done"  # whatever is missing is made again
+    ] == "done"  # whatever is missing is created again
 
 
 def with_image(settings: params.Settings, image: str) -> params.Settings:

@@ -114,7 +114,7 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
     open_phase, queue
 ):
-    """Otherwise its outputs would be mistaken for those of the new values."""
+    """Otherwise, its outputs would be mistaken for results of the new values."""
     launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
@@ -161,7 +161,7 @@ def saved_at(open_phase, iteration: int) -> None:
 
 
 def replanned(open_phase, queue, *words: str):
-    """Launch what was changed after the first jobs. Return the run's history folders."""
+    """Launch the changed run after the first jobs. Return the run's history folders."""
     queue.states["04-training"] = JobState.STOPPED
     (open_phase.folder / "run.yaml").unlink()
     launch_jobs(open_run(PHASE, *words, runs=open_phase.folder.parent))
@@ -378,7 +378,7 @@ def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queu
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     assert read_wait(job).process.pid == wait["process"]["pid"]
-    wait["process"]["start"] -= 1  # another process that had this number
+    wait["process"]["start"] -= 1  # a different process with the same number
     job.watcher_waits.write_text(json.dumps(wait))
     assert end(open_phase.folder, queue).startswith("No job of this run is running")
     assert not job.watcher_waits.exists()
@@ -416,7 +416,7 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
 
 
 def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs, queue, capsys):
-    """In JupyterLab the next cell runs even after one that failed."""
+    """In JupyterLab, the next cell runs even after a failed cell."""
     open_phase = open_run(PHASE, runs=runs, ready=False)
     with refuses(RecordError, PhaseMessage.CHECKS_FAILED, number_of_failures=2, number_of_checks=2):
         training.check_ready(open_phase)
@@ -462,7 +462,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
 
 
 def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
-    """They may be terabytes. Still, a file that has lost bytes is noticed."""
+    """They may be terabytes in size. Still, a file that has lost bytes is noticed."""
     training.check_ready(open_phase)
     monkeypatch.setattr(step, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
     training.launch(open_phase)
@@ -590,7 +590,7 @@ def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, q
 
 
 def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase, runs, monkeypatch):
-    """Its record would be moved aside under the notebook that writes it."""
+    """Its record would be moved away from the notebook that writes it."""
     record = open_phase.folder / "records" / "04-training.json"
     before = record.read_bytes()
     with hold(open_phase.folder, "runbook run local"):

@@ -1,4 +1,6 @@
-"""The next run removes what a killed writer has left, but not what somebody is writing."""
+"""The next run removes files that a killed writer has left behind, but not files that are being
+written.
+"""
 
 from __future__ import annotations
 

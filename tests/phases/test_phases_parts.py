@@ -255,7 +255,7 @@ def test_a_phase_is_done_again_when_its_version_is_raised(runs, monkeypatch):
     ],
 )
 def test_each_value_does_again_only_what_depends_on_it(runs, word, phases):
-    """The following phases depend on what the changed one makes, not on the value itself."""
+    """The following phases depend on the output of the changed phase, not on the value itself."""
     open_phase = open_run("00-plan", runs=runs)
     settings = settings_of(word)
     plan = make_plan(settings, this_machine.measure_machine(settings.site))

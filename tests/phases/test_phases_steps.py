@@ -59,7 +59,7 @@ def test_what_was_made_is_done_until_something_changes(made: Path):
     [
         (None, "data/a.bin is missing"),
         (b"token", "data/a.bin has 5 bytes instead of 6"),
-        (b"tokenz", "data/a.bin was changed after it was made"),
+        (b"tokenz", "data/a.bin was changed after it was created"),
     ],
 )
 def test_a_lost_cut_or_changed_output_is_named(made: Path, content, told):

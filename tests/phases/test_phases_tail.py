@@ -1,4 +1,4 @@
-"""A file that grows while it is read."""
+"""Reads a file that grows while it is being read."""
 
 from __future__ import annotations
 

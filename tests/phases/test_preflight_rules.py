@@ -1,5 +1,5 @@
-"""The rules of the preflight: each defect is named by check and node, and sound nodes break no
-rule.
+"""The rules of the preflight: each defect is named with its check and node, and healthy nodes break
+no rule.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ HOST_FACTS = {
     },
     "clock": {"ahead": 0.0},
 }
-"""The answers of a sound node in the first stage."""
+"""The answers of a healthy node in the first stage."""
 
 
 def line(rung: str, node: str, part: str, facts: object, state: str = "done") -> str:
@@ -153,7 +153,7 @@ def job_of(*lines: str) -> JobAnswers:
 
 
 def hosts(part: str = "", **changes: object) -> JobAnswers:
-    """Two nodes, of which n2 differs in some facts of one part."""
+    """Two nodes; n2 differs in some facts of one part."""
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():
@@ -233,7 +233,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             "temporary folder",
             "scratch",
             {"asked": "/scratch/me"},
-            "TMPDIR=/scratch/me cannot hold files here; programs use /tmp instead",
+            "TMPDIR=/scratch/me is not usable here; programs use /tmp instead",
         ),
         ("host names", "names", {"host": "localhost"}, "n2: its host name is localhost"),
         ("host names", "names", {"host": "n1"}, "2 nodes have the host name n1"),
@@ -390,8 +390,8 @@ def test_a_question_that_hangs_is_named_with_its_node():
 
 
 def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
-    """Slurm forwards 1,024 bytes at once: long lines of two nodes were mixed, and a sound node
-    seemed not to have answered.
+    """Slurm forwards at most 1,024 bytes at once, so long lines from two nodes were mixed, and a
+    healthy node seemed not to have answered.
     """
     written = []
     for node in ("n1", "n2"):
@@ -681,7 +681,7 @@ def test_a_node_without_time_for_a_package_is_compared_by_the_others():
 
 
 def sources_of(**facts_by_node: dict[str, object]) -> PlacedCheck:
-    """Return the check of the sources on these nodes."""
+    """Return the check that compares the sources on these nodes."""
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():

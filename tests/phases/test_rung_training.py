@@ -49,7 +49,7 @@ STEPS = 4
 def ladder() -> Ladder:
     """Two rungs of four steps.
 
-    They teach a model nothing, but leave everything that a rung leaves.
+    They do not train a model, but leave all files that a rung leaves.
     """
     settings, plan = load_plan("local", WORDS)
     family = family_of(settings, plan)
@@ -80,7 +80,7 @@ def ladder() -> Ladder:
 
 @pytest.fixture(scope="module")
 def trained(ladder, tmp_path_factory):
-    """The runs folder of the trained ladder, whose ranks were forked."""
+    """The runs folder of a trained ladder whose ranks were forked."""
     runs = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNS_VARIABLE, str(runs))

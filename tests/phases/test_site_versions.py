@@ -20,7 +20,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def wheel(folder, name, version):
-    """A package with one module, as a registry has it."""
+    """A package with one module, as in a registry."""
     code = f"VERSION = {version!r}\n"
     info = f"{name}-{version}.dist-info"
     files = {

@@ -114,7 +114,7 @@ argparse.ArgumentParser().parse_args()
 def checkout(tmp_path, monkeypatch):
     """A small program with a package next to it, like pretrain_gpt.py and megatron/.
 
-    Temporary files stay here.
+    Temporary files stay in this folder.
     """
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -256,7 +256,7 @@ if os.environ["RANK"] == "0":"""
 
 @pytest.mark.training
 def test_a_chain_that_ends_in_an_error_of_the_program_names_it(checkout):
-    """Megatron-LM e958b2ca without apex ends like this; its warning about apex was mistaken for the
+    """Megatron-LM e958b2ca ends like this without apex. Its warning about apex was mistaken for the
     reason.
     """
     program = CHAINED.replace("REMEMBERS", "True")

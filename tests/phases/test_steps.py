@@ -1,4 +1,4 @@
-"""The cells of each notebook are the steps of its phase, and the work of a step determines when it
+"""The cells of each notebook are the steps of its phase, and a step's work determines when the step
 is done.
 """
 
@@ -74,8 +74,8 @@ def test_every_work_has_a_marker_of_its_own():
 
 
 def test_no_function_of_a_phase_takes_the_whole_open_phase():
-    """Only a step receives it, and the selectors that choose the arguments of the step's function
-    from it.
+    """Only a step receives it, together with the selectors that choose the arguments of the step's
+    function.
     """
     takers = []
     for path in sorted(Path(phases.__file__).parent.rglob("*.py")):

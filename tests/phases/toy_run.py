@@ -68,7 +68,7 @@ def open_run(phase: str, *words: str, runs: Path, ready: bool = True) -> OpenPha
     """The toy run, opened for a phase.
 
     `runs` is the folder in which it is created. With `ready`, it has token files and a passed smoke
-    test for these values, without which no job is submitted.
+    test for these values, which are required to submit a job.
     """
     settings = params.load("local", set_words=[*TOY, *words], project=PROJECT)
     open_phase = phases.open_run_phase(settings, phase)

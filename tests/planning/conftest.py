@@ -112,7 +112,7 @@ def settings() -> Callable[..., Settings]:
 
 @pytest.fixture
 def refusal() -> Callable[..., str]:
-    """Return the text with which a plan is refused. The test fails if it is not refused."""
+    """Return the text of the error that refuses a plan. The test fails if it is not refused."""
 
     def refused(*args: Any, machine: Machine | None = TWO_CORES, **keywords: Any) -> str:
         with pytest.raises(PlanError) as caught:
@@ -124,7 +124,7 @@ def refusal() -> Callable[..., str]:
 
 @pytest.fixture
 def broken() -> Callable[..., tuple[Check, ...]]:
-    """Return the checks with which a plan is refused. The test fails if it is not refused."""
+    """Return the checks of the error that refuses a plan. The test fails if it is not refused."""
 
     def failed(
         *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any

@@ -1,5 +1,5 @@
-"""Questions that an expert would ask about a plan that breaks no rule: a warning with a remedy for
-each, and none for usual plans.
+"""Questions that an expert would ask about a plan that breaks no rule: each leads to a warning with
+a remedy, and usual plans have no warnings.
 """
 
 from types import SimpleNamespace

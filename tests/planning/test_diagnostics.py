@@ -1,4 +1,4 @@
-"""Rules as data: every rule has a code, its text is made of its values, and its keys can fix it."""
+"""Rules as data: every rule has a code, its text shows its values, and its keys can fix it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A training run that has lost nodes: the numbers of nodes with which it can continue, and what
-changes with them.
+"""A training run that has lost nodes: the numbers of nodes that it can continue on, and what
+changes then.
 """
 
 from __future__ import annotations

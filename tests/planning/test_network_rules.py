@@ -1,5 +1,5 @@
-"""Network settings with which other users' jobs hung cause a warning at every site with that
-fabric.
+"""Network settings that caused other users' jobs to hang result in a warning at every site with
+that fabric.
 """
 
 import pytest

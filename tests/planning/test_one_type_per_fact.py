@@ -28,7 +28,7 @@ OWNERS = {
     "params/schema/run_file.py: ShapeOverrides",
     "params/schema/run_file.py: Smoke",
     "params/schema/entries.py: Model",
-    # A record on disk: the sizes in which a rung differs from its run.
+    # A record on disk: the sizes that differ between a rung and its run.
     "phases/ladder/rungs.py: LadderRung",
     # Names of keys, and seconds, under the same names.
     "plan_file/rules/phase_keys.py: Keys",

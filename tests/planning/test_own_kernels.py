@@ -77,7 +77,9 @@ def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path
 
 
 def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
-    """The host's time for ZeRO 3's hooks was chosen with its row known; there is no second one."""
+    """The host's time for ZeRO 3's hooks was chosen with its row known, and there is no second row
+    to check it.
+    """
     planned = figures_of(FOURTH)
     errors = {job: planned[job]["time_error"] for job in planned if "DeepSpeed" in job}
     assert set(errors) == {f"DeepSpeed ZeRO {stage}" for stage in (1, 2, 3)}

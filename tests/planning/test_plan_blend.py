@@ -1,4 +1,4 @@
-"""Several texts in one training run: what the plan reads, weights and refuses."""
+"""Several texts in one training run: what the plan reads, how it weights them, and what it refuses."""
 
 from __future__ import annotations
 

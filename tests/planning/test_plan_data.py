@@ -56,7 +56,7 @@ def test_ready_token_files_are_read_where_data_folder_says() -> None:
         return plan_data(build(run, site=site, dataset=Dataset(**ready))).train
 
     assert train("/data/my-gpt_text_document") == ("/data/my-gpt_text_document",)
-    # The names in a folder are known only on the machine: 02-data links them into the run's folder.
+    # The names in a folder are only known on the machine: 02-data links them into the run's folder.
     assert train("/data/texts") == ("data/tokenized_text_document",)
     assert train("") == ("/scratch/tokens/tokenized/tokenized_text_document",)
 
@@ -167,9 +167,9 @@ REFUSALS = [
     (
         {"data": {"held_out": 15}},
         {"dataset": files(30)},
-        "held-out files: data.held_out=15 for validation and as many for test, of 30 files. Rule: more files than 2 x "
-        "data.held_out, so that some are left for training. Lower data.held_out to at most 14, or 0 to split inside "
-        "each file.",
+        "held-out files: data.held_out=15 for validation and the same number for test, of 30 "
+        "files. Rule: more files than 2 x data.held_out, so that some are left for training. "
+        "Lower data.held_out to at most 14, or 0 to split inside each file.",
     ),
     (
         {"data": {"split": "1000,0,0"}},
@@ -188,9 +188,9 @@ REFUSALS = [
     (
         {"data": {"tokenizer": "/stage/merges.txt"}},
         {},
-        "merges are not the vocabulary: data.tokenizer=/stage/merges.txt. Rule: the tokenizer is one file: "
-        "tokenizer.json or a SentencePiece model. Set data.tokenizer to gpt2, which brings vocabulary and merges, or "
-        "to a tokenizer.json.",
+        "merges are not the vocabulary: data.tokenizer=/stage/merges.txt. Rule: the tokenizer is "
+        "one file: tokenizer.json or a SentencePiece model. Set data.tokenizer to gpt2, which "
+        "includes vocabulary and merges, or to a tokenizer.json.",
     ),
     (
         {},

@@ -1,4 +1,4 @@
-"""DeepSpeed's configuration in plan.json: present only for our DeepSpeed engine, and consistent
+"""DeepSpeed's configuration in plan.json: only present for our DeepSpeed engine, and consistent
 with the other values.
 """
 

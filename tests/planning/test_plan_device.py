@@ -22,7 +22,8 @@ from runbook.results.published_results import read_table
 
 PEAKS = read_table("hardware_peaks.csv")
 WHOLE_MODULES = ("MI250X|per module (2 GCD)", "PVC Max 1550|full module")
-"""Torch sees half of it as a device, and the name alone does not say that the whole one is meant.
+"""Torch sees half of the card as a device, and the name alone does not say whether the whole card
+is meant.
 """
 NAMED = [
     row

@@ -1,4 +1,4 @@
-"""Saves, failures, consecutive jobs and energy: the documents' figures, in one unit each."""
+"""Saves, failures, consecutive jobs and energy: the documents' figures, each in a single unit."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_the_best_interval_grows_shorter_with_the_devices() -> None:
 
 
 def test_saving_too_often_costs_more_than_failures() -> None:
-    """Saving every 100 steps on 128 nodes takes almost a third of the time, as in the seed's
+    """Saving every 100 steps on 128 nodes takes almost a third of the time, as in the document's
     script.
     """
     (save,) = found(AZURE, 128, {"write_bandwidth": {"AMLFS 40": 19.2}}).saves

@@ -203,15 +203,15 @@ REFUSALS = [
         {"parallel": {"sequence": True}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism splits the sequence over the tensor ranks, so tensor is above 1, and the length divides by it. Set "
-        "parallel.sequence to false, or parallel.tensor to more than 1.",
+        "parallelism splits the sequence over the tensor ranks, so tensor must be above 1 and divide the sequence length. "
+        "Set parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"sequence": True}, "training": {"framework": "megatron-lm"}},
         {},
         "04-training: sequence parallel: parallel.sequence=true with parallel.tensor=1, 128 tokens. Rule: sequence "
-        "parallelism splits the sequence over the tensor ranks, so tensor is above 1, and the length divides by it. Set "
-        "parallel.sequence to false, or parallel.tensor to more than 1.",
+        "parallelism splits the sequence over the tensor ranks, so tensor must be above 1 and divide the sequence length. "
+        "Set parallel.sequence to false, or parallel.tensor to more than 1.",
     ),
     (
         {"parallel": {"context": 2}, "training": {"engine": "deepspeed"}},
@@ -239,13 +239,13 @@ REFUSALS = [
     (
         {"parallel": {"virtual_pipeline": 2}},
         {},
-        "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=1, 2 micro-batches a step. "
-        "Rule: interleaving needs more than one stage, and micro-batches that divide by the stages.",
+        "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=1, 2 micro-batches per step. "
+        "Rule: interleaving needs more than one stage, and a number of micro-batches that the number of stages divides.",
     ),
     (
         {"parallel": {"virtual_pipeline": 2, "pipeline": 2}, "training": {"global_batch": 6}},
         {},
-        "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2, 3 micro-batches a step.",
+        "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=2, 3 micro-batches per step.",
     ),
     (
         {
@@ -265,7 +265,7 @@ REFUSALS = [
         },
         {"device": "H100-SXM"},
         "04-training: devices on a node: 16 devices, but a node of here has 8. Rule: a job requests no more devices than "
-        "a node has. Set jobs.training.devices_per_node to at most 8, or 0 for all of them.",
+        "a node has. Set jobs.training.devices_per_node to at most 8, or to 0 for all of them.",
     ),
 ]
 

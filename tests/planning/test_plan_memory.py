@@ -292,8 +292,8 @@ def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspee
 
 
 def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
-    """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in one unit they are 4 to 7 %
-    longer.
+    """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in consistent units they are 4
+    to 7 % longer.
     """
     size = checkpoint_bytes(174_615_846_912, "fp16")
     assert size == 2_444_621_856_768
@@ -322,7 +322,7 @@ def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
 
 
 def most_seen(iterations: int, interval: int, keep: int, keep_every: int) -> int:
-    """Counted save by save, as `seal_checkpoint` deletes: the second method."""
+    """Counts save by save, with the deletions of `seal_checkpoint`, as a second method."""
     on_disk: list[int] = []
     most = keep + 1
     for iteration in range(1, iterations + 1):
@@ -360,7 +360,7 @@ OFFLOADED = {
 
 
 def test_offloaded_states_leave_the_device_for_the_node() -> None:
-    """LUMI's 13B on eight GCDs with ZeRO 1 fits with offload, and only with it.
+    """LUMI's 13B on eight GCDs with ZeRO 1 fits only with offload.
 
     The time of the optimizer step on the host is unknown.
     """

@@ -1,4 +1,4 @@
-"""Memory planned for a CPU against peaks of real trainings.
+"""Planned memory on a CPU, compared with the peaks of real training runs.
 
 measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data (metrics.jsonl), both engines,
 megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy
@@ -8,23 +8,28 @@ gpu_peaks.csv: the peak that PyTorch's allocator gave out on a rank, from logs o
 heads, sequences of 1,024 tokens, vocabulary 50,688 and one copy on V100s (bigscience-workshop/bigscience 9e64ede,
 experiments/, Apache-2.0): Megatron-LM 2.x after 20 steps, Megatron-DeepSpeed's pipeline after one.
 
-gpu_peaks_left_out.csv: logs at which nobody looked while `gpu_peaks.csv` was fitted. Of the same repository the one with
-DeepSpeed off, after its first step (bigscience-workshop/bigscience 9e64ede); NVIDIA/Megatron-LM d98e8a64ddf3, tests of
-its release on H100 and A100, by TensorBoard (`mem-max-allocated-bytes`; 256 devices follow from the states it keeps);
-elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps, attention with sinks.
+gpu_peaks_left_out.csv: logs that nobody looked at while `gpu_peaks.csv` was fitted. Of the same
+repository the one with DeepSpeed off, after its first step (bigscience-workshop/bigscience
+9e64ede); NVIDIA/Megatron-LM d98e8a64ddf3, tests of its release on H100 and A100, by TensorBoard
+(`mem-max-allocated-bytes`; 256 devices follow from the states it keeps);
+elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps,
+attention with sinks.
 
-gpu_peaks_unseen.csv: twelve logs of seven places, found and planned on 2026-11-27 before anything was changed for them, and
-nothing was: NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100 (TensorBoard of the last rank), logs
-in public READMEs and notes of users, and NVIDIA's page of Llama 3.1 recipes. `not_planned`: what the log's program does
-and the plan does not know. Attention by plain PyTorch on Intel's devices was counted afterwards, in sight of its two rows,
-and so were the 16-bit gradients and the loss of Megatron Bridge's recipe (scripts/performance of NVIDIA-NeMo/Megatron-Bridge
-067f987df03b: `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl` te).
+gpu_peaks_unseen.csv: twelve logs from seven places, found and planned on 2026-11-27. The plan was
+not changed for them: NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100
+(TensorBoard of the last rank), logs in public READMEs and notes of users, and NVIDIA's page of
+Llama 3.1 recipes. `not_planned`: features of the log's program that the plan does not know.
+Attention by plain PyTorch on Intel's devices was counted afterwards, in sight of its two rows, and
+so were the 16-bit gradients and the loss of Megatron Bridge's recipe (scripts/performance of
+NVIDIA-NeMo/Megatron-Bridge 067f987df03b: `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl`
+te).
 
-gpu_peaks_megatron_tests.csv: 23 tests of Megatron-core on eight H100s (NVIDIA/Megatron-LM d98e8a64ddf3,
-tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_dev_dgx_h100.json, `mem-max-allocated-bytes` of the last
-rank): all dense ones that state only options that the plan knows, one of each setting. They were planned on 2026-11-28
-before anything was changed for them: median 5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix
-products, whose sizes are those of PyTorch's and Transformer Engine's sources, were counted afterwards.
+gpu_peaks_megatron_tests.csv: 23 tests of Megatron-core on eight H100s (NVIDIA/Megatron-LM
+d98e8a64ddf3, tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_dev_dgx_h100.json,
+`mem-max-allocated-bytes` of the last rank): all dense tests that state only options that the plan
+knows, one for each setting. They were planned on 2026-11-28 before anything was changed for them:
+median 5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix products were
+counted afterwards; their sizes come from PyTorch's and Transformer Engine's sources.
 """
 
 from __future__ import annotations
@@ -104,10 +109,12 @@ def on_v100s(
 
 
 def of_megatron_2(stage: StageMemory) -> int:
-    """Bytes that Megatron-LM 2.x holds of a stage of ours, under fp16 without a shared optimizer.
+    """Bytes that Megatron-LM 2.x keeps for one of our stages, with fp16 and without a sharded
+    optimizer.
 
-    It kept the gradients in fp32 (20 bytes a parameter are allocated between its steps), and at the peak it had two
-    bytes a parameter more, which its local DDP takes to reduce all gradients as one.
+    It kept the gradients in fp32 (20 bytes per parameter are allocated between its steps), and at
+    the peak it had two more bytes per parameter, which its local DDP needs to reduce all gradients
+    together.
     """
     main_gradients = stage.optimizer_moment
     reduced_gradients = main_gradients // 2

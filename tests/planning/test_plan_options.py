@@ -1,5 +1,5 @@
-"""Options of the trainer: at their defaults a plan keeps its text and fingerprints; if they are
-set, the plan contains them.
+"""Options of the trainer: at their defaults, they do not change a plan's text and fingerprints; if
+they are set, the plan contains them.
 """
 
 import dataclasses
@@ -36,8 +36,8 @@ HELD = {
 }
 """Beginnings of the trainer's fingerprints as of 1c4b9ea, 2026-11-21: checkpoints of that day still resume.
 
-The trainings on AWS and Polaris have new ones since 2026-11-22: their run files now have their documents' schedules and
-betas. Neither saves anything."""
+The training runs on AWS and Polaris have new fingerprints since 2026-11-22: their run files now
+have their documents' schedules and betas. Neither saves anything."""
 
 
 @pytest.mark.parametrize(("run", "phase"), HELD)
@@ -322,7 +322,8 @@ def test_eight_bits_are_another_training_planned_faster_and_larger_and_refused_o
         return make_plan(
             build(
                 {
-                    # Large enough that no step waits for the host, which 8 bits do not make faster.
+                    # Large enough that no step waits for the host, because 8 bits do not make the
+                    # host faster.
                     "training": {"global_batch": 64, "micro_batch": 4, **training},
                     "parallel": {"tensor": 8},
                 },
@@ -377,7 +378,7 @@ def test_a_fused_loss_and_gradients_in_bf16_are_planned_faster() -> None:
 
 
 def test_nemo_of_2023_is_planned_with_the_loss_that_a_published_row_of_it_has() -> None:
-    """NeMo 23.04 of the AWS document calls Megatron's own loss, and current NeMo a fused one."""
+    """NeMo 23.04 of the AWS document calls Megatron's own loss, and current NeMo a fused loss."""
     settings = load("aws-pile-175b")
     choice = full_choice(settings)
     columns = {"model": "GPT-3 175B", "accelerator": "A100", "n_accel": "128", "software": "NeMo"}

@@ -1,5 +1,5 @@
-"""Speeds of other people's training runs: close to the published ones, and honest if nothing is
-known.
+"""Predicted speeds of other people's training runs are close to the published ones. If nothing is
+known, the prediction says so.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def test_predictions_are_near_what_was_published(path: Path, models: dict[str, M
 def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     judged: dict[str, list[float]],
 ) -> None:
-    """All tables. What a fit prints is not computed again here."""
+    """All tables. The output of a fit is not computed again here."""
     names = ("docs/measurements/overview.md", "docs/measurements/predicted-speed.md")
     summary, page = ((ROOT / name).read_text() for name in names)
 
@@ -136,7 +136,7 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
 
 @pytest.fixture(scope="module")
 def left_out() -> list[benchmark.LeftOut]:
-    """Errors of rows whose source, or whose family, the last fit had not seen."""
+    """Errors of rows whose source, or whose family, was left out of the last fit."""
     rows = [row for path in benchmark.TABLES for row in benchmark.read(ROOT / path)]
     return benchmark.read_left_out(rows)
 
@@ -606,8 +606,8 @@ def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_m
 def test_a_gated_feed_forward_is_read_from_the_count_of_parameters(
     models: dict[str, Model], billions: str, is_gated: bool
 ) -> None:
-    """InternLM 7B: its columns give 7.3 billion parameters only with SwiGLU and a separate output
-    layer.
+    """InternLM 7B: its columns result in 7.3 billion parameters only with SwiGLU and a separate
+    output layer.
     """
     columns = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "11008"}
     columns |= {"vocabulary": "103168", "seq_len": "2048", "n_accel": "8"}

@@ -1,4 +1,4 @@
-"""Length and learning rate in samples, in whichever unit they were requested."""
+"""Length and learning rate in samples, whichever unit they were given in."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The search finds what fits, respects the rules, ranks by speed, and agrees with the documents'
-facts.
+"""The search finds layouts that fit, follows the rules, ranks by speed, and agrees with the
+documents' facts.
 """
 
 from __future__ import annotations
@@ -77,9 +77,7 @@ def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
 
 @pytest.mark.parametrize("stages", [(0, 1), (1,)])
 def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[int, ...]) -> None:
-    """ZeRO shards nothing there: all stages are the same layout, and none would lose the
-    interleaving.
-    """
+    """ZeRO shards nothing there, so all stages are the same layout and none loses the interleaving."""
     space = SearchSpace(
         micro_batches=(1,),
         recompute=("full",),

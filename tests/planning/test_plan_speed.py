@@ -220,7 +220,7 @@ def on_cpu(
 
 
 def test_each_part_of_a_cpus_step_follows_its_own_cause() -> None:
-    """Twice the batch, cores, precision, stages: what changes, and what does not."""
+    """The batch, the cores, the precision and the stages change the step time as expected."""
     plain = on_cpu()
     assert plain["products"] == pytest.approx(
         flops(full_choice(build()).shape, 8, "megatron-causal") / (2 * CORE_FLOPS["bf16"])

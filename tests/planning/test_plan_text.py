@@ -1,4 +1,4 @@
-"""The plan as tables: what a person reads before making a decision."""
+"""The plan as tables, which a person reads before making a decision."""
 
 from __future__ import annotations
 

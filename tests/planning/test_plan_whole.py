@@ -131,7 +131,7 @@ def test_every_key_the_trainer_reads_is_there_and_no_other(section: str) -> None
 
 
 def test_the_trainer_accepts_the_spec() -> None:
-    """The trainer's own reader decides whether the contract is met."""
+    """The trainer's own reader decides whether the plan is valid."""
     for spec in specs():
         assert parse(json.loads(json.dumps(spec))).fingerprint == spec["fingerprint"]
 
@@ -225,7 +225,7 @@ def test_fingerprint_names_data_by_file_and_not_by_place() -> None:
 
 
 def test_a_plan_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same values give the same plan, and no file is opened."""
+    """The same values always result in the same plan, and no file is opened."""
     settings = build()
 
     def refuse(*args: Any, **keywords: Any) -> None:

@@ -124,8 +124,8 @@ def setup(data: int = 1, global_batch: int = 64) -> StepSetup:
 
 
 def test_counted_work_has_the_prices_of_the_plan() -> None:
-    """The plan's counts for six layers of GPT-3, converted to time part by part, take the planned
-    time.
+    """The plan's counts for six layers of GPT-3, converted to time part by part, add up to the
+    planned time.
     """
     own = replace(DEFAULT, latency_microseconds=0.0)  # bytes are counted, not messages
     model = StepModel(setup(), own)

@@ -1,8 +1,8 @@
 """Proof that vTrain's step times on one node come from its simulator, not from training runs.
 
-VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv, of which
-benchmarks/a100_step_times.csv has 726 rows. Its data folder calls them measured. A clock that
-measured them could not show what these tests show: differences that are equal to the nanosecond.
+VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv; benchmarks/a100_step_times.csv has
+726 of its rows. Its data folder calls them measured. Measured times could not have differences that
+are equal to the nanosecond, as these tests show.
 """
 
 from __future__ import annotations
@@ -27,31 +27,30 @@ VOCABULARY = 50257
 POSITIONS = 1024
 
 # Nanoseconds of an all-reduce of this many MiB, by number of replicas: trace/a100/AR_GPU*_LUT of
-# vTrain, last column of times. 0 where no row needs the value.
-# fmt: off
+# vTrain, last column of times. 0 if no row needs the value. fmt: off
 ALL_REDUCE_NANOSECONDS = {
-    123: {2:   737_400, 4:         0, 8:         0},
-    147: {2:   866_300, 4:         0, 8:         0},
-    171: {2:   996_800, 4:         0, 8:         0},
-    195: {2: 1_140_200, 4:         0, 8:         0},
-    244: {2: 1_394_200, 4: 1_842_300, 8:         0},
-    292: {2: 1_668_000, 4: 2_185_700, 8:         0},
-    341: {2: 1_919_200, 4: 2_525_400, 8:         0},
-    389: {2: 2_192_200, 4: 2_899_900, 8:         0},
-    391: {2: 2_200_200, 4:         0, 8:         0},
+    123: {2: 737_400, 4: 0, 8: 0},
+    147: {2: 866_300, 4: 0, 8: 0},
+    171: {2: 996_800, 4: 0, 8: 0},
+    195: {2: 1_140_200, 4: 0, 8: 0},
+    244: {2: 1_394_200, 4: 1_842_300, 8: 0},
+    292: {2: 1_668_000, 4: 2_185_700, 8: 0},
+    341: {2: 1_919_200, 4: 2_525_400, 8: 0},
+    389: {2: 2_192_200, 4: 2_899_900, 8: 0},
+    391: {2: 2_200_200, 4: 0, 8: 0},
     487: {2: 2_710_100, 4: 3_549_300, 8: 3_987_900},
     583: {2: 3_210_700, 4: 4_257_500, 8: 4_752_200},
     679: {2: 3_717_100, 4: 4_887_800, 8: 5_488_400},
     775: {2: 4_206_900, 4: 5_591_900, 8: 6_345_600},
-    777: {2: 4_210_500, 4: 5_593_600, 8:         0},
-    969: {2: 5_187_600, 4: 6_917_800, 8:         0},
+    777: {2: 4_210_500, 4: 5_593_600, 8: 0},
+    969: {2: 5_187_600, 4: 6_917_800, 8: 0},
 }
 # fmt: on
 LONGEST_LISTED = 1024
 """MiB of the largest all-reduce in vTrain's table."""
 BUS_BANDWIDTH = {2: 196.89, 4: 221.37, 8: 229.25}
-"""GiB/s of that all-reduce, by number of replicas. vTrain divides larger ones by this, without the
-factor 2 (n - 1) / n of a ring.
+"""Speed of that all-reduce in GiB/s, by number of replicas. vTrain divides the size of larger ones
+by this, without the factor 2 (n - 1) / n of a ring.
 """
 
 

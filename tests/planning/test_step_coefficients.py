@@ -220,7 +220,9 @@ def test_no_work_hides_the_first_and_the_last_bucket() -> None:
 
 @pytest.mark.parametrize("stages", [4, 8, 16])
 def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> None:
-    """Stages of whole layers: 126 layers on 8 stages wait for those with 16, as 125 and 127 do."""
+    """Stages of whole layers: With 126 layers on 8 stages, the others wait for the stages with 16
+    layers, as with 125 and 127 layers.
+    """
     cells = {"tp": 4, "pp": stages, "vp": 1, "global_batch": 128, "micro_batch": 1, **TUNED}
     size = {"hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672}
     seconds = []

@@ -1,4 +1,4 @@
-"""The cost of faults: the simulated account adds up, and Llama 3's published rates give its
+"""The cost of faults: the simulated account adds up, and Llama 3's published rates lead to its
 published result.
 """
 
@@ -84,8 +84,8 @@ def parts_of(account) -> float:
 
 
 def test_a_failure_costs_noticing_a_start_and_the_steps_since_the_last_whole_save():
-    # Training starts at 60. Saves begin at 160 and 265 and are complete at 185 and 290; it fails in
-    # the 25th step.
+    # Training starts at 60. Saves begin at 160 and 265 and are complete at 185 and 290; the run
+    # fails in the 25th step.
     faults = GivenFaults((315.0, HANG))
     account = simulate(PARTS, Policy(detection={HANG.name: 40}), 1000, faults)
     (failure,) = account.failures
@@ -115,7 +115,7 @@ def test_a_job_saves_before_its_limit_and_the_next_one_loses_no_step():
 
 
 class OneByOne(PoissonFaults):
-    """The same failures, for a simulation that goes through every job."""
+    """The same failures, for a simulation that processes every job."""
 
     attempts = 0
 
@@ -195,8 +195,8 @@ def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
 
 
 def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
-    """The loss of two nodes leaves six; the loss of three leaves five, of which only a layout of
-    four could be used.
+    """The loss of two nodes leaves six; the loss of three leaves five, and a layout could use only
+    four of them.
     """
     faults = [(1000.0, GPU), (2000.0, GPU), (3000.0, GPU)]
     policy = Policy(queue=7200, fewer_nodes=(6,))

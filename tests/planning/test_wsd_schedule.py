@@ -1,5 +1,5 @@
-"""The schedule wsd (warm-up, stable, decay): Megatron's rates, Megatron's options, and no trace of
-it if it is not chosen.
+"""The schedule wsd (warm-up, stable, decay): The schedule has Megatron's rates and options, and
+leaves no trace if it is not chosen.
 """
 
 import pytest
@@ -22,7 +22,7 @@ WSD = ("training.schedule=wsd", "training.wsd_decay_fraction=0.2")
 
 
 class OneGroup:
-    """An optimizer with what megatron-core's scheduler needs."""
+    """An optimizer with the attributes that megatron-core's scheduler needs."""
 
     def __init__(self) -> None:
         self.param_groups = [{"lr": 0.0, "weight_decay": 0.0}]

@@ -1,4 +1,4 @@
-"""The Python versions that a run of `make pythons` takes."""
+"""The Python versions that a run of `make pythons` tests."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def chosen_versions(
     wish: str, others: Sequence[Version], commit: Callable[[], str]
 ) -> list[Version]:
     """Return the versions that `wish` names: "all", "rotate" (one, determined by the commit) or
-    "3.12". The same commit takes the same version again, so that a failure can be repeated. Raise
-    ValueError for an unsupported version.
+    "3.12". The same commit always selects the same version, so that a failure can be reproduced.
+    Raise ValueError for an unsupported version.
     """
     if wish == "all":
         return list(others)
@@ -29,7 +29,7 @@ def chosen_versions(
 
 
 def summary(own: Version, others: Sequence[Version], chosen: Sequence[Version]) -> str:
-    """Return one line that says which Pythons are run and which are not."""
+    """Return a line that says which Pythons are tested and which are not."""
     skipped = [version for version in others if version not in chosen]
     parts = [
         f"Pythons run: {', '.join(map(version_text, chosen))}",

@@ -42,10 +42,10 @@ def site_packages(program: str) -> Path:
 
 
 def installed_apart(program: str, package: Path, folder: Path) -> Path:
-    """Make an environment with a package file and the other packages of an existing environment.
+    """Create an environment with a package file and the other packages of an existing environment.
 
-    Return its bin folder. Dependencies come by a path file, through which their own path files,
-    such as the editable clone's, are not read.
+    Return its bin folder. Dependencies are added with a path file. Their own path files, such as
+    that of the editable clone, are then not read.
     """
     subprocess.run([program, "-m", "venv", str(folder)], check=True)
     own = str(folder / "bin" / "python")
@@ -57,9 +57,9 @@ def installed_apart(program: str, package: Path, folder: Path) -> Path:
 
 
 def own_environment(folder: Path, program: str) -> dict[str, str]:
-    """Return the environment variables without those by which a clone could be found.
+    """Return the environment variables without those that could lead to a clone.
 
-    Jupyter's templates are in the environment from which the dependencies come.
+    Jupyter's templates are in the environment that the dependencies come from.
     """
     left_out = ("PYTHONPATH", "RUNBOOK_PROJECT", "RUNBOOK_RUNS", "VIRTUAL_ENV")
     kept = {name: value for name, value in os.environ.items() if name not in left_out}

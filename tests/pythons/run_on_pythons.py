@@ -1,7 +1,9 @@
-"""`make pythons`: the trainer and all phases on every other supported Python, in environments that `make setup` makes.
+"""`make pythons`: the trainer and all phases on every other supported Python, in environments that
+`make setup` creates.
 
-PYTHONS=all (or nothing) takes each of them, PYTHONS=3.13 that one, and PYTHONS=rotate one that the commit decides: CI has
-time for one. The first and the last line of the output say which were run. Called by name, as it takes minutes.
+PYTHONS=all (the default) tests all of them, PYTHONS=3.13 only that one, and PYTHONS=rotate one that
+depends on the commit: CI only has time for one. The first and the last line of the output say which
+of them were tested. It only runs by name, because it takes minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ OTHERS = [version for version in SUPPORTED if version != OWN]
 TRAINER_TESTS = (
     "test_deepspeed.py",
     "test_engines.py",
-    "test_gpu_kernels.py",  # here alone: a CPU build of torch, as on the own Python, has no Triton
+    "test_gpu_kernels.py",  # only needed here, because a CPU build of torch has no Triton
     "test_layouts.py",
     "test_order.py",
     "test_resume.py",
@@ -77,8 +79,8 @@ CHOSEN = chosen_versions(os.environ.get("PYTHONS", "all"), OTHERS, head)
 
 @pytest.fixture(scope="session", autouse=True)
 def say_what_is_run():
-    """Say at the beginning and at the end which Pythons are run, so that a log shows what it
-    proves.
+    """Say at the beginning and at the end which Pythons are tested, so that a log shows what was
+    tested.
     """
     text = summary(OWN, OTHERS, CHOSEN)
     print(f"\n{text}", flush=True)

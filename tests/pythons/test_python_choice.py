@@ -52,7 +52,7 @@ def test_the_supported_pythons_are_those_of_the_package():
 
 
 def interpreter(folder, version, name):
-    """A program that answers like a Python of that version."""
+    """A program that responds like a Python of that version."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\necho {version.replace('.', ' ')}\necho {path}\n")

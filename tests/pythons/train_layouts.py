@@ -1,4 +1,4 @@
-"""Train every engine and layout with the Python that runs this, and write the losses to a file.
+"""Train with every engine and layout on the current Python, and write the losses to a file.
 
 Usage: python tests/pythons/train_layouts.py LOSSES.json
 """

@@ -1,4 +1,6 @@
-"""A finished run made from values, for tests of what is made from records. Nothing is executed."""
+"""A finished run built from constants, for tests of pages and tables that are built from records.
+Nothing is executed.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def data(**kinds: object) -> nbformat.NotebookNode:
 
 
 def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
-    """The output in which a notebook names its run."""
+    """The output where a notebook names its run."""
     told = {"run_folder": str(run_folder), "phase": record.phase, "execution": record.started}
     return nbformat.v4.new_output(
         "display_data", data={MIME: told, "text/plain": "Record of this notebook"}
@@ -76,7 +78,7 @@ def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
 
 
 def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
-    """A run's folder with the record of one phase, losses, and all pages."""
+    """A run's folder with the record of one phase, losses and all pages."""
     run_folder = runs / name
     (run_folder / "smoke").mkdir(parents=True)
     (run_folder / "run.yaml").write_text(f"run: {name}\n")

@@ -110,7 +110,7 @@ def children_of(pid: int) -> set[int]:
 
 
 def alive(pids: set[int]) -> set[int]:
-    """Return those that are still running."""
+    """Return the processes that are still running."""
     import psutil
 
     found = set()

@@ -1,5 +1,5 @@
-"""The logbook: an entry for everything that happened, in order of time over all jobs, and people's
-notes.
+"""The logbook: an entry for everything that happened, in chronological order across all jobs, and
+people's notes.
 """
 
 import json
@@ -162,7 +162,7 @@ def run_folder(tmp_path):
         {"time": 1_700_000_000.0 + n, "phase": "04-training", **event}
         for n, (event, _) in enumerate(EVENTS)
     ]
-    shuffled = [*events[5:], *events[:5]]  # two jobs, whose lines came late
+    shuffled = [*events[5:], *events[:5]]  # two jobs whose lines arrived late
     (tmp_path / "events.jsonl").write_text(
         "".join(json.dumps(event) + "\n" for event in shuffled) + '{"event": "no'
     )

@@ -30,7 +30,7 @@ OPEN = Check("plan came true", "warn", "throughput 21 %", "within 50 %")
 def finished_run(runs, *open_checks):
     """A run with a record of every phase.
 
-    The last has these checks in addition to one that passed.
+    The last phase has these checks in addition to one that passed.
     """
     run_folder = write_run(runs)
     for phase in PHASES:

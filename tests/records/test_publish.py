@@ -1,4 +1,4 @@
-"""`runbook publish`: several runs as one folder of files that links to nothing outside it."""
+"""`runbook publish`: several runs as one folder of files, without links to anything outside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runbook.tools.publish.published_site import copy_whole_run, publish
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    """Two runs without a plan, so their front pages are made without one."""
+    """Two runs without a plan, so their front pages are built without one."""
     front_page = lambda folder: FrontPage()  # noqa: E731
     monkeypatch.setattr(published_site, "read_front_page", front_page)
     folders = [write_run(tmp_path / "runs", name) for name in ("a", "b")]

@@ -1,6 +1,4 @@
-"""A notebook's content after each way in which it can end, run by the real papermill with real
-kernels.
-"""
+"""The content of a notebook after every possible end, run by the real papermill with real kernels."""
 
 from __future__ import annotations
 
@@ -329,7 +327,7 @@ def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
     process.send_signal(signal.SIGSTOP)
     deadline = (
         time.monotonic() + 60
-    )  # a kernel whose output waits for its reader does not reach the end before
+    )  # a kernel whose output waits for its reader does not finish before that
     while not (tmp_path / "sent").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Reports and the index, opened by a parser without a network: they show the record's own numbers."""
+"""Reports and the index show the record's own numbers. A parser opens them without a network."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_code_is_folded_and_open_where_it_failed():
 
 
 def folded_checks(text: str) -> list[tuple[int, int, bool]]:
-    """Return for each fold how many checks it has, of how many, and whether it is open."""
+    """Return for each fold how many of the checks it contains, the total, and whether it is open."""
     folds = []
     for fold in elements_of(text, "details"):
         match = re.match(r"\s*(\d+) of (\d+) checks", fold.text)

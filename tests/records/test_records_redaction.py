@@ -241,7 +241,7 @@ def test_hosts_are_known_by_their_shape_too(host):
 
 SPACED = "/scratch/my project/runs of max/local"
 SHORT_WORDS = {"jd": "user", "n1": "host", "/home/Max Mustermann": "path"}
-"""Names of two letters, and a home folder with a space."""
+"""Two-letter names, and a home folder with a space."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Hosts, addresses, paths and secrets that no file of the run names: the redactor recognizes them
+"""Hosts, addresses, paths and secrets that no file of the run names. The redactor recognizes them
 by their form.
 """
 

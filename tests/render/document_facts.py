@@ -1,5 +1,5 @@
-"""What a script passes, as flat facts: for a document's script, for ours, and the differences
-between them.
+"""The values that a script passes, as flat facts: for a document's script, for our script, and
+their differences.
 
 Kinds: directives (the queue's), step (srun, mpiexec, singularity), starter (torchrun, deepspeed), arguments (the
 program's; NeMo's whole configuration), environment, deepspeed (the values of its file).
@@ -69,8 +69,8 @@ def ours(name):
 
 
 def _with_starter_names(words):
-    """Return the words with a starter's `python3 -m MODULE` replaced by the program that the
-    documents call.
+    """Return the words, with the program that the documents call in place of a starter's `python3
+    -m MODULE`.
     """
     names = {"torch.distributed.run": "torchrun", "deepspeed.launcher.runner": "deepspeed"}
     for module, name in names.items():

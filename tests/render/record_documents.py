@@ -3,8 +3,8 @@ with stand-in programs.
 
     RUNBOOK_DOCUMENTS=FOLDER python -m tests.render.record_documents
 
-FOLDER holds a git directory OWNER+NAME/repo for each repository in `DOCUMENTS`. The scripts run in
-a temporary folder; every program they start (srun, torchrun, mpiexec ...) is a stand-in that
+FOLDER contains a git directory OWNER+NAME/repo for each repository in `DOCUMENTS`. The scripts run
+in a temporary folder; every program they start (srun, torchrun, mpiexec ...) is a stand-in that
 records its arguments and environment. Only these facts are kept.
 """
 
@@ -80,7 +80,7 @@ class Variant:
     nodes: int
     devices: int = 8
     variables: dict = field(default_factory=dict)
-    """What a person exports before the script, according to the document."""
+    """The variables that a person exports before the script, according to the document."""
     edits: dict = field(default_factory=dict)
     """Assignments that the document says to change in the script, by variable name."""
     submit: dict = field(default_factory=dict)
@@ -93,7 +93,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Document:
-    """Where a document's scripts are, and how the document runs them."""
+    """The location of a document's scripts, and how the document runs them."""
 
     repository: str
     commit: str
@@ -122,7 +122,7 @@ def _azure(nodes, **variables):
 
 
 def _polaris(nodes, **variables):
-    # What the document exports; a variant replaces these exports.
+    # The document's exports, which a variant replaces.
     own = {
         "MODEL_SIZE_KEY": "GPT25B",
         "SEQ_LEN": 4096,
@@ -447,7 +447,7 @@ def _run(document, variant, folder, root):
 
 
 def _adapted(text, variant, root):
-    """Return the script at this path, with the assignments that the document says to change."""
+    """Return the script at this path, with the changed assignments that the document asks for."""
     for name, value in variant.edits.items():
         text = re.sub(rf"^((?:export )?{name})=\S+", rf"\1={value}", text, count=1, flags=re.M)
     for theirs, ours in (

@@ -20,7 +20,7 @@ from runbook.params.schema.site import Container, Site
 
 
 class FluxScripts(PbsScripts):
-    """Flux, as far as it appears in a script."""
+    """The parts of Flux that appear in a script."""
 
     announces_end = True
     submit = "flux batch"

@@ -24,7 +24,7 @@ SLIMPAJAMA_SOURCES = [
     "RedPajamaStackExchange",
     "RedPajamaWikipedia",
 ]
-"""All files, as NeMo launcher 24.12 lists them (slim_pajama_dataprep/extract.py)."""
+"""All files, in the order of NeMo launcher 24.12 (slim_pajama_dataprep/extract.py)."""
 
 
 def ours(run):

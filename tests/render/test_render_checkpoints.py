@@ -1,4 +1,4 @@
-"""Jobs of the documents' programs refuse to begin from random weights if a checkpoint has lost its
+"""Jobs of the documents' programs refuse to start from random weights if a checkpoint has lost its
 tracker.
 """
 

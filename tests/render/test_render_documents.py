@@ -1,5 +1,5 @@
-"""The five documents' errors are not in what we render, and a check prevents people from repeating
-them.
+"""The errors of the five documents do not appear in our scripts, and a check prevents people from
+repeating them.
 """
 
 import json
@@ -271,7 +271,7 @@ def test_the_image_of_a_site_is_built_from_pinned_versions():
     assert all(word in dockerfile for word in ("deepspeed==0.15.4", "transformers==4.46.3"))
     aws = preparation_files(settings_of("aws-pile-175b"))["Dockerfile"]
     assert all(word in aws for word in ("EFA_INSTALLER=1.19.0", "AWS_OFI_NCCL=1.4.0-aws"))
-    assert "nsight" not in aws  # nor in the document's
+    assert "nsight" not in aws  # and not in the document's script either
 
 
 def test_the_throughput_test_of_polaris_has_adams_own_betas_and_saves_nothing():

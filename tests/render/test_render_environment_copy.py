@@ -1,5 +1,5 @@
-"""Jobs whose Python runs from a copy on each node match their golden files, and no other job
-contains any of it.
+"""Jobs whose Python runs from a copy on each node match their golden files, and other jobs contain
+none of these lines.
 """
 
 import pytest

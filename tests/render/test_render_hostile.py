@@ -1,4 +1,6 @@
-"""What a person types into a site file, or as the name of a folder, is a value, never a command."""
+"""Whatever a person types into a site file, or as the name of a folder, is a value and never a
+command.
+"""
 
 import json
 import secrets

@@ -1,5 +1,5 @@
-"""What a person types never changes the structure of a queue's script: each of 200 values arrives
-unchanged.
+"""Whatever a person types never changes the structure of a queue's script; each of 200 values
+arrives unchanged.
 """
 
 import json
@@ -21,12 +21,12 @@ from runbook.jobs.render.training_job import render_job
 from runbook.planning import make_plan
 
 MARK = "a mark "
-"""A prefix of every value, so that each is quoted and none is contained in another."""
+"""A prefix of every value, so that each one is quoted and no value contains another."""
 
 
 def with_hostile(value, recorder=None):
-    """Return LUMI's run with the value wherever a person can write one: paths, image, options,
-    environment.
+    """Return LUMI's run with this value everywhere that a person can write a value: paths, image,
+    options, environment.
     """
     own = settings_of("lumi-13b", "jobs.stage=/stage", "training.framework=runbook", "site=lumi")
     container = own.site.container.model_copy(update={"image": f"/{value}", "options": [value]})

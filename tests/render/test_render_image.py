@@ -1,4 +1,4 @@
-"""How a document's image is built: its Dockerfile's layers, and the steps that build, push and
+"""The build of a document's image: its Dockerfile's layers, and the steps that build, push and
 import it.
 """
 
@@ -20,8 +20,8 @@ THEIRS = (
     "/usr/local/lib /opt/amazon/efa/lib >/etc/ld.so.conf.d/runbook.conf && ldconfig",
     "/opt/amazon/efa/bin/fi_info --version",
 )
-"""What AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa does (aws-hpc-tutorials 1c9f367), in our
-words.
+"""The content of AWS's Dockerfile.22.09-py3-bcp-nsys-2022.5.1-v2-efa (aws-hpc-tutorials 1c9f367),
+in our words.
 """
 
 DOCKER = """\

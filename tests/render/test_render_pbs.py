@@ -1,5 +1,5 @@
-"""The #PBS lines: cores, memory and a site's own directives reach the queue, and what PBS lacks is
-refused.
+"""The #PBS lines: cores, memory and a site's own directives reach the queue, and features that PBS
+lacks are refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ PHASE = "04-training"
 
 
 def plain(*words: str, **site: object) -> Settings:
-    """Return Polaris' run on a PBS site of which only the cores are known."""
+    """Return Polaris' run on a PBS site where only the number of cores is known."""
     settings = settings_of("polaris-25b", *words)
     update = {"directives": {}, "cores_directive": "ncpus", **site}
     return replace(settings, site=settings.site.model_copy(update=update))

@@ -1,5 +1,5 @@
-"""The preflight job of runs with more than a fixed set of nodes: fewer nodes, spare nodes, copies
-on the nodes.
+"""The preflight job of runs with additional features: fewer nodes, spare nodes, copies on the
+nodes.
 """
 
 import re

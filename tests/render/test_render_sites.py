@@ -1,5 +1,5 @@
-"""What reaches the five machines matches the golden files, and bash and the upstream programs can
-read it.
+"""The scripts for the five machines match the golden files, and bash and the upstream programs can
+read them.
 """
 
 import json
@@ -34,7 +34,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning.rule_codes import PlanCode
 
 REFUSED = {"lumi-13b:13b-1n-dp8-zero1": "71.8 GiB"}
-"""Variants in a document that cannot have run like this, so the plan refuses them.
+"""Variants in a document that cannot have run as described, so the plan refuses them.
 
 The memory needed, by variant.
 """
@@ -239,8 +239,8 @@ class Fault(NamedTuple):
 
 
 def faults(arguments, options):
-    """Return what the upstream parser would refuse: unknown options, and a wrong number, type or
-    choice of values.
+    """Return everything that the upstream parser would refuse: unknown options, and a wrong number,
+    type or choice of values.
     """
     faults = []
     place = 0

@@ -1,5 +1,5 @@
 """Scripts of jobs in a chain and with spare nodes match their golden files, and other jobs contain
-none of it.
+none of these lines.
 """
 
 import json
@@ -62,13 +62,13 @@ FLAGS = ("--no-container-mount-home",)
 
 
 def training_command(script, program):
-    """Return the words of the command that starts the ranks of the training."""
+    """Return the words of the command that starts the ranks of the training job."""
     (command,) = [command for command in commands_of(script, program) if "$job/rank.sh" in command]
     return command
 
 
 def numbers_of_nodes(script):
-    """Return the numbers of nodes with which an attempt can train, in the order of the attempts."""
+    """Return the numbers of nodes that an attempt can train on, in the order of the attempts."""
     (numbers,) = re.findall(r"(?m)^  for num_nodes in ([0-9 ]+); do$", script)
     return [int(number) for number in numbers.split()]
 
@@ -97,7 +97,7 @@ def attempts_of(name, losses, tmp_path):
     """Run the script's own functions: after each attempt some nodes are silent, and others are
     suspected.
 
-    Return the number of nodes of each attempt, as three parts of the script know it, and why no
+    Return the number of nodes of each attempt, according to three parts of the script, and why no
     other attempt follows (empty if one does).
     """
     script = unattended_job(name).script
@@ -138,7 +138,7 @@ SHOW_ATTEMPT = 'echo "attempt $num_nodes $RUNBOOK_NUM_NODES ${#training_nodes[@]
 
 
 def too_few(left, needed):
-    """Return the reason of a job that gave the reason "why" before too few nodes were left."""
+    """Return the reason of a job that gave the reason "why" before it ran out of nodes."""
     return f"why{JobReason.TOO_FEW_FOR_ANY.fill(left=left, needed=needed)}"
 
 
@@ -165,7 +165,7 @@ def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
 
 
 def test_a_node_that_was_left_out_trains_again_where_too_few_others_are_there(tmp_path):
-    """It always answers; the failure for which it was left out may not have been its fault."""
+    """The node always answers. The failure that it was left out for may not have been its fault."""
     silent = " ".join(f"n{n}" for n in range(17, 65))
     losses = [("", "n3"), ("", "n3"), (silent, ""), (f"n1 {silent}", "")]
     attempts, reason = attempts_of("fewer-nodes-slurm", losses, tmp_path)

@@ -1,5 +1,5 @@
-"""Alarms are silent on healthy curves and no later than people on training runs that went wrong,
-and each names its evidence.
+"""There are no alarms on healthy curves. On training runs that went wrong, alarms are no later than
+people were. Each names its evidence.
 """
 
 import csv
@@ -44,8 +44,7 @@ def curve(num_steps, noise, seed=1, power=0.25):
 
 
 # Losses from BigScience's public chronicles (tr1-13B-base, tr8-104B-wide, tr8b-104B, tr11-176B-ml
-# of bigscience-workshop/bigscience), with the last iteration before the one at which the people
-# noticed.
+# of bigscience-workshop/bigscience), with the last iteration before people noticed the problem.
 THIRTEEN = [
     (29020, 2.775923),
     (29030, 2.772822),
@@ -148,8 +147,8 @@ def test_healthy_curves_are_silent(noise):
 
 
 def test_single_batches_of_odd_text_are_no_spike():
-    """Healthy public runs have batches with 1.98 times the usual loss, and one has two consecutive
-    jumps.
+    """Healthy public runs have batches with 1.98 times the usual loss, and one run has two
+    consecutive jumps.
     """
     odd = curve(600, 0.1)
     odd[200], odd[300], odd[301] = 1.98 * odd[200], 1.4 * odd[300], 1.2 * odd[301]
@@ -378,7 +377,7 @@ def test_a_log_file_shows_its_alarms():
 
 
 def test_growth_begins_again_where_iterations_come_again():
-    """As after a rollback, or in the log of a run that was started again."""
+    """This happens after a rollback, or in the log of a run that was started again."""
     steps = [*range(1, 201), *range(101, 1300)]
     rows = [
         SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100)
@@ -395,7 +394,7 @@ def test_growth_begins_again_where_iterations_come_again():
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_a_loss_that_rises_record_by_record_diverges(noise):
     """It rises from 11.65 to 20.44 over 31 records; each record is close to the median of the
-    previous ones, so none is a jump.
+    previous ones, so there is no jump.
     """
     source = random.Random(2)
     rising = [11.65 + 8.79 * n / 30 + source.gauss(0, noise) for n in range(31)]
@@ -439,7 +438,7 @@ def test_a_log_of_evaluations_alone_has_alarms():
 
 
 def test_evaluations_that_rise_by_a_little_each_time_diverge():
-    """By 60 % in total, but by less than a quarter over any twelve records."""
+    """It rises by 60 % in total, but by less than a quarter over any twelve records."""
     evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
     (alarm,) = find_alarms([], evaluations)
     assert (alarm.kind, alarm.metric) == ("divergence", "validation_loss")
@@ -596,7 +595,7 @@ def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
 
 
 def test_a_step_that_was_passed_over_hides_no_nan_after_a_resume(tmp_path):
-    """Its loss is null, which is not a finite number, but nothing was computed."""
+    """Its loss is null, but only because nothing was computed."""
     computed = {"forward_backward_seconds": 1.0}
     rows = [{"iteration": n, "loss": 3.0, "nan": 0, **computed} for n in range(1, 12)]
     bad = {"iteration": 12, "loss": None, "nan": 1, **computed}

@@ -1,8 +1,8 @@
-"""`runbook explain`: five stories of training runs that are slower than a table, and each sign by
-itself.
+"""`runbook explain`: five stories of training runs that are slower than a published table, and each
+sign on its own.
 
-The stories are told in our words, with the layouts and speeds of Megatron-LM issues 756, 1000 and 1031, NeMo 8059 and
-llm-foundry 1706 (read on 2026-11-23).
+The stories are written in our words, with the layouts and speeds of Megatron-LM issues 756, 1000
+and 1031, NeMo 8059 and llm-foundry 1706 (read on 2026-11-23).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """Causes in the set-up or the measurement of a training run, and causes that are common for a kind
-of training.
+of training run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _named(text: str) -> list[str]:
 
 
 def _usual(text: str) -> list[str]:
-    """Return the names of the likeliest causes of a text's kind of training."""
+    """Return the names of the likeliest causes for the kind of training run in a text."""
     return [part.name for part, _ in ranked_suspects(text, {})][:LISTED_CAUSES]
 
 
@@ -173,7 +173,9 @@ def test_the_setting_with_the_most_devices_decides(text, setting):
 
 
 def test_a_cause_is_likelier_where_more_threads_accepted_it():
-    """The network is the answer for nodes, the loader for one device, and neither for the other."""
+    """Adding nodes points to the network, and a single device to the loader, but never the other
+    way round.
+    """
     nodes = log_shares(TrainingKind.NODES)
     one_device = log_shares(TrainingKind.ANY)
     assert math.exp(nodes["network"]) > 0.5 > 0.1 > math.exp(nodes["data wait"])

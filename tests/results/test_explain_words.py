@@ -1,4 +1,4 @@
-"""Words with which engineers name the cause of slow steps, and words that only look like them."""
+"""Words that engineers use for the cause of slow steps, and words that only look like them."""
 
 from __future__ import annotations
 
@@ -256,7 +256,7 @@ def models():
     ],
 )
 def test_an_assumed_layout_or_batch_is_never_blamed(models, words, blamed):
-    """Without a stated micro-batch, the model assumes one, which is then not a cause."""
+    """If no micro-batch is stated, the model assumes one, which can then not be a cause."""
     text = f"Llama 7B on 8 H100{words}"
     explained = explain(text, parse_lines([]), read_facts(text, {}), models)
     causes = {part.name for part in explained.parts}

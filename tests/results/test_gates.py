@@ -289,7 +289,7 @@ def test_a_noisy_loss_may_change_over_a_seam_as_much_as_before_it(make):
             for n in range(1, 101)
         ]
 
-    name = "loss goes on over the seam"
+    name = "loss continues across the seam"
     assert verdicts(resume_check(make.history(losses(6.4)), make.saved(50)))[name] == "pass"
     assert verdicts(resume_check(make.history(losses(9.0)), make.saved(50)))[name] == "fail"
 

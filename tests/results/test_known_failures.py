@@ -290,7 +290,7 @@ def test_a_rule_without_source_or_example_does_not_build():
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.kind.name}: {rule.example[:40]}")
 def test_the_first_look_lets_every_pattern_through(rule):
-    """Each way to match a pattern contains a word for which lines are examined more closely."""
+    """Every match of a pattern contains one of the words that make a line worth a closer look."""
     for pattern in (*rule.patterns, *rule.error_patterns):
         for literals in literals_of(regex_parser.parse(pattern)):
             assert any(word in literal for literal in literals for word in SIGNAL_WORDS), (
@@ -372,7 +372,7 @@ def test_words_of_trainings_that_went_on_alarm_nobody(line):
     assert find_failures([line]) == []
 
 
-# Lines whose words do not mean what their rule names, and a node's healthy lines.
+# Lines that contain a rule's words in a different sense, and lines of a healthy node.
 OTHER_SENSE = (
     "IndexError: list index out of range",
     "IndexError: string index out of range",
@@ -562,8 +562,8 @@ def test_records_that_end_without_numbers_are_a_failure(tmp_path, records, line)
     )
 
 
-# What programs print when they start without an error, and the kind of failure that the same words
-# mean in an error.
+# Output of programs that start without an error, and the kind of failure that the same words mean
+# in an error.
 ANNOUNCED = (
     ("FlashAttention2 is not installed", kinds.MODULE),
     ("Please install flash-attn for faster training", kinds.MODULE),
@@ -598,7 +598,7 @@ def test_an_announcement_names_a_failure_only_in_an_error(text, kind):
     assert failure.name == kind.name
 
 
-# Programs that lack something and say what they do instead, or that nothing failed.
+# Programs that say what they do without a missing part, or that nothing failed.
 CONTINUES = (
     "flash_attn is not installed. Using PyTorch native attention implementation.",
     "the indices cache is not saved: Permission denied; they are kept in memory instead",
@@ -803,7 +803,7 @@ MPI_STACKS = (
 )
 
 
-# Errors with which MPI rejects a call: they come from the program, and no connection is lost.
+# Errors of MPI calls with wrong arguments: the program causes them, and no connection is lost.
 MPI_ERRORS = (
     ("Fatal error in PMPI_Allreduce: Message truncated, error stack:", kinds.COLLECTIVES_DIFFER),
     (

@@ -83,7 +83,7 @@ def test_the_store_may_be_lost_when_deepspeed_has_ended_well():
     [
         # A command and its options
         "deepspeed train.py --tensor-parallel 2 --checkpoint-num-layers 1 --timeout 9 --fail-fast",
-        # What may go wrong, and what to do in that case
+        # Text about what may go wrong, and what to do in that case
         "If you get `CUDA error: invalid device function`, build the extension again.",
         "A text model instantiated as a bare model is not supported and can yield errors.",
         # A package manager without root's rights

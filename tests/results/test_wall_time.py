@@ -1,5 +1,5 @@
-"""The account of a run over many jobs: its parts add up, and every interruption is reported with
-its cost.
+"""The account of a run over many jobs: its parts add up, and every interruption is reported
+together with its cost.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
 
 
 def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(make):
-    """They share a folder, so each start by the queue is an attempt, and only the first job was
+    """They share a folder, so every start counts as an attempt, although only the first job was
     submitted.
     """
     attempt = {"event": "attempt_began", "job": "04-training"}

@@ -34,7 +34,7 @@ IPV4 = b"\x08\x00"
 TCP = 6
 QUEUE_FRAMES = 1000
 SLURM_PORTS = {16817, 17000, *range(60001, 63001)}
-"""Ports from cluster.sh: slurmctld, slurmd, and those at which srun listens."""
+"""Ports from cluster.sh: slurmctld, slurmd, and those that srun listens on."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Cable:
-    """What the cable does to frames."""
+    """The faults that the cable has."""
 
     loss: float
     delay: float
@@ -103,7 +103,7 @@ SOUND_CABLE = Cable(loss=0.0, delay=0.0, rate=0.0, largest=0, first_port=0, last
 
 
 def open_tap(name: str) -> int:
-    """Make the TAP device, and return its descriptor."""
+    """Create the TAP device, and return its descriptor."""
     descriptor = os.open("/dev/net/tun", os.O_RDWR)
     flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR
     fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), flags))
@@ -121,7 +121,7 @@ def open_wire(name: str) -> socket.socket:
 
 
 def carry(cable: Cable, source: int, target: int) -> None:
-    """Carry frames in one direction, forever."""
+    """Forward frames in one direction, forever."""
     on_the_way: queue.Queue[tuple[float, bytes]] = queue.Queue(QUEUE_FRAMES)
     threading.Thread(target=deliver, args=(on_the_way, target), daemon=True).start()
     free_at = 0.0
@@ -172,7 +172,7 @@ def command(*words: str) -> str:
 
 
 def main() -> None:
-    """Carry frames in both directions until the node ends."""
+    """Forward frames in both directions until the node ends."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--loss", type=float, default=0.0)
     parser.add_argument("--delay", type=float, default=0.0)

@@ -83,7 +83,7 @@ class BrokenNode:
         options = [f"-D{macro}" for macro in macros]
         argv = ["gcc", "-shared", "-fPIC", "-O1", *options, "-o", str(library), source]
         subprocess.run(argv, check=True)
-        # A copy of /etc, because this machine's own must not get the file.
+        # A copy of /etc, because the file must not be written to this machine's own.
         self.run(
             f"""
             rm -rf '{self.folder}/etc'
@@ -98,7 +98,7 @@ class BrokenNode:
         self.start(sys.executable, str(HERE / "bad_link.py"), *options)
 
     def hosts(self, *lines: str) -> None:
-        """Give the node another /etc/hosts."""
+        """Give the node a different /etc/hosts."""
         file = self.folder / "hosts"
         file.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n")
         self.run(f"mount --bind '{file}' /etc/hosts")
@@ -142,7 +142,7 @@ class BrokenNode:
             subprocess.run(argv, check=True, capture_output=True)
 
     def hold_memory(self, num_bytes: int) -> None:
-        """Let a left-over program hold memory in the control group that `limit` made."""
+        """Let a left-over program occupy memory in the control group that `limit` created."""
         group = self._groups[-1]
         enter = f"echo $$ >'{group}/cgroup.procs'; exec \"$@\""
         words = [*self._entered(), sys.executable, "-c", HELD_MEMORY, str(num_bytes)]

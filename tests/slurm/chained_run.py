@@ -65,11 +65,11 @@ class ChainedRun:
         write_mark(self.folder, TOKENIZE, 1, "the tests", [])
 
     def training_job(self) -> JobStep:
-        """The training as a step that jobs carry out."""
+        """The training run as a step that jobs carry out."""
         return training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self) -> None:
-        """Submit the training. None of our processes needs to run after that."""
+        """Submit the training. After that, none of our processes needs to run."""
         job_step.launch(self.training_job())
 
     @property
@@ -84,7 +84,7 @@ class ChainedRun:
         return self.scheduler.state(self.job)
 
     def queue_ids(self) -> list[str]:
-        """Return the queue's job numbers of the chain."""
+        """Return the numbers of the chain's jobs in the queue."""
         ids = self.job.chain.read_text().split()
         return [job_id.partition("-")[2] for job_id in ids]
 
@@ -97,11 +97,11 @@ class ChainedRun:
         return [event for event in lines_of(self.folder / "events.jsonl") if event["event"] == name]
 
     def losses(self) -> dict[int, float]:
-        """Return the loss by iteration. If an iteration was done twice, use the last."""
+        """Return the loss by iteration. If an iteration was trained twice, use the last loss."""
         return {int(row["iteration"]): row["loss"] for row in self.rows()}
 
     def wait_for_step(self, step: int, attempt: int) -> None:
-        """Wait until this attempt has made this step."""
+        """Wait until this attempt has completed this step."""
 
         def is_there() -> bool:
             has_begun = len(self.events("attempt_began")) >= attempt
@@ -112,7 +112,7 @@ class ChainedRun:
         assert is_there(), self.said()
 
     def has_ended(self) -> bool:
-        """Return whether the queue has none of the run's jobs anymore."""
+        """Return whether the run's jobs have all left the queue."""
         return not self.cluster.ask("squeue", "-h", "--user=root", "-o", "%i").strip()
 
     def wait_for_end(self) -> None:

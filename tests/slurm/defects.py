@@ -26,7 +26,7 @@ class Place:
     package: str
     """The folder of `runbook` itself."""
     python: str
-    """The interpreter to which the job's `python3` finally resolves."""
+    """The interpreter that the job's `python3` finally resolves to."""
     work: str
     path: str
     """PATH of the cluster's programs."""
@@ -34,14 +34,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect, and the answer of a preflight that reports it."""
+    """A defect, and the check of a preflight that reports it."""
 
     name: str
     text: str
     checks: tuple[str, ...]
-    """Checks, one of which must be the first defect."""
+    """One of these checks must be the first defect."""
     words: tuple[str, ...] = ()
-    """Text in the check's value if the cause is the right one."""
+    """Text in the check's value if the cause is correct."""
     node: str = ""
     """The node that the check names, among those it blames or in its value."""
     breaks: Break | None = None
@@ -53,10 +53,10 @@ class Defect:
     variables: Mapping[str, str] = field(default_factory=dict)
     is_simulated: bool = False
     """Whether the defect is simulated by a library that gives wrong answers, because no machine
-    here can be broken like that.
+    here can be broken in this way.
     """
     during: tuple[str, str] = ("", "")
-    """A rung, and the cluster command that runs when it begins."""
+    """A stage, and the cluster command that runs when it begins."""
 
 
 def on_node(script: str) -> Break:
@@ -75,7 +75,7 @@ def linked(*options: str) -> Break:
 
 
 def named(*lines: str) -> Break:
-    """Lines of the second node's /etc/hosts."""
+    """Lines for the second node's /etc/hosts."""
     return lambda node, place: node.hosts(*lines)
 
 
@@ -151,7 +151,7 @@ ip link set ext1 {state}
 
 
 def taken_memory(node: BrokenNode, place: Place) -> None:
-    """Let a left-over program hold most of the memory that the job may use."""
+    """Let a left-over program use most of the memory that the job may use."""
     limit = 1536 << 20
     first = ("memory.limit_in_bytes", str(limit))
     limited("memory", first, ("memory.max", str(limit)))(node, place)
@@ -197,7 +197,7 @@ def older_library(folder_name: str, first_missing: int) -> Break:
 
 
 def foreign_torch(node: BrokenNode, place: Place) -> None:
-    """Copy one of torch's libraries with an extra byte, so that it looks like another build."""
+    """Copy one of torch's libraries with an extra byte, so that it looks like a different build."""
     folder = Path(place.work, "libtorch")
     folder.mkdir(exist_ok=True)
     own = Path(place.packages, "torch", "lib", "libc10.so")
@@ -298,7 +298,7 @@ NODE_DEFECTS = (
     ),
     Defect(
         "taken-memory",
-        "left-over program in the job's control group that holds most of its memory",
+        "left-over program in the job's control group that uses most of its memory",
         ("host memory",),
         ("1.50 GiB", "leave"),
         "node2",
@@ -619,7 +619,7 @@ NETWORK_DEFECTS = (
     ),
     Defect(
         "loopback-name",
-        "the other node's name means this one",
+        "the other node's name resolves to this node",
         ("names of the nodes",),
         ("127.0.1.1",),
         "node2",
@@ -627,7 +627,7 @@ NETWORK_DEFECTS = (
     ),
     Defect(
         "wrong-name",
-        "the other node's name means a third one",
+        "the other node's name resolves to a third node",
         ("addresses of the nodes",),
         ("10.66.0.254",),
         "node2",
@@ -643,7 +643,7 @@ NETWORK_DEFECTS = (
     ),
     Defect(
         "same-name",
-        "node calls itself as the other one does (copied image)",
+        "node has the same name as the other one (copied image)",
         ("host names",),
         ("2 nodes",),
         "node2",

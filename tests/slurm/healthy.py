@@ -1,5 +1,5 @@
-"""Settings of sound clusters that differ from the tests' cluster, in which a preflight finds no
-defect.
+"""Settings of healthy clusters that differ from those of the tests' cluster. A preflight finds no
+defect with any of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ container:
 
 
 def newer_library(node: BrokenNode, place: Place) -> None:
-    """Copy libstdc++ with an extra byte: a module's build of the same version or a newer one."""
+    """Copy libstdc++ with an extra byte, as if a module provided a build of the same or a newer
+    version.
+    """
     folder = Path(place.work, "newer")
     folder.mkdir(exist_ok=True)
     (folder / LIBSTDCXX.name).write_bytes(LIBSTDCXX.read_bytes() + b"\0")
@@ -54,7 +56,7 @@ def own_python(node: BrokenNode, place: Place) -> None:
 
 
 def all_of(*breaks: Break) -> Break:
-    """Make several changes, one after the other."""
+    """Make several changes, one after another."""
 
     def do(node: BrokenNode, place: Place) -> None:
         for change in breaks:
@@ -156,5 +158,5 @@ HEALTHY = (
 )
 """`checks` is empty, because a preflight reports no defect.
 
-Each row changes several settings at once.
+Each row changes several settings together.
 """

@@ -37,7 +37,7 @@ SLOWEST_STEP = 3.0
 
 
 class Killer:
-    """A disturbed run, and what was done to it."""
+    """A disturbed run, and its kills."""
 
     def __init__(self, run: ChainedRun, nodes: int, seed: int) -> None:
         self.run = run
@@ -87,12 +87,12 @@ class Killer:
         return lambda: self.cluster.do("slurmd-start", node)
 
     def wait_for_steps(self) -> None:
-        """Let the run make some steps."""
+        """Let the run complete some steps."""
         enough = len(self.run.rows()) + self.draw.randint(*STEPS_BETWEEN_KILLS)
         wait_until(lambda: len(self.run.rows()) >= enough or self.run.events("finished"), "steps")
 
     def kill(self) -> None:
-        """Kill something, and wait for the next new step of another attempt."""
+        """Kill something, and wait for the first new step of another attempt."""
         kinds = [self.kill_step, self.kill_script, self.crash_node, self.kill_daemon]
         action = self.draw.choices(kinds, weights=[4, 2, 2, 2])[0]
         self.put_back_drained_nodes()
@@ -114,8 +114,8 @@ class Killer:
         )
 
     def put_back_drained_nodes(self) -> None:
-        """Resume drained nodes, as an administrator does: Slurm drains a node on which a step did
-        not end.
+        """Resume drained nodes, as an administrator does: Slurm drains a node where a step did not
+        end.
         """
         for node in self.cluster.ask("sinfo", "-h", "-N", "-t", "drain", "-o", "%n").split():
             print(f"{node} was drained by Slurm and is put back", flush=True)
@@ -127,7 +127,7 @@ class Killer:
         return has_begun or self.run.job.exit_code.exists() or bool(self.run.events("finished"))
 
     def has_gone_on(self, attempts: int) -> bool:
-        """Return whether an attempt after these has made a step, or the run is done."""
+        """Return whether an attempt after these has completed a step, or the run is done."""
         events = self.run.events("attempt_began")
         if self.run.events("finished"):
             return True
@@ -138,7 +138,7 @@ class Killer:
 
 
 def main() -> int:
-    """Return 0 if every loss equals the undisturbed one."""
+    """Return 0 if every loss equals that of the undisturbed run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
@@ -174,7 +174,7 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
     unattended = [f"jobs.training.chain={asked.kills + 1}", "jobs.training.spares=1"]
     if asked.near:
         unattended.append(f"training.near_interval={asked.near}")
-        # All nodes are on this machine, so each gets a separate memory folder.
+        # All nodes are on this machine, so each one gets a separate memory folder.
         unattended.append(f"training.near_folder={root}/memory/$SLURMD_NODENAME")
     run = ChainedRun(root, cluster, "disturbed", *words, *unattended)
     os.environ[FAULTS] = "slow:seconds=0.25"
@@ -201,7 +201,9 @@ def disturb(root: Path, cluster: Cluster, asked: argparse.Namespace) -> int:
 
 
 def kill_again_and_again(killer: Killer, kills: int) -> str:
-    """Kill this many times. Return what kept the run from continuing, or an empty string."""
+    """Kill something this many times. Return what prevented the run from continuing, or an empty
+    string.
+    """
     try:
         for _ in range(kills):
             if killer.run.events("finished"):

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.training]
 NODES = 3
 """Two nodes train, and one is spare."""
 SLOW_STEPS = "slow:seconds=0.25"
-"""Long enough that a test can act within a step."""
+"""Long enough for a test to act within a step."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def killed(project: Path, nodes: Cluster) -> ChainedRun:
     A node and a job's script are killed while nobody watches.
     """
     words = ["jobs.training.chain=3", "jobs.training.spares=1", "training.near_interval=1"]
-    # All nodes are on this machine, so each gets a separate memory folder.
+    # All nodes are on this machine, so each one gets a separate memory folder.
     words.append(f"training.near_folder={project}/memory/$SLURMD_NODENAME")
     run = ChainedRun(project, nodes, "killed", *words)
     with pytest.MonkeyPatch.context() as patch:

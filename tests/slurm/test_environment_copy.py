@@ -56,7 +56,7 @@ class TwoNodeJob:
         return self.folder.err.read_text()
 
     def answers(self) -> dict[str, str]:
-        """Return how each node got its Python."""
+        """Return how each node obtained its Python."""
         rows = read_lines(self.folder.path / "environment.jsonl")
         return {row["node"]: row["state"] for row in rows}
 

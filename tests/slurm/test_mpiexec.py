@@ -1,5 +1,5 @@
-"""Polaris' way to start a process per rank, with mpiexec, through the notebooks; only the queue is
-a stand-in.
+"""Starts a process per rank with mpiexec, as on Polaris, through the notebooks. Only the queue is a
+stand-in.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.training]
 
 
 class Host:
-    """What `Project` needs from a cluster: the environment, with the stand-in's programs on the
-    PATH.
+    """The part of a cluster that `Project` needs: the environment, with the stand-in's programs on
+    the PATH.
     """
 
     def __init__(self, home: Path) -> None:
@@ -42,7 +42,7 @@ class Host:
 
 
 def mpiexec_is_missing() -> str:
-    """Return why the test does not run. If Slurm is required, this test is, too."""
+    """Return why the test does not run. If Slurm is required, so is this test."""
     if shutil.which("mpiexec"):
         return ""
     assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), "mpiexec is not installed (Debian: mpich)"

@@ -1,5 +1,5 @@
-"""Defects created for real on the tests' Slurm cluster, which preflight reports;
-`benchmarks.preflight_defects` creates all of them.
+"""Real defects on the tests' Slurm cluster that preflight reports; `benchmarks.preflight_defects`
+creates all of them.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slurm
 
 SLEEP = ("sleep", "300")
 ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
-"""A job that reports nothing, as if it was ended before its first line."""
+"""A job that reports nothing, as if it had been ended before its first line."""
 
 
 @pytest.fixture
@@ -121,15 +121,13 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
         (
             ("partition=paid", "account=chemistry"),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("account chemistry is none that partition paid allows: physics")
+                text=containing("account chemistry is not allowed; partition paid allows physics")
             ),
         ),
         (
             ("partition=paid",),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing(
-                    "no account is given, which is none that partition paid allows: physics"
-                )
+                text=containing("no account is given, but partition paid allows only physics")
             ),
         ),
         (
@@ -146,8 +144,8 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
             ("gpus-per-node=9",),
             JobMessage.JOB_REFUSED.of(last_words=containing("Invalid generic resource")),
         ),
-        # Without accounts, the controller allows no account in that partition: sbatch accepts the
-        # job, which never starts.
+        # Without accounts, the controller allows no account in that partition. sbatch accepts the
+        # job, but it never starts.
         (
             ("partition=paid", "account=physics"),
             JobMessage.NEVER_STARTS.of(

@@ -90,8 +90,7 @@ def says(text: str, message: Message | str, /, **values: object) -> bool:
     these values.
 
     A part of a rule's text, such as `PlanCode.LENGTH.message.value`, is also a message. Values that
-    are not given may be anything. Any white space matches one blank, because a terminal wraps
-    lines.
+    are not given may be anything. A blank matches any white space, because a terminal wraps lines.
     """
     return re.search(_pattern_of_message(message, values), text, re.DOTALL) is not None
 

@@ -1,5 +1,5 @@
-"""The report at the end: seconds per marker, the tests left to another turn, the skipped tests, and
-what to install for them.
+"""The report at the end: seconds per marker, the tests left for another turn, the skipped tests,
+and the packages that they need.
 
 With RUNBOOK_TEST_REPORT, the report is also written there as JSON; tools/run_tests.py adds up the
 reports of several processes.
@@ -20,7 +20,7 @@ from .rotation import LEFT_OUT
 REPORT_VARIABLE = "RUNBOOK_TEST_REPORT"
 UNMARKED = "quick"
 MARKERS = ("browser", "slurm", "notebooks", "training", "jobs")
-"""The markers that say what a test starts. A test with several counts under the first."""
+"""The markers that show what a test starts. A test with several counts under the first."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class SuiteReport:
     skipped: Counter[str] = field(default_factory=Counter)
     """Tests that were skipped, by reason."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """Tests left to another turn, by family."""
+    """Tests left for another turn, by family."""
     failed: list[str] = field(default_factory=list)
     """Tests that failed, or could not be set up."""
 

@@ -1,10 +1,10 @@
-"""Rotation: each run of the suite does a part of an expensive family of tests, and the next run
-does the next part.
+"""Rotation: each run of the suite executes one part of an expensive family of tests, and the next
+run executes the next part.
 
 `make test` and CI name the turn in RUNBOOK_TURN (the number of commits below HEAD). Without it, as in a plain `pytest`
 and in `make test-all`, everything runs. A test takes part through its marker:
 
-- `rotate(5)`: the cases of this function are dealt to five turns, one after the other;
+- `rotate(5)`: the cases of this function are distributed over five turns, one after another;
 - `rotate(3, turn=1)`: all tests marked so run in the same turn, because they share what is expensive.
 
 Cases rotate, not properties: a function has at least as many cases as its family has turns. Tests
@@ -23,13 +23,13 @@ import pytest
 
 TURN_VARIABLE = "RUNBOOK_TURN"
 LEFT_OUT = pytest.StashKey[Counter[str]]()
-"""Tests left to another turn, by family."""
+"""Tests left for another turn, by family."""
 
 
 def first_turn(family: str, every: int) -> int:
     """Return the turn of a family's first case.
 
-    It differs between families, so that all turns take equally long.
+    It differs between families, so that all turns take about the same time.
     """
     return zlib.crc32(family.encode()) % every
 

@@ -17,8 +17,8 @@ INHERITED = (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM)
 def answer_inherited_signals() -> None:
     """Restore the usual effect of every ignored signal for the programs that we start.
 
-    SIGHUP gets a handler that does nothing: a program that we start gets the default back, while
-    this process still ignores the signal, as nohup requested.
+    SIGHUP gets a handler that does nothing. Programs that we start get the default handler back,
+    while this process still ignores the signal, as nohup requested.
     """
     for number in INHERITED:
         if signal.getsignal(number) is not signal.SIG_IGN:

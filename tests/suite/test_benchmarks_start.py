@@ -1,5 +1,5 @@
 """Every benchmark imports and prints its help, so that a changed signature is noticed before
-somebody measures.
+somebody runs the benchmark.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ GENERATED = {
     "measurements/predicted-speed.md",
     "measurements/preflight-defects.md",
 }
-"""Pages that list what the code contains, each written or checked by a script (docs/start-here.md).
+"""Pages that list what the code contains. Each is written or checked by a script
+(docs/start-here.md).
 """
 
 
@@ -33,7 +34,7 @@ def count_words(text: str) -> int:
 
 
 def heading_anchors(text: str) -> set[str]:
-    """Return the anchors of a page's headings, as the docs site and GitHub make them."""
+    """Return the anchors of a page's headings, as the docs site and GitHub generate them."""
     text = re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE)
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {

@@ -1,4 +1,4 @@
-"""The tools that all tests share do what their docstrings say."""
+"""The shared test tools do what their docstrings say."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ SENTENCE = (
 
 @pytest.fixture(scope="session")
 def many_texts() -> list[str]:
-    """About 600 kB: words, edge texts in between, one document of 40 kB."""
+    """About 600 kB of words, with edge texts in between and one document of 40 kB."""
     random.seed(7)
     words = SENTENCE.split()
     texts = [" ".join(random.choices(words, k=random.randint(1, 120))) for _ in range(1500)]

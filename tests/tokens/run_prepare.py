@@ -23,7 +23,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
 
 
 def kill_after(shards: int) -> None:
-    """Have this process killed at a random moment after it has committed this many shards."""
+    """Kill this process at a random moment after it has committed this many shards."""
     original = Committer._commit
     left = [shards]
 

@@ -42,7 +42,7 @@ class Behaviour:
     """What the Hub reports about each file."""
 
     redirect: str = ""
-    """Address to which every request is redirected."""
+    """Address that every request is redirected to."""
 
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     address: str = ""

@@ -1,6 +1,6 @@
 """Bad records and files are reported with file, line and byte; then stop, skip or quarantine.
 
-Nothing that was only half read is kept.
+Input that was only partly read is not kept.
 """
 
 from __future__ import annotations
@@ -355,8 +355,8 @@ TEXTS = {
 @pytest.mark.parametrize("ending", ["", ".zst", ".gz"])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kind, ending):
-    """151 MiB were requested where 251 were needed, because there was only one figure for all text,
-    and one for each compression.
+    """151 MiB were requested but 251 were needed, because there was only one estimate for all text,
+    and one per compression.
     """
     from runbook.tokens.pipeline import tokenize
 

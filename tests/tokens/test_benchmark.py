@@ -1,4 +1,6 @@
-"""The benchmark measures what it claims to, at a size that says nothing about speed."""
+"""The benchmark measures what it claims to measure. The size used here is too small to say anything
+about speed.
+"""
 
 from __future__ import annotations
 

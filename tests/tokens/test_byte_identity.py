@@ -1,6 +1,4 @@
-"""The .bin and .idx equal, byte for byte, what an independent slow writer makes from the same
-texts.
-"""
+"""The .bin and .idx files are byte-identical to those of an independent, slow writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compressed files: every legal form gives the same text, every kind of damage is an error, and
+"""Compressed files: every legal form yields the same text, every kind of damage is an error, and
 nothing is lost silently.
 """
 

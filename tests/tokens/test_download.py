@@ -1,5 +1,5 @@
-"""Downloads from a server on 127.0.0.1 that refuses, truncates and lies: every file is complete and
-checked, or reported as missing.
+"""Downloads from a server on 127.0.0.1 that refuses requests, truncates files and lies. Every file
+is complete and checked, or reported as missing.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def test_everything_arrives_and_a_second_call_fetches_nothing(
 
 
 def test_storm_of_429_and_5xx_is_weathered(server: Behaviour, tmp_path: Path) -> None:
-    """Three consecutive failures for each file, one less than the limit, with refusals between
+    """Three consecutive failures for each file (one less than the limit), with refusals between
     them.
     """
     server.answers_of_each_file = [
@@ -200,7 +200,7 @@ def test_wrong_checksum_is_never_kept(server: Behaviour, tmp_path: Path) -> None
         f"1 of 6 files are missing in {tmp_path / 'texts'}:\n  part_2.jsonl.zst: sha256 "
     )
     assert str(caught.value).endswith(
-        ", twice\nThe received data is kept: run the same command again to fetch only these."
+        ", twice\nThe received data is kept. Run the same command again to fetch only the missing files."
     )
     assert sorted(path.name for path in (tmp_path / "texts").glob("part*")) == [
         name for name in NAMES if "_2" not in name

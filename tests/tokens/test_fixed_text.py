@@ -1,5 +1,5 @@
-"""Text repaired by ftfy equals ftfy.fix_text of the complete document, in whatever parts the
-document arrives.
+"""Text that is repaired in parts equals the result of ftfy.fix_text for the complete document,
+however it is divided.
 """
 
 from __future__ import annotations

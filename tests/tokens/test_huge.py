@@ -248,12 +248,12 @@ def test_a_tokenizer_whose_tokens_reach_over_a_border_is_not_cut(
 
 
 def test_a_border_that_changes_an_id_is_passed_over() -> None:
-    """The window around each border is encoded at once and in two parts, whatever the vocabulary
+    """The window around each border is encoded both whole and in two parts, whatever the vocabulary
     promises.
     """
 
     class Glues:
-        """Encodes `so on` as one token, and every other word as one."""
+        """Encodes `so on` as one token, and every other word as one token."""
 
         name = "glues"
 
@@ -306,7 +306,7 @@ print(*sizes)
 def test_one_huge_document_needs_less_than_three_times_its_size(
     tmp_path: Path, kind: str, times: int
 ) -> None:
-    """With curly quotes and an emoji, for which a str needs four bytes per character."""
+    """With curly quotes and an emoji, so that a str needs four bytes per character."""
     small = tmp_path / "small.jsonl"
     large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))

@@ -34,7 +34,7 @@ def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:
 
 
 def test_hidden_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
-    """JupyterLab and macOS write a second file for each one that a person opens or copies."""
+    """JupyterLab and macOS write a second file for each file that a person opens or copies."""
     folder = tmp_path / ".data"
     for name in ("a.jsonl", ".ipynb_checkpoints/a-checkpoint.jsonl", "._a.jsonl", "sub/.b.txt"):
         path = folder / name

@@ -1,5 +1,5 @@
-"""A record longer than the limit is refused or left out by the policy for bad records, and is never
-in memory.
+"""A record longer than the limit is refused or left out, depending on the policy for bad records,
+and is never held in memory.
 """
 
 import json

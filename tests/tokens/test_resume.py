@@ -319,7 +319,7 @@ def test_lock_of_a_dead_process_is_no_obstacle(tmp_path: Path, corpus_file: Path
 def test_a_killed_worker_is_replaced(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The worker is killed at the moment it gets a shard, so that it holds the shard however fast
+    """The worker is killed at the moment it gets a shard, so that the shard is lost however fast
     the machine is.
     """
     texts = many_texts * 4
@@ -417,7 +417,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
 def test_jobs_of_an_array_share_the_work(
     tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
 ) -> None:
-    """Three jobs, one of which never comes back; then two; then one that joins the shards."""
+    """Three jobs, one of them lost; then two; then one that joins the shards."""
     options = TokenizeOptions(workers=workers, shard_bytes=20_000)
     prefix = tmp_path / "out"
     total = len(cut_shards([corpus_file], 20_000))
@@ -476,8 +476,8 @@ def test_share_outside_the_array(tmp_path: Path, corpus_file: Path) -> None:
 def test_shards_that_are_written_and_not_committed_are_kept(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker continues with its next shard before the parent has hashed the last one; a kill then
-    costs only the next.
+    """A worker continues with its next shard before the parent has hashed the last one, so a kill
+    costs only the next shard.
     """
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(many_texts))
@@ -504,7 +504,7 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     )
     part = TokenFiles(prefix).bin_part
     content = bytearray(part.read_bytes())
-    content[-3] ^= 1  # of the last one in the .bin
+    content[-3] ^= 1  # of the last shard in the .bin
     part.write_bytes(content)
     assert 8 <= again(source, prefix) <= 10
     assert made(prefix) == expected(many_texts)
@@ -513,7 +513,7 @@ def test_shards_that_are_written_and_not_committed_are_kept(
 def test_a_place_after_a_file_that_changed_is_not_trusted(
     tmp_path: Path, many_texts: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run is stopped with both files in the .bin and neither hashed.
+    """The run is stopped when both files are in the .bin but neither is hashed.
 
     Then the first loses a text, and the second moves.
     """

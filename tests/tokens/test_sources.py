@@ -1,4 +1,4 @@
-"""The catalogue's files are found and compared, and wrong ones are reported."""
+"""The catalogue's files are found and compared, and wrong files are reported."""
 
 from __future__ import annotations
 

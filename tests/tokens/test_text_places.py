@@ -1,6 +1,4 @@
-"""Where a run's text is: fetched to the site's folder for data or to data.folder, or used where it
-was.
-"""
+"""A run's text is fetched to the site's folder for data or to data.folder, or used where it is."""
 
 from __future__ import annotations
 
@@ -117,7 +115,9 @@ def test_other_text_in_data_folder_is_read_as_it_is(
 
 
 def test_files_under_the_names_of_the_documents_own_script_are_taken(tmp_path: Path) -> None:
-    """download_slimpajama.py writes example_train_chunk1_shard0.jsonl.zst, all into one folder."""
+    """download_slimpajama.py writes example_train_chunk1_shard0.jsonl.zst, all into a single
+    folder.
+    """
     parts = [
         FileGroup(
             path=f"train/chunk{chunk}/example_train_{{number}}.jsonl",

@@ -1,4 +1,4 @@
-"""Tokens: exactly those of GPT-2, other tokenizers from a file, and the judge's veto."""
+"""Tokens are exactly those of GPT-2; other tokenizers come from a file; and the judge has a veto."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_an_index_one_token_short_for_each_document_is_explained(prefix: Path) -
     assert sizes.remedy == ONE_SHORT
     part(prefix, "bin").write_bytes(part(prefix, "bin").read_bytes()[:-2])
     sizes = next(check for check in verify(prefix) if check.name == "sizes")
-    assert sizes.remedy == AGAIN  # one token fewer: a different error
+    assert sizes.remedy == AGAIN  # one token fewer, which is a different error
 
 
 def test_odd_size_and_missing_bytes(prefix: Path) -> None:

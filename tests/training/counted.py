@@ -1,4 +1,4 @@
-"""Run in a forked rank instead of the training (see zygote.py): count a real step, or rehearse one."""
+"""Runs in a forked rank instead of training (see zygote.py): counts a real step, or rehearses one."""
 
 import dataclasses
 import itertools
@@ -72,7 +72,7 @@ def measured():
 
 
 GLOO_COPY = "aten.split.Tensor"
-"""The operator at which the counter first sees gloo's copy for summing gradients: it is created
+"""The first operator where the counter sees gloo's copy for summing gradients. The copy is created
 unseen, then split.
 """
 
@@ -82,7 +82,7 @@ def _count_one_copy_of_gloo(counter):
     each copy alone.
 
     Gloo's worker thread still holds the copy for a moment after the rank continues. On a busy
-    machine it held the tied embedding's copy (65,536 B, 3.6 % of the peak) until the next bucket
+    machine it kept the tied embedding's copy (65,536 B, 3.6 % of the peak) until the next bucket
     was summed.
     """
     allocated = counter._allocated
@@ -129,8 +129,8 @@ def rehearsed():
 
 
 def resumed():
-    """Let a resuming rank write what it reads from the checkpoint, and its peak memory besides the
-    training state.
+    """Let a resuming rank write down what it reads from the checkpoint, and its peak memory in
+    addition to the training state.
     """
     from runbook.training.checkpoints import state, torch_dist
     from runbook.training.engines import gpt_model
@@ -149,7 +149,7 @@ def resumed():
         with OperatorCounter(fake=False, device_type="cpu") as counter:
             for weight in engine.models[
                 0
-            ].parameters():  # memory that existed before is seen when it is first touched
+            ].parameters():  # existing memory is counted when it is first touched
                 for there in (weight, getattr(weight, "main_grad", None)):
                     _ = there if there is None else there.detach()
             loaded = load(spec, engine, *arguments)

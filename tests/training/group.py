@@ -146,7 +146,7 @@ class Job:
 
 
 def free_port():
-    """Return a port on which nobody listens, below the range from which the kernel assigns ports."""
+    """Return a free port below the range that the kernel assigns ports from."""
     while True:
         port = random.randrange(15000, 30000)
         with socket.socket() as probe:

@@ -16,7 +16,7 @@ INSIDE = (
 )
 """Outputs that have no fingerprint if a single rank computes a layer."""
 BEFORE_SUMS = (("backward", "linear_fc1"), ("backward", "linear_qkv"))
-"""Those of them that are not flipped with tensor-parallel ranks.
+"""The bit flips that are left out with tensor-parallel ranks.
 
 A bit here flips after the fingerprint is taken, and the following sum hides which rank's bit it
 was.

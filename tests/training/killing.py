@@ -17,7 +17,7 @@ def die():
 
 
 def _on_second_save(function, *, before=True):
-    """Die in this function during the second save; the first one stays complete."""
+    """Die in this function during the second save; the first save stays complete."""
 
     def wrapped(*arguments, **options):
         SAVES["count"] += 1
@@ -67,7 +67,7 @@ def before_pruning():
 
 
 def no_room():
-    """Act like a disk on which no file can grow beyond 300 kB."""
+    """Act like a disk where no file can grow beyond 300 kB."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
 
 

@@ -24,8 +24,8 @@ OLD_NAMES = {
     "pre_mlp_layernorm": "post_attention_norm",
     "final_layernorm": "final_norm",
 }
-"""The names that Megatron-LM used before it was built on megatron-core, by megatron-core's names,
-as e958b2ca saved them.
+"""The names that Megatron-LM used before it was built on megatron-core, by the names that
+megatron-core uses now. e958b2ca saved the old names.
 """
 
 
@@ -42,7 +42,7 @@ def random_weight(name, shape):
 
 def arguments(model, **changes):
     """Return Megatron-LM's arguments for one of our models, with the enums, paths and functions
-    that real ones contain.
+    that real arguments contain.
     """
     from megatron.core.enums import ModelType
     from megatron.core.transformer.enums import AttnBackend
@@ -172,7 +172,7 @@ def save():
     torch.distributed.barrier()
     for process in (
         multiprocessing.active_children()
-    ):  # megatron-core's writer has one that would outlive this rank
+    ):  # megatron-core's writer has a process that would outlive this rank
         process.terminate()
         process.join()
     return 0

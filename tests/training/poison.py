@@ -58,7 +58,7 @@ def fused():
         found = chosen(spec)
         if shutil.which(
             "g++"
-        ):  # torch would continue without compiling, and the test would compare nothing
+        ):  # torch would continue without compiling, and the test would be meaningless
             _dynamo.config.suppress_errors = False
         return found
 
@@ -67,7 +67,7 @@ def fused():
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow, but small models can be trained in it."""
+    """fp16 is refused on a CPU because it is slow, but small models can be trained with it."""
     check = trainer_requirements.check
     trainer_requirements.check = lambda spec, world_size, *, fp16: check(
         spec, world_size, fp16=True
@@ -116,8 +116,8 @@ def count_attention():
 
 
 def wrong_attention():
-    """Make the attention of the third of four layers wrong by one bit, the second time that a step
-    begins.
+    """Make the attention of the third of four layers wrong by one bit when a step begins for the
+    second time.
     """
     from runbook.training.engines import gpt_model
 

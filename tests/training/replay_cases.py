@@ -23,7 +23,7 @@ ITERATIONS = 6
 SAVE_INTERVAL = 2
 GLOBAL_BATCH = 4
 RESUMED_AT = 3
-"""The step at which a run that resumes stops first."""
+"""The step where a run stops before it resumes."""
 LAYERS = 4
 LAYOUTS = {
     "tensor": {"tensor": 2},
@@ -119,7 +119,7 @@ class ReplayCase:
         return self.rank // self.options.get("tensor", 1) % self.options.get("copies", 1)
 
     def ranks_of_replica(self) -> tuple[int, ...]:
-        """Return the ranks that read the same samples as this one."""
+        """Return the ranks that read the same samples as this rank."""
         tensor = self.options.get("tensor", 1)
         copies = self.options.get("copies", 1)
         ranks = range(num_ranks(self.layout))

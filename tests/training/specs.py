@@ -157,7 +157,7 @@ def write_tokens(prefix, documents, dtype="<u2", code=8):
 
 
 def write_corpus(prefix, documents=40, length=200, vocabulary=250, seed=7):
-    """Write documents with something to learn: each token is likely to be followed by the next
+    """Write documents that a model can learn from: each token is likely to be followed by the next
     number.
     """
     random = numpy.random.default_rng(seed)

@@ -1,5 +1,5 @@
-"""The cached sample order is used only as it was built, and training continues only in the order it
-began with.
+"""The cached sample order is used only if it is unchanged, and training continues only in the order
+that it began with.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ def test_the_other_engine_takes_up_the_weights_alone_and_says_so(
         change=crossing,
     )
     assert crossed.events("resumed")[-1]["weights_only"] is True
-    # The first loss is computed before any step, so it is that of the same weights on the same
-    # data.
+    # The first loss is computed before any step, so the weights and the data are the same.
     exact = after.get("precision") != "bf16"
     assert crossed.metrics[0]["loss"] == pytest.approx(
         job.metrics[4]["loss"], rel=1e-5 if exact else 1e-3
@@ -258,7 +257,7 @@ def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, mes
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow, but small models can be trained in it."""
+    """fp16 is refused on a CPU because it is slow, but small models can be trained with it."""
     from deepspeed.accelerator import get_accelerator
 
     from . import poison  # it imports the trainer, which only a rank may do

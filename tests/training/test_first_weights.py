@@ -1,5 +1,5 @@
-"""Initial weights depend only on seed, name and position: any slice equals that of the complete
-weight, and only the slice is drawn.
+"""Initial weights depend only on seed, name and position: any slice equals the same slice of the
+complete weight, and only the slice is generated.
 """
 
 import math

@@ -62,14 +62,14 @@ def test_a_rehearsal_runs_without_git_and_is_marked_as_one(tmp_path):
 
 
 def run_jobs(tmp_path, *jobs, seconds=60.0):
-    """Run jobs of this module's functions and return what gpu.json holds."""
+    """Run this module's functions as jobs, and return the content of gpu.json."""
     results = Results(tmp_path / "out", rehearsal=True, commit="")
     Runner(jobs, results, time.monotonic() + seconds).run()
     return json.loads((tmp_path / "out" / "gpu.json").read_text())
 
 
 def job(name, function="", *, seconds=30.0, least_seconds=1.0, **more):
-    """Return a job that imports nothing."""
+    """Return a job that does not import anything."""
     return Job("test", name, function, seconds, least_seconds, imports=(), **more)
 
 

@@ -146,14 +146,15 @@ def test_a_norm_adds_its_gradients_up_in_float32(kernels):
 def test_products_in_8_bits_are_as_exact_as_8_bits_are(kernels):
     (values, weight, bias), exact = pairs(HALF, (48, 64), (32, 64), (32,))
     eight_bits = kernels["eight_bits"]
-    # Triton's interpreter truncates where a GPU rounds, so the errors here are twice a GPU's.
+    # Triton's interpreter truncates where a GPU rounds, so the errors here are twice those of a
+    # GPU.
     with torch.no_grad():
         found = eight_bits.product(values * 1e4, weight, bias)
         assert relative(found, exact[0] * 1e4 @ exact[1].t() + exact[2]) < 0.12
         (gradient,), (exact_gradient,) = pairs(HALF, (48, 32))
         found = eight_bits.product_of_gradient(gradient * 1e-6, weight)
         assert relative(found, exact_gradient * 1e-6 @ exact[1]) < 0.2
-        weight.data.mul_(2)  # changed as by the optimizer, so the 8-bit copy is made again
+        weight.data.mul_(2)  # changed as an optimizer would, so the 8-bit copy is computed again
         eight_bits.begin_pass()
         found = eight_bits.product_of_gradient(gradient, weight)
         assert relative(found, 2 * exact_gradient @ exact[1]) < 0.2
@@ -173,7 +174,7 @@ def test_a_training_in_8_bits_follows_one_in_bf16(zygote, tmp_path, corpus):
             iterations=4,
             global_batch=4,
             precision="bf16",
-            peak=1e-2,  # the weights must change enough that stale ones would show
+            peak=1e-2,  # the weights must change enough to reveal stale ones
             warmup=0,
             tuning={"kernels": "compiled"},
         )

@@ -24,7 +24,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def jobs(zygote, tmp_path_factory):
-    """All four at once, because they only wait."""
+    """All four run at the same time, because they only wait."""
     jobs = {}
     content = specs.spec(copies=4, limits={"process_group_timeout_seconds": 10})
     for place, (_, _, local) in PLACES.items():

@@ -205,7 +205,7 @@ def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_b
         and alone["ids"] == kept["ids"][1:2]
         and other["ids"] != kept["ids"]
     )
-    assert max(map(len, kept["ids"])) == 12  # the last one exceeds the model's 32 positions
+    assert max(map(len, kept["ids"])) == 12  # the last token exceeds the model's 32 positions
     assert (
         first["ids"]
         == offline("sample", folder, prompts=prompts, tokens=12, temperature=0)[1]["ids"]
@@ -245,7 +245,7 @@ MADE = {
 
 
 def make_theirs(name, folder, **changes):
-    """Save a `transformers` model in which no weight is zero or one."""
+    """Save a `transformers` model without weights that are zero or one."""
     import torch
     import transformers
 
@@ -588,7 +588,7 @@ def _unknown(shards):
         (
             "size",
             TrainingMessage.TENSOR_DESCRIPTION,
-            {"problem": containing("bytes, and the folder holds")},
+            {"problem": containing("bytes, but the folder contains only")},
         ),
         ("kind", TrainingMessage.TENSOR_DESCRIPTION, {"problem": containing("no tensor")}),
         ("content", TrainingMessage.TENSOR_NOT_READABLE, {}),
@@ -599,7 +599,7 @@ def _unknown(shards):
 def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
     job, offline, tmp_path, change, message, values
 ):
-    """Somebody who makes such a checkpoint can also write the right checksums."""
+    """An attacker who writes a malicious checkpoint can also write matching checksums."""
     torch = pytest.importorskip("torch")
     shutil.copytree(job.folder / "checkpoints", tmp_path / "checkpoints")
     shutil.copy(job.folder / "plan.json", tmp_path)

@@ -1,4 +1,4 @@
-"""The same training with every layout: one process, TP 2, PP 2, DP 2 and combinations."""
+"""The same training run with every layout: one process, TP 2, PP 2, DP 2 and combinations."""
 
 import math
 

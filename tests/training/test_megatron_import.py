@@ -599,7 +599,7 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
         (
             "size",
             TrainingMessage.TENSOR_DESCRIPTION,
-            {"problem": containing("bytes, and the folder holds")},
+            {"problem": containing("bytes, but the folder contains only")},
         ),
         (
             "nonsense",

@@ -95,9 +95,9 @@ def plan(**checkpoint):
 @pytest.mark.parametrize(
     ("free", "kept", "checkpoint", "fails"),
     [
-        (3000, [], {}, 0),  # two that are kept and the one that is written
+        (3000, [], {}, 0),  # two saves that are kept and the one being written
         (2999, [], {}, 50),
-        (1000, [10, 20], {}, 0),  # each takes the space of the one that is removed
+        (1000, [10, 20], {}, 0),  # each save takes the space of the one that is removed
         (999, [10, 20], {}, 30),
         (8000, [], {"keep": 9}, 0),
         (7999, [], {"keep": 9}, 100),

@@ -19,7 +19,7 @@ def held(node, ranks, iteration, lineage="a", shared=0):
 
 
 def with_partners(iteration, **about):
-    """Both nodes hold their own ranks' copies and their partners' copies."""
+    """Both nodes have the copies of their own ranks and of their partners."""
     return [*held(0, range(4), iteration, **about), *held(1, range(4), iteration, **about)]
 
 
@@ -91,7 +91,7 @@ def test_a_third_start_does_not_begin_from_the_same_copies():
 
 
 def test_copies_over_which_two_starts_died_are_not_verified_a_third_time():
-    """What killed them left no other trace: no load, no broken copy."""
+    """Whatever killed these starts left no other trace: no load, no broken copy."""
     look = loading(name="near_verifying")
     assert load_history([STARTED, look]).spent == set()
     assert load_history([STARTED, look, look]).spent == {(8, "a")}

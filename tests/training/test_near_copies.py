@@ -22,7 +22,7 @@ SHARED = 3
 
 
 def content(memory, **options):
-    """Return the plan of two ranks that are on separate nodes as far as copies are concerned."""
+    """Return the plan of two ranks that count as being on separate nodes."""
     saving = {"interval": SHARED, "near_interval": 1, "near_folder": f"{memory}/node-$RANK"}
     return specs.spec(**{"copies": 2, "iterations": ITERATIONS, "checkpoint": saving, **options})
 

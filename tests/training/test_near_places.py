@@ -1,4 +1,6 @@
-"""The folder of copies on a node: for one user and one training run, without unset variables."""
+"""The folder of copies on a node belongs to one user and one training run, and its path has no
+unset variables.
+"""
 
 import os
 import time

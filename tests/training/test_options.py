@@ -76,7 +76,7 @@ def test_a_static_loss_scale_stays_and_fp16_follows_fp32(zygote, run, tmp_path_f
     assert [line["loss_scale"] for line in job.metrics] == [128.0] * 6
     losses = [line["loss"] for line in job.metrics]
     assert losses == pytest.approx(full, abs=0.02)
-    assert losses != full  # one of them may be rounded alike
+    assert losses != full  # one of them may be rounded to the same value
 
 
 @pytest.mark.parametrize("hysteresis", [1, 3])

@@ -1,4 +1,4 @@
-"""A longer run starts with exactly the samples of a shorter one, however many epochs either has."""
+"""A longer run starts with exactly the samples of a shorter one, however many epochs they have."""
 
 import numpy
 import pytest
@@ -21,7 +21,7 @@ SPLIT = {"train": ALONE["train"], "split": "900,100,0"}
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three texts in which no token occurs twice, so that a sample shows where it was read."""
+    """Three texts without repeated tokens, so that a sample shows where it was read."""
     for number, (name, documents) in enumerate([("text", DOCUMENTS), ("other", 20), ("held", 10)]):
         tokens = numpy.arange(documents * 100).reshape(documents, 100) + 10_000 * number
         specs.write_tokens(tmp_path / "data" / name, tokens)
@@ -91,7 +91,7 @@ def test_one_epoch_is_in_megatron_cores_own_order(data, samples, zygote, folder)
 def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(
     engine, zygote, tmp_path
 ):
-    """12 documents of 100 tokens give 37 samples: one epoch is 4 iterations of 8, ten iterations
+    """12 documents of 100 tokens yield 37 samples: one epoch is 4 iterations of 8, ten iterations
     are three epochs.
     """
 

@@ -70,7 +70,9 @@ def test_the_numbers_after_a_resume_are_those_after_the_save(tracker):
     generators = tracker.get_states()
     state.restore_tracker_states(saved)
     assert [drawn(tracker), drawn(tracker, "data-parallel-rng"), drawn(tracker)] == expected
-    if tracker.use_cudagraphable_rng:  # a captured graph draws from the objects that it has seen
+    if (
+        tracker.use_cudagraphable_rng
+    ):  # a captured graph draws from the objects that it was captured with
         assert all(tracker.get_states()[name] is generators[name] for name in generators)
 
 

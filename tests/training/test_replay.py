@@ -189,7 +189,7 @@ def test_deepspeed_is_refused_with_the_reason(zygote, run):
 
 
 def test_replay_names_step_layer_and_host_of_a_rank_that_was_always_wrong(zygote, run, capsys):
-    """A defect that gives the same wrong number twice, so that only another machine's numbers
+    """A defect that produces the same wrong number twice, so that only another machine's numbers
     differ.
     """
     wrong = flip(rank=0, step=2, part="backward", layer=2, bit=20)

@@ -123,7 +123,9 @@ def expected(case: ReplayCase, answer):
 
 
 def place_of_changed_line(case: ReplayCase):
-    """Where a changed line shows first: all ranks compute it, and the first one is named."""
+    """The place where a changed line first has an effect. All ranks compute it, and the first rank
+    is named.
+    """
     line = case.changed_line
     is_on_last_stage = line.layer > replay_cases.LAYERS and "pipeline" in case.options
     first = replay_cases.num_ranks(case.layout) // 2 if is_on_last_stage else 0

@@ -1,4 +1,4 @@
-"""A run that stops and resumes has the same losses as an uninterrupted one, to the last digit, and
+"""A run that stops and resumes has the same losses as an uninterrupted run, to the last digit, and
 the same data order.
 """
 
@@ -42,7 +42,7 @@ def undisturbed(zygote, corpus, tmp_path_factory):
 
 
 def back_to(job, folder, iteration):
-    """Return a copy of a run's folder as it was after this iteration."""
+    """Return a copy of a run's folder, in its state after this iteration."""
     folder.rmdir()
     shutil.copytree(job.folder, folder, symlinks=True)
     for path in (folder / "checkpoints").glob("iter_*"):
@@ -221,7 +221,7 @@ def test_ranks_read_each_number_once_and_hold_little_besides_their_own_state(
     )  # both ranks of a pair have the norms and some biases
     assert stored <= sum(rank["read"] for rank in ranks) <= copied * stored
     assert all(rank["read"] < 0.6 * stored for rank in ranks)
-    if "engine" not in layout:  # ZeRO 3 does not partition the weights of such a small model
+    if "engine" not in layout:  # ZeRO 3 does not partition the weights of a model this small
         assert all(rank["state"] <= rank["peak"] <= 1.3 * rank["state"] for rank in ranks), ranks
 
 

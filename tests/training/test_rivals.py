@@ -1,4 +1,4 @@
-"""The plain programs with which the trainer's speed is compared, and the table of the results."""
+"""The plain programs that the trainer's speed is compared with, and the table of results."""
 
 import pytest
 

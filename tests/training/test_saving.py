@@ -39,7 +39,7 @@ def trained(zygote, corpus, folder, checkpoint, **options):
 
 
 def weights(folder, iteration):
-    """Return the checksums of the shards that hold all numbers of a checkpoint."""
+    """Return the checksums of the shards that contain all numbers of a checkpoint."""
     files = json.loads(
         (folder / "checkpoints" / f"iter_{iteration:07d}" / "metadata.json").read_text()
     )["files"]
@@ -171,7 +171,7 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
 
 
 def save_as_on_a_gpu():
-    """A patch: copy the state to memory that is kept, and let each rank write four files."""
+    """A patch that copies the state to memory that is kept, and makes each rank write four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
     state = importlib.import_module("runbook.training.checkpoints.state")
     torch_dist.on_gpu = state.on_gpu = lambda: True

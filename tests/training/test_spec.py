@@ -159,7 +159,7 @@ def changed(section, key, value, **options):
         (
             specs.spec(virtual_pipeline=2),
             1,
-            "8 micro-batches a step: interleaving needs more than one stage",
+            "8 micro-batches per step: interleaving needs more than one stage",
         ),
         (
             specs.spec(tensor=3),

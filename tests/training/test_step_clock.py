@@ -24,7 +24,7 @@ OPTIMIZER = 0.125
 
 
 class Stream:
-    """The stream gets work without delay, and has finished it when the host waits for it."""
+    """The stream gets its work without delay, and has finished it when the host waits."""
 
     queued = passed = 0.0
 

@@ -226,7 +226,7 @@ def test_a_long_file_is_scanned_in_blocks_over_its_whole_length(tmp_path):
 
 
 def test_weights_and_files_of_a_blend(prefix, tmp_path):
-    """Every wrong weight and every duplicate file is reported at once."""
+    """All wrong weights and duplicate files are reported together."""
     sources = [
         {"weight": weight, "prefix": name}
         for weight, name in ((0.5, "a"), (-0.5, "b"), (0.0, "c"), (1.0, "a"))

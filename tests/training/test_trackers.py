@@ -1,6 +1,6 @@
-"""Trackers that get numbers during training: each number once, without delaying training.
+"""Trackers receive each number exactly once during training, without delaying it.
 
-The libraries are stand-ins of a few lines. The real ones were run by hand (docs/trackers.md).
+The libraries are stand-ins of a few lines. The real libraries were run by hand (docs/trackers.md).
 """
 
 import fcntl

@@ -1,5 +1,5 @@
-"""Signs of life: which rank hangs, which is slow, and which is neither; faults are off unless
-requested.
+"""Tells from signs of life which ranks hang, are slow or are healthy. Injected faults are off
+unless requested.
 """
 
 import contextlib
@@ -104,8 +104,8 @@ def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
 
 
 def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
-    """Stage 1 waits for what stage 0 has not sent; a rank that has sent more than was received need
-    not wait.
+    """Stage 1 waits for data that stage 0 has not sent. A rank that has sent more than was received
+    does not need to wait.
     """
     first = beat(0, entered={message_key("p", "send", 0, 1): 3, message_key("q", "send", 0, 2): 9})
     assert named(
@@ -133,8 +133,8 @@ def test_where_all_have_entered_as_many_it_is_the_one_that_is_still_inside():
 
 
 class Simulated:
-    """Four ranks on a simulated clock, of which all others wait for the last one for nine tenths of
-    every activity.
+    """Four ranks on a simulated clock. The others wait for the last rank for nine tenths of every
+    activity.
     """
 
     def __init__(self, monkeypatch, timeout=600.0):
@@ -249,7 +249,7 @@ def test_one_slow_window_or_an_even_run_is_no_alarm():
     ("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)]
 )
 def test_a_rank_is_slow_above_one_and_a_half_times_the_middle(times, named):
-    """Drill 09 compares a run at 1.2 times and one at 2 times with the same threshold."""
+    """Drill 09 compares ranks that take 1.2 and 2 times as long with the same threshold."""
     assert [rank for rank, *_ in windows(*[(0.1, 0.1, 0.1 * times)] * 3)] == [2] * named
 
 
@@ -322,14 +322,14 @@ for _ in range(4):
 print("ready", flush=True)
 sleep_below(90)
 """
-"""Its stacks have about 25,000 bytes, of which 4,096 fit into the pipe, so it waits for a reader in
-the middle of them.
+"""Its stacks have about 25,000 bytes, but only 4,096 fit into the pipe, so the rank waits for a
+reader before it has written them all.
 """
 
 
 def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
-    """A rank that waited for a core between two lines of its stacks was mistaken for one that had
-    written them.
+    """A rank that waited for a core between two lines of its stacks was mistaken for a rank that
+    had written all of them.
     """
     pipe = tmp_path / "pipe"
     shown = tmp_path / "stacks"

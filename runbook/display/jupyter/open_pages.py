@@ -58,10 +58,12 @@ class CellDisplays:
 
 
 _cells: dict[str, CellDisplays] = {}
-"""The newest run of each cell that showed something, by the cell's id."""
+"""The newest execution of each cell that showed something, by the cell's id."""
 
 _lock = Lock()
-"""Held while a page is answered, so that later output of a running cell comes after the answer."""
+"""This lock is held while a page gets its answer, so that later output of a running cell comes
+after the answer.
+"""
 
 
 def show_to_new_pages(
@@ -127,8 +129,8 @@ def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
 def _greet(kernel: PageKernel, message: KernelMessage, running: CellDisplays) -> None:
     """Send the messages that a kernel sends to a new page.
 
-    The page (JupyterLab) sends no other request before it has these messages, and waits 3 s for
-    them.
+    The page (JupyterLab) sends no other request until it has received these messages, and waits up
+    to 3 s for them.
     """
     kernel.greet(message)
     kernel.publish(message.header, "status", execution_state="idle")

@@ -57,7 +57,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 @contextmanager
 def controls(actions: Actions, place: Place | None = None) -> Iterator[None]:
-    """Show buttons while the block runs. Outside a browser, show nothing."""
+    """Show buttons while the block runs. Do nothing outside a browser."""
     if (place or where_we_are()) is not Place.BROWSER or find_spec("ipywidgets") is None:
         yield
         return
@@ -351,7 +351,7 @@ class Form:
             '<div style="opacity:.8;font-size:90%;line-height:1.4;padding-top:.4em">'
             f"{escape(entry.help)}</div>"
         )
-        # Next to the field, or below it on a narrow page.
+        # The hint is next to the field, or below it on a narrow page.
         help_text = widgets.HTML(html, layout={"flex": "1 1 20em"})
         row = widgets.HBox([self._inputs[entry.key], help_text], layout={"flex_flow": "row wrap"})
         return widgets.VBox([row, self._errors[entry.key]])

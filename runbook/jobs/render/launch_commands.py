@@ -111,7 +111,7 @@ def node_command(settings: Settings, job: Job) -> str:
 
 
 def copy_command(settings: Settings, job: Job, action: str) -> str:
-    """Return the command that makes or removes the copy of the environment on each node of a job.
+    """Return the command that creates or removes the copy of the environment on each node of a job.
 
     `action` is --unpack or --remove.
     """

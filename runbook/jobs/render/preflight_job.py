@@ -27,7 +27,7 @@ A short job starts sooner, and the preflight takes a minute or two.
 RUNG_SECONDS = 150
 """Time limit in seconds of a stage, which starts containers and imports torch."""
 NODE_SETUP = "node_setup"
-"""Name of the step in which each node runs the site's own commands."""
+"""Name of the step that runs the site's own commands on each node."""
 NODE_SETUP_SECONDS = 150
 GROUPS_SECONDS = 240
 """Seconds for the last stage. Ranks must arrive within 120 s, and a group may hang for 60 s."""
@@ -124,7 +124,7 @@ class _PreflightJob(QueuedTraining):
     def _steps(self, variables: Sequence[str], mounts: Sequence[str]) -> list[RungStep]:
         rungs = {
             "hosts": "limits, memory, cores, names, caches and shared folders of each node",
-            "torch": "torch and the devices of each node, in a process of their own",
+            "torch": "torch and the devices of each node, in a separate process",
             "peers": "TCP between the nodes, small messages and large ones",
         }
         steps = [

@@ -111,7 +111,7 @@ class QueueScripts(ABC):
     failed_step_line: str
     """Regular expression for the line that the starter writes as it starts to end a failed step.
 
-    Empty if the starter writes no such line.
+    Empty if the starter writes no line about it.
     """
 
     @abstractmethod

@@ -14,7 +14,7 @@ from runbook.params.settings import STAGE
 
 
 def quote(value: object) -> str:
-    r"""Return a text, quoted as a single shell word that stands for exactly this text.
+    r"""Return a text, quoted as a single shell word that means exactly this text.
 
     >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
     'two words' '$(reboot)' 'it'"'"'s' '' 8

@@ -40,7 +40,7 @@ class Task:
     in_container: bool = False
     """Whether the job uses the trainer's Python, modules and image, not the submitter's Python.
 
-    Such a job needs only one core.
+    The job needs only one core.
     """
     part: str = ""
     """Suffix of the job folder's name if a phase has more than one job."""
@@ -75,7 +75,7 @@ def num_shares(job: Job) -> int:
 def data_tasks(settings: Settings, python: str) -> list[Task]:
     """Return the jobs that tokenize the text.
 
-    Either each task of a job makes a part and a second job joins the parts, or a single job does
+    Either each task of a job produces a part and a second job joins the parts, or a single job does
     everything.
     """
     argv = (python, "-m", "runbook.phases.p02_data.tokenize_share", str(settings.project))
@@ -149,7 +149,7 @@ def _cores(
     """Return the number of cores to request per task, or 0 to let the queue decide.
 
     With Slurm, data jobs use the cores that their partition grants, because its nodes may differ
-    from those of the training.
+    from the nodes that train.
     """
     job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     if job.cpus_per_task:

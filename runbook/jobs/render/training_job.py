@@ -72,7 +72,7 @@ class RenderedJob:
 
 
 class QueuedTraining:
-    """A training run as a job of Slurm or PBS.
+    """A training run as a Slurm or PBS job.
 
     The job consists of the submitted script, the programs of every rank and node, and the files
     that they read.

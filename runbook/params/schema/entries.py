@@ -24,8 +24,8 @@ class SourceFile(Strict):
     sha256: str = ""
     """Checksum of the file; empty: not known."""
     also: str = ""
-    """Another path at which the file is accepted, such as the name that a document's own script
-    uses; empty: none.
+    """Another path where the file is accepted, such as the name that a document's own script uses;
+    empty: none.
     """
 
 
@@ -39,7 +39,7 @@ class FileGroup(Strict):
     last: WholeOrZero
     """Number of the last file."""
     also: str = ""
-    """Another path at which the files are accepted, with {number} in it; empty: none."""
+    """Another path where the files are accepted, with {number} in it; empty: none."""
 
     @property
     def paths(self) -> list[str]:

@@ -77,20 +77,20 @@ SHAPE_FIELDS = tuple(ShapeOverrides.model_fields)
 
 
 class Smoke(Strict):
-    """The short run before the long one: the same trainer, and a model that fails cheaply."""
+    """The short run before the long one, with the same trainer and a model that is cheap to train."""
 
     model: str = ""
     """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model
     if that is smaller.
     """
     iterations: Whole = 12
-    """Steps; the first ones are warm-up and are left out of the throughput."""
+    """Number of steps; the first few are warm-up and are left out of the throughput."""
     global_batch: WholeOrZero = 0
     """Sequences in a step; 0: two micro-batches for each data-parallel replica, or one for each
     pipeline stage if that is more.
     """
     micro_batch: Whole = 1
-    """Sequences a device computes at once."""
+    """Sequences that a device processes at once."""
     sequence_length: WholeOrZero = 0
     """Tokens in a sequence; 0: the model's sequence length."""
     warmup_iterations: WholeOrZero = 3
@@ -108,12 +108,12 @@ class Smoke(Strict):
 
 
 class Training(Strict):
-    """How long to train, in which steps, and with which options."""
+    """The length of training, its steps and its options."""
 
     engine: Engine = "megatron-core"
     """megatron-core or deepspeed; both train the same model to the same losses."""
     framework: Framework = "runbook"
-    """runbook is our own trainer; megatron-lm, megatron-deepspeed and nemo are those of the
+    """runbook is our own trainer; megatron-lm, megatron-deepspeed and nemo are the programs of the
     documents.
     """
     precision: Precision = "bf16"
@@ -133,7 +133,7 @@ class Training(Strict):
     micro_batch: Annotated[
         Whole, Aliases("MICRO_BATCH", "micro_batch_size", "MICRO_BATCH_SIZE")
     ] = 1
-    """Sequences a device computes at once; increase it until memory is full."""
+    """Sequences that a device processes at once; increase it until memory is full."""
     global_batch: Annotated[
         Whole, Aliases("GLOBAL_BATCH_SIZE", "global_batch_size", "GLOBAL_BATCH")
     ] = 512
@@ -141,7 +141,8 @@ class Training(Strict):
     rampup_start: Annotated[WholeOrZero, Aliases("rampup_batch_size")] = 0
     """Sequences in the first steps of a batch that ramps up to global_batch; 0: no ramp-up."""
     rampup_increment: WholeOrZero = 0
-    """Sequences added at each increase; global_batch is rampup_start plus a multiple of it."""
+    """Sequences added at each increase; global_batch must be rampup_start plus a multiple of this.
+    """
     rampup_samples: Count = 0
     """Sequences until global_batch is reached."""
     sequence_length: Annotated[WholeOrZero, Aliases("SEQ_LENGTH", "SEQ_LEN", "seq_length")] = 0
@@ -153,7 +154,7 @@ class Training(Strict):
     schedule: Annotated[Schedule, Aliases("lr_decay_style")] = "cosine"
     """After the warm-up: cosine, linear, constant, or wsd (stays at the peak and falls at the end)."""
     wsd_decay_fraction: Fraction = 0.1
-    """With schedule wsd: share of the decay length, at its end, in which the rate falls."""
+    """With schedule wsd: the last share of the decay length, during which the rate falls."""
     wsd_decay_style: Annotated[WsdDecay, Aliases("lr_wsd_decay_style")] = "exponential"
     """With schedule wsd: how the rate falls (exponential, linear or cosine)."""
     warmup_iterations: Annotated[Count, Aliases("lr_warmup_iters")] = 0
@@ -165,7 +166,7 @@ class Training(Strict):
     warmup_fraction: Annotated[Fraction, Aliases("lr_warmup_fraction")] = 0.0
     """Share of the decay length until the peak, instead of warmup_iterations."""
     decay_iterations: Annotated[Count, Aliases("lr_decay_iters")] = 0
-    """Steps until the minimum; 0: the whole training."""
+    """Steps until the rate reaches its minimum; 0: all steps of the training run."""
     decay_samples: Annotated[Count, Aliases("lr_decay_samples")] = 0
     """Sequences until the minimum, instead of decay_iterations."""
     decay_tokens: Annotated[Count, Aliases("lr_decay_tokens")] = 0
@@ -244,8 +245,8 @@ class Training(Strict):
     possible with recompute full.
     """
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
-    """Steps between Python's garbage collections, on all ranks at once; 0: each rank collects
-    whenever Python decides.
+    """Steps between Python's garbage collections, on all ranks at the same time; 0: each rank
+    collects whenever Python decides.
     """
     broadcast_batches: StrictBool = False
     """The first rank of each tensor-parallel group reads the batches and sends them to the others."""
@@ -266,7 +267,7 @@ class Training(Strict):
     loss_scale_hysteresis: Annotated[Whole, Aliases("hysteresis")] = 2
     """fp16 only: overflows in a row before the scale halves."""
     static_loss_scale: Annotated[NonNegative, Aliases("loss_scale")] = 0.0
-    """fp16 only: constant loss scale, even after an overflow; 0: dynamic, by the three keys
+    """fp16 only: constant loss scale, even after an overflow; 0: dynamic, set by the three keys
     above."""
     min_loss_scale: Positive = 1.0
     """fp16 only: lower limit of the dynamic scale; nan_policy handles an overflow at the limit."""
@@ -275,7 +276,9 @@ class Training(Strict):
     then skip it.
     """
     nan_limit: Annotated[Whole, OnlyOwnTrainer()] = 3
-    """This many such steps in a row (or rollbacks in one job) stop the training under any policy."""
+    """This many bad steps in a row (or rollbacks in one job) stop the training run under any
+    policy.
+    """
     spike_policy: Annotated[SpikePolicy, OnlyOwnTrainer()] = "note"
     """On a finite loss that jumps: note it, skip each such batch, or rollback to the last save if
     the jump lasts.
@@ -289,7 +292,7 @@ class Training(Strict):
     or a loss of 0 is always reported. spike_policy does not act in them either.
     """
     alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
-    """Reference (env:NAME or file:PATH) to an address to which alarms are posted as JSON; empty:
+    """Reference (env:NAME or file:PATH) to the address that alarms are posted to as JSON; empty:
     none.
     """
     alarm_command: Annotated[str, OnlyOwnTrainer()] = ""
@@ -355,7 +358,7 @@ class Training(Strict):
     seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Aliases("SEED")] = 1234
     """Seed of weights and data order, at most 4294967295 (numpy's limit)."""
     shape: ShapeOverrides = ShapeOverrides()
-    """Depth, width and heads, if they differ from those of the named model."""
+    """Depth, width and heads, if they differ from the named model."""
     smoke: Smoke = Smoke()
     """The short run before the long one: the same trainer, and a model that fails cheaply."""
 
@@ -414,7 +417,7 @@ class Data(Strict):
     site's folder for data, or the dataset's own folder.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
-    """Bucket and prefix (s3://name/folder) from which finished token files are copied, if the site
+    """Bucket and prefix (s3://name/folder) that finished token files are copied from, if the site
     copies them.
     """
     text_key: str = "text"
@@ -434,7 +437,7 @@ class Data(Strict):
     (pip install 'gpt3-runbook[ftfy]').
     """
     append_eod: StrictBool = True
-    """Add the end-of-document token after each document; otherwise documents run together."""
+    """Add the end-of-document token after each document; otherwise documents run into each other."""
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
     relative path begins at the project's folder.
@@ -446,15 +449,17 @@ class Data(Strict):
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
     """Shares of train, validation and test inside every file; used if held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
-    """Files kept for validation, and as many again for test; the text must have more than twice as
-    many. 0: use split.
+    """Number of files held out for validation, and again for test; the text must have more than
+    twice as many files. 0: use split.
     """
     max_record_bytes: Whole = 268_435_456
-    """Longest record in bytes; a longer one counts as unreadable (bad_records) and takes no memory."""
+    """Longest record in bytes; a longer record counts as unreadable (bad_records) and takes no
+    memory.
+    """
     bad_records: BadRecords = "stop"
     """On an unreadable record: stop, skip (and count), or quarantine (and keep it in a file)."""
     workers: WholeOrZero = 0
-    """Tokenizing processes on a node; 0: one for each core."""
+    """Tokenizing processes per node; 0: one per core."""
 
 
 class Parallel(Strict):
@@ -485,7 +490,7 @@ class Parallel(Strict):
             "pp",
         ),
     ] = 1
-    """Pipeline stages; the number of layers must be a multiple of it."""
+    """Number of pipeline stages; it must divide the number of layers."""
     first_stage_layers: Annotated[WholeOrZero, Aliases("decoder_first_pipeline_num_layers")] = 0
     """Layers of the first stage, which also has the embedding; 0: the same number as other
     stages."""
@@ -555,8 +560,8 @@ class Job(Strict):
     continues in the same job.
     """
     min_nodes: WholeOrZero = 0
-    """Continue with this many nodes or more if too few healthy ones are left: with fewer
-    data-parallel replicas and the same global batch; 0: never.
+    """Smallest number of nodes to continue on if too few healthy nodes are left (with fewer
+    data-parallel replicas and the same global batch); 0: never continue.
     """
 
 
@@ -590,12 +595,12 @@ class Jobs(Strict):
     first.
     """
     image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
-    """Folder on each node's own disk (/mnt/nvme) to which the image file is copied before the
-    training; empty: no copy.
+    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before training;
+    empty: no copy.
     """
     environment_copy: Annotated[str, AfterValidator(node_folder_text)] = ""
-    """Folder on each node's own disk (/tmp, $TMPDIR) to which the Python environment of 03 and 04
-    is unpacked before the first rank starts (docs/local-environment.md); empty: no copy.
+    """Folder on each node's own disk (/tmp, $TMPDIR) that the Python environment of 03 and 04 is
+    unpacked to before the first rank starts (docs/local-environment.md); empty: no copy.
     """
     environment_keep: StrictBool = False
     """Leave that copy on the nodes at the end of a job, for the next job."""
@@ -629,7 +634,7 @@ class Run(Strict):
     parallel: Parallel = Parallel()
     """How the model is partitioned over the devices; the remaining factor is data parallel."""
     training: Training = Training()
-    """How long to train, in which steps, and with which options."""
+    """The length of training, its steps and its options."""
     jobs: Jobs = Jobs()
     """Resources that each phase requests from the scheduler."""
 

@@ -88,7 +88,7 @@ class Timing(Strict):
     bytes: Bytes = 0
     """Bytes that were moved; 0: not stated."""
     like: str = ""
-    """Part of a run with which the duration is compared: data (the token files); empty: none."""
+    """Part of a run that the duration is compared with: data (the token files); empty: none."""
     machine: str = ""
     """Machine on which it was measured."""
 
@@ -131,8 +131,7 @@ class Hardware(Strict):
     not known.
     """
     network: NonNegative = 0.0
-    """Bandwidth of all network adapters of a node together, in GB/s in one direction; 0: not
-    known."""
+    """Total bandwidth of a node's network adapters in one direction, in GB/s; 0: not known."""
 
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
@@ -164,7 +163,7 @@ class Container(Strict):
 
 
 class Versions(Strict):
-    """Versions with which a framework's program runs on the site.
+    """Versions that a framework's program runs with on the site.
 
     `runbook rehearse --upstream` installs the same versions on this machine.
     """
@@ -187,13 +186,13 @@ class Checkout(Strict):
     script: str = "pretrain_gpt.py"
     """The training script inside the folder."""
     options: dict[str, str | int | float | bool] = {}
-    """Further options from the document, by name without dashes; true: an option without a
-    value, false: left out.
+    """Further options from the document, by name without dashes; true: an option without a value;
+    false: the option is left out.
     """
     deepspeed: dict[str, Any] = {}
     """Further entries of the DeepSpeed file, from the document."""
     versions: Versions | None = None
-    """Versions that the program needs; left out: a rehearsal uses the installed ones."""
+    """Versions that the program needs; left out: a rehearsal uses the installed versions."""
 
 
 class Preparation(Strict):
@@ -273,8 +272,8 @@ class Site(Strict):
     uses our own trainer.
     """
     rehearses: bool = False
-    """Whether run files of other sites are made small enough to fit here. Each change is
-    reported; values given on the command line are kept.
+    """Whether run files of other sites are shrunk to fit here. Each change is reported; values
+    given on the command line are kept.
     """
     container: Container = Container()
     """The image in which a job's programs run."""
@@ -289,8 +288,8 @@ class Site(Strict):
     and buckets have no default.
     """
     python: str = ""
-    """Python interpreter with the trainer; empty: python3, or on a local site the one that runs
-    runbook.
+    """Python interpreter with the trainer; empty: python3, or on a local site the interpreter that
+    runs runbook.
     """
     paths: dict[str, str] = {}
     """Folders of data, checkpoints, tensorboard and tokenizer outside the run's folder; may contain
@@ -323,7 +322,9 @@ class Site(Strict):
     volumes: dict[str, Volume] = {}
     """Shared file systems; the plan compares their sizes with what it stores there."""
     deployment: dict[str, str] = {}
-    """Variables used to deploy the site's machines (GPU_SKU ...); those of a tier are added."""
+    """Variables used to deploy the site's machines (GPU_SKU ...); the variables of a tier are
+    added.
+    """
     timings: list[Timing] = []
     """Durations that the site's document reports; they are compared with the plan's."""
     advised_batch: WholeOrZero = 0
@@ -339,7 +340,7 @@ class Site(Strict):
     node_setup: list[str] = []
     """Commands run once on each node before the training, such as emptying a cache."""
     price_per_device_hour: NonNegative | None = None
-    """Price of one device per hour; left out: no cost is shown."""
+    """Price of one device per hour; if left out, no cost is shown."""
     currency: str = ""
     """Currency of the price."""
     defaults: dict[str, Any] = {}

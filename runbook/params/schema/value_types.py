@@ -46,7 +46,7 @@ class Strict(BaseModel):
 
 
 class Aliases:
-    """Marks a field with the names that the five documents use for it."""
+    """Annotates a field with the names that the five documents use for it."""
 
     def __init__(self, *names: str) -> None:
         self.names = names
@@ -244,8 +244,7 @@ def parse_blend(text: str) -> tuple[tuple[str, float], ...]:
 
     if len(parts) < 2:
         raise ValueError(
-            f"a blend has two texts or more, such as {_BLEND}; a single one is named by "
-            "data.dataset"
+            f"a blend has two texts or more, such as {_BLEND}; name a single text with data.dataset"
         )
 
     return parts
@@ -278,8 +277,8 @@ def _blend_part(part: str) -> tuple[str, float]:
 
     if not (math.isfinite(weight) and weight > 0):
         raise ValueError(
-            f"the weight of {name} is {number}: a weight is a number above 0; leave out texts "
-            "without weight"
+            f"the weight of {name} is {number}: a weight must be above 0; leave out texts without "
+            "weight"
         )
 
     return name, weight

@@ -1,4 +1,4 @@
-"""Decides whether the next job continues the run's training or starts a new one."""
+"""Decides whether the next job continues training or starts over."""
 
 import json
 
@@ -16,7 +16,7 @@ from runbook.runs.step import StepOfRun
 
 
 def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
-    """Continue the training whose outputs are in the folder, or start a new one.
+    """Continue the training run whose outputs are in the folder, or start a new one.
 
     Outputs of a different training run are moved to the history.
     """
@@ -42,7 +42,7 @@ def continue_or_begin(training: PlannedTraining, step: StepOfRun) -> None:
 
 
 def note_start(training: PlannedTraining, step: StepOfRun) -> None:
-    """Record, for later jobs, the inputs with which the training starts."""
+    """Record the inputs that training starts with, for later jobs."""
     facts = {"inputs": _identity(training, step), "phase": as_json(training.phase_plan)}
     step.note_start(facts)
 
@@ -73,7 +73,7 @@ def why_continued(training: PlannedTraining, step: StepOfRun) -> str:
     """Explain why the next job continues from the outputs in the folder although inputs changed.
 
     The text also explains the consequences. It is empty if the job starts from the beginning
-    (because the training is a different one, or has no checkpoint) or if nothing is left to train.
+    (because this is a different training run, or has no checkpoint) or if nothing is left to train.
     """
     # Only this phase can be extended, because a smoke test's verdict covers all its steps from the
     # first.

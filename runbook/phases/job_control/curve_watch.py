@@ -34,7 +34,7 @@ class CurveWatch:
         return self._newest.as_text() if self._newest else None
 
     def _read(self) -> None:
-        """Check every evaluation since the last call, so that a late call misses no departure."""
+        """Check all evaluations since the last call, so that a late call misses nothing."""
         after = self._newest.iteration if self._newest else 0
         training = self._training
         for expected in expected_losses(training.folder, training.phase_plan, after):

@@ -59,7 +59,7 @@ def nodes_of_job(folder: JobFolder) -> list[str]:
 ALARMS_OF_NODES = (FoundBy.SLOW_RANK, FoundBy.BIT_FLIP, FoundBy.CORRUPTION)
 """The trainer's alarms that point to the node of a rank.
 
-If a node has more than one of them, the last in this list applies.
+If a node has several, the one that comes last in this list applies.
 """
 
 

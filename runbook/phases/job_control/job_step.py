@@ -1,6 +1,6 @@
 """Submits the job of a step only once, finds the job again, and resubmits it if it stopped.
 
-This module does not depend on what a job trains, which `training_jobs.training_step` defines.
+This module does not depend on what a job trains; `training_jobs.training_step` defines that.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class JobStep:
     The text is empty if the job starts from the beginning.
     """
     prepare_folder: Callable[[], None]
-    """Keeps the outputs from which the job continues, or moves the outputs of a different step
+    """Keeps the outputs that the job continues from, or moves the outputs of a different step
     aside.
     """
     render: Callable[[], RenderedJob]
@@ -101,12 +101,13 @@ def require_unchanged(job_step: JobStep) -> StepStatus:
     """Return the status of the step.
 
     Raise `ChangedOutputError` if a file of a finished step has changed. A finished step is never
-    marked done again after such a change, because that would make the change part of the record.
+    marked done again after its outputs change, because that would make the change part of the
+    record.
     """
     step = job_step.step
     status = step.status()
     if status.state is StepState.INPUTS_CHANGED and not _was_submitted_since(job_step):
-        # The training was extended or its layout changed, so the point from which it starts is also
+        # The training run was extended or its layout changed, so the point where it starts is also
         # compared.
         marker = step.marker()
         if marker and job_step.why_continued():

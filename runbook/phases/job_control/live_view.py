@@ -49,7 +49,7 @@ GPU_QUESTION = (
 
 
 class LiveView:
-    """The view of one phase's training, read from its files at each update."""
+    """The view of a training phase, read from its files at each update."""
 
     def __init__(self, training: PlannedTraining) -> None:
         settings = training.settings

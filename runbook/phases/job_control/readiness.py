@@ -117,7 +117,7 @@ def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
         )
 
     mark = read_mark(training.folder, TOKENIZE)
-    rule = "02-data made the token files and they are unchanged"
+    rule = "the token files of 02-data exist and are unchanged"
     if mark is None:
         return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
     reading = Reading.EVERYTHING if by_content else Reading.SIZES

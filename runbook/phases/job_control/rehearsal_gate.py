@@ -66,7 +66,7 @@ def require(training: PlannedTraining, session: Session) -> None:
 def show(training: PlannedTraining, session: Session) -> None:
     """Show the counts of the layout's dry run.
 
-    Use the stored dry run. If there is none, do the dry run now, provided that this site has a
+    Use the stored dry run. If no dry run was made yet, run it now, provided that this site has a
     queue.
     """
     name = training.settings.name
@@ -200,7 +200,7 @@ def _count_in_a_job(
     phase: str,
     ranks: Sequence[int],
 ) -> Iterator[Any]:
-    """Yield the counts of these ranks, made by a job with one core and no device."""
+    """Yield the counts of these ranks from a job with one core and no device."""
     if not asks_for_queue(training.settings, JOB_PHASE):
         raise CannotRehearseError(PhaseMessage.TRAINER_NOT_INSTALLED)
 
@@ -225,7 +225,7 @@ def _count_in_a_job(
     try:
         task_jobs.run_tasks(training.run, JOB_PHASE, [task])
     except JobFailedError as error:
-        # If a job started and then failed by itself, the layout is at fault. Any other failure
+        # If a job started and then failed on its own, the layout is to blame. Any other failure
         # means that the job lacked software, time or memory.
         judged = out.exists() and error.job_exit_code in (FAILED, REFUSED)
         raise (ProgramError if judged else CannotRehearseError)(str(error)) from error

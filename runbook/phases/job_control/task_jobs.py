@@ -27,7 +27,7 @@ def run_tasks(run: PlannedRun, phase: str, tasks: Sequence[Task]) -> None:
     Raise `JobFailedError` with the last lines of a failed job.
     """
     scheduler = get_scheduler(run.settings.site)
-    assert isinstance(scheduler, QueueScheduler), "only a queue is asked for"
+    assert isinstance(scheduler, QueueScheduler), "only requested from a queue"
     with run.hold(f"submitting {phase}"):
         folders = _submit_tasks(run, phase, scheduler, tasks)
     for folder in folders:
@@ -52,7 +52,7 @@ def end_text(
     folders: Sequence[JobFolder],
     num_lines: int = 12,
 ) -> str:
-    """Return how a job ended, with the last lines of its own output."""
+    """Return how a job ended, with the last lines of its output."""
     lines = []
     for part in folders:
         for log in (part.err, part.out):

@@ -54,7 +54,7 @@ def training_step(
     before_submit: BeforeSubmit | None = None,
     python: str = "",
 ) -> JobStep:
-    """Return a phase's training as a step that jobs carry out.
+    """Return the training of a phase as a step that jobs carry out.
 
     `before_submit` is called once it is certain that a job will be submitted. `python` starts the
     ranks; if it is empty, the site's own Python does.
@@ -289,7 +289,7 @@ def _judge(training: PlannedTraining, status: JobStatus, attempts: list[Attempt]
 
 
 def _report_bad_nodes(training: PlannedTraining, attempt: Attempt) -> None:
-    """Record the nodes to which the newest job's failure or alarms point, for later jobs."""
+    """Record the nodes that the newest job's failure or alarms point to, for later jobs."""
     settings = training.settings
     report_bad_nodes(
         settings,

@@ -21,7 +21,7 @@ from runbook.phases.ladder.rungs import (
 AIM = 0.92
 """Share of the remaining time that smaller rungs are designed to use."""
 WORTH_CHANGING = 0.03
-"""Smallest relative change of the factor between rungs for which the rungs are changed."""
+"""The rungs are changed only if the factor between them changes by at least this share."""
 ROUNDS = 30
 """Number of bisections when searching the factor between rungs, enough for a float's precision."""
 
@@ -141,7 +141,7 @@ def _can_change(last: LadderRung, untrained: Sequence[PlannedRung]) -> bool:
 
 
 def _factor_to(last: LadderRung, flops: float, count: int) -> float:
-    """Return the compute factor between rungs with which `count` more rungs reach `flops`."""
+    """Return the compute factor between rungs that makes `count` more rungs reach `flops`."""
     factor: float = (flops / last.flops) ** (1 / count)
     return factor
 

@@ -24,7 +24,7 @@ from runbook.runs.step import Reading, read_mark, step_status
 
 Say = Callable[[str], None]
 TrainRung = Callable[[Ladder, PlannedRung, Say], None]
-"""A function that trains a rung, or what is left of it.
+"""A function that trains a rung or continues it.
 
 It raises `RunbookError` if the rung fails.
 """
@@ -211,7 +211,7 @@ def share_tokens(settings: Settings, ladder: Ladder, folder: Path) -> None:
 
 
 def _has_tokens(folder: Path) -> bool:
-    """Return whether a run has made token files in its own folder.
+    """Return whether a run has token files in its own folder.
 
     A site may store them elsewhere.
     """

@@ -42,7 +42,7 @@ This takes 8 s of processor time on two cores, and both ranks work at once for 5
 Zen 4, 2026-11-28). With notebooks it took 40 to 50 s.
 """
 FIRST_RUNG_SECONDS = 12.0
-"""Additional time in which the first rung imports torch and tokenizes a small text."""
+"""Additional time of the first rung, which imports torch and tokenizes a small text."""
 BUDGET_ROUNDS = 4
 CLOSE_ENOUGH = 1.02
 
@@ -75,7 +75,7 @@ class PlannedRung:
 
 @dataclass(frozen=True)
 class Ladder:
-    """The rungs from which the loss of one run is forecast."""
+    """The rungs that the loss of one run is forecast from."""
 
     run: str
     """The run as given to `runbook run`: a name, or RUN:VARIANT."""
@@ -270,7 +270,7 @@ def _planned(ladder: Ladder, rung: LadderRung, core_flops: float = 0.0) -> Plann
 
 
 def family_of(settings: Settings, plan: Plan) -> Family:
-    """Return the values of the run from which its rungs are derived."""
+    """Return the values of the run that its rungs are derived from."""
     phase = plan.phases[FULL]
     # Rungs use no tensor parallelism, so their vocabulary is padded for one rank.
     vocabulary = padded_vocabulary(phase.model.shape.vocabulary, 1)
@@ -332,7 +332,7 @@ def ladder_folder(settings: Settings, name: str) -> Path:
 
 def read_ladder(folder: Path) -> Ladder | None:
     """Return the ladder that was started in this folder, or None if there is none."""
-    remedy = "Delete it: the ladder is designed again, and rungs that are done stay as they are."
+    remedy = "Delete it. The ladder is then designed again, and finished rungs are kept."
     return read_json_record(folder / LADDER_FILE, Ladder, "a ladder", remedy)
 
 

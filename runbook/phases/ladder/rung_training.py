@@ -2,9 +2,9 @@
 
 The steps are the same as in the notebooks 02-data and 04-training, and leave the same files:
 run.yaml, plan.json, the job with its output, metrics, events, checkpoint, done markers and the JSON
-records. The executed notebooks are missing, and so are the results that only notebooks make: the
+records. The executed notebooks are missing, and so are the results that only notebooks produce: the
 record of 00, sealed forecasts and sample text. Executing the notebooks took three kernels and most
-of a small rung's time. `runbook run RUN --as RUNG` still makes them, without training again.
+of a small rung's time. `runbook run RUN --as RUNG` still produces them, without training again.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ PYTHON_FILE = "python"
 PROMPT = "training.sample_prompt"
 """Key of the text that a run's model continues before and after training.
 
-Rungs have no such text.
+Rungs have no held-out text.
 """
 
 
@@ -93,7 +93,7 @@ class RungTrainer:
     """None if every rank of every rung imports torch itself."""
 
     def train(self, ladder: Ladder, planned: PlannedRung, say: Say) -> None:
-        """Train a rung, or the rest of it. Raise `RunbookError` if that fails."""
+        """Train a rung, or continue it. Raise `RunbookError` if that fails."""
         request = request_of(ladder, planned, say)
         settings = _settings_of(request, say)
         if settings.site.scheduler != "local" and planned == ladder.rungs[0]:
@@ -117,7 +117,7 @@ class RungTrainer:
             _make_tokens(settings)
         opened = open_run_phase(settings, FULL)
         with _recorded(opened.session):
-            # This only finds files that another rung has made, and marks them as this rung's.
+            # This only finds the files of another rung, and marks them as belonging to this rung.
             data_phase.tokenize(opened)
             training_phase.check_ready(opened)
             job = training_jobs.training_step(

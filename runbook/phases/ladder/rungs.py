@@ -37,7 +37,7 @@ NARROWEST = 32
 With a vocabulary of 50,000, a model of this width already has 1.6 M parameters.
 """
 LARGEST_SHARE = 0.25
-"""Share of the run's compute beyond which a rung is no longer a small training."""
+"""A rung that uses more than this share of the run's compute is not a small training run."""
 ON_ONE_LINE = 5
 """Number of rungs with as many tokens per parameter as the run has.
 
@@ -52,8 +52,7 @@ The small rungs are used, because they are cheap.
 RATE_EXPONENT = -1 / 3
 BATCH_EXPONENT = 2 / 3
 WORST_BATCH_ROUNDING = 0.06
-"""Largest relative change that rounding may make to a batch. Above it, every rung uses the run's
-own batch.
+"""Largest relative change of a batch by rounding. Above it, every rung uses the run's own batch.
 
 A batch of only a few sequences cannot follow the size: going from 5 to 6 sequences changes the
 number of steps so much that the rungs' losses would zigzag.
@@ -96,7 +95,7 @@ All rungs evaluate on the same tokens. A forward pass costs a third of a trainin
 about a tenth to the ladder's cost.
 """
 WIDE = 1024
-"""If the run is at least this wide, rungs get widths and heads that suit GPUs."""
+"""If the run is at least this wide, rungs get widths and head sizes that suit GPUs."""
 WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
@@ -106,7 +105,7 @@ SMALL_HEAD_UNIT = 4
 
 @dataclass(frozen=True)
 class Family:
-    """The run from which the rungs are derived."""
+    """The run that the rungs are derived from."""
 
     shape: ModelShape
     samples: int
@@ -460,7 +459,7 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
 
 
 def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
-    """Return the largest relative change that rounding makes to a batch."""
+    """Return the largest relative change of a batch by rounding."""
     pairs = zip(batches, ideal_batches, strict=True)
     return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 

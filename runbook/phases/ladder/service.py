@@ -57,7 +57,7 @@ class LadderRequest:
     set_words: tuple[str, ...] = ()
     name: str = "ladder"
     rungs: int = 0
-    """Number of rungs. 0 means as many as the existing ladder has, or five for a new ladder."""
+    """Number of rungs. 0 means the number in the existing ladder, or five for a new ladder."""
     minutes: float = 0.0
     device_hours: float = 0.0
     """Budget for all rungs together.
@@ -148,7 +148,7 @@ def _refuse_other_budget(
     settings: Settings,
     folder: Path,
 ) -> None:
-    """Raise an error if the requested budget differs from that of the existing rungs."""
+    """Raise an error if the requested budget differs from the budget of the existing rungs."""
     devices = settings.job(FULL).devices_per_node
     requested = request.device_hours or request.minutes * devices / 60
     recorded = ladder.budget_device_hours
@@ -206,7 +206,7 @@ def climb_ladder(request: LadderRequest, trainers: RungTrainers, say: Say) -> La
 
 
 def _family_of_ladder(ladder: Ladder) -> Family | None:
-    """Return the run for which a ladder was planned.
+    """Return the run that a ladder was planned for.
 
     Return None if the run file has changed since then: the rungs then stay as planned.
     """

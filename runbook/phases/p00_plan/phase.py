@@ -145,7 +145,7 @@ def show_time(plan: Plan) -> View:
         figure = plan_figures.step_figure(parts, plan_tables.PART_WORDS)
         view += [
             plan_tables.parts_table(plan),
-            (figure, "Where a step's time goes; its numbers are in the table."),
+            (figure, "This shows where a step's time goes; the numbers are in the table."),
         ]
 
     return View([*view, plan_tables.endurance_table(plan), plan_tables.flops_table(plan)])
@@ -178,7 +178,7 @@ def show_rehearsal(run: PlannedRun, session: Session) -> None:
 
 @step(takes=run_only)
 def show_what_if(run: PlannedRun) -> Table:
-    """Show the training with one value changed at a time, and the best layout from a search."""
+    """Show the plan with one value changed at a time, and the best layout from a search."""
     settings = run.settings
     measured = this_machine.calibrations_of_run(settings, run.folder)
     layouts = what_if(settings, this_machine.measure_machine(settings.site), measured)
@@ -254,7 +254,7 @@ def values_over_file(run: str, settings: Settings) -> Mapping[str, Any]:
 
 
 def _chosen_values(settings: Settings) -> dict[str, Any]:
-    """Return, as written, every value that comes from neither the defaults nor the site file."""
+    """Return, as written, all values that come neither from the defaults nor from the site file."""
     layers = ("run file", "variant", SCALED_DOWN, *GIVEN)
     chosen = {}
     for key in settings.values():
@@ -432,7 +432,7 @@ def _problems_by_field(problems: Iterable[tuple[str, str]], keys: Iterable[str])
 
 
 def _field_of(check: Check, changes: Mapping[str, str], keys: Iterable[str]) -> str:
-    """Return the field next to which a broken rule is shown, or an empty string if no field fits.
+    """Return the field that a broken rule is shown next to, or an empty string if no field fits.
 
     Prefer a changed field that can fix the rule, then the field that was changed last, then the
     first field that can fix the rule.

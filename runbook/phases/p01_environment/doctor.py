@@ -233,7 +233,7 @@ def _request(settings: Settings) -> Request:
 
 
 def _measured_by(result: PreflightResult) -> str:
-    """Name the job that took the measurement by its number in the queue and its folder."""
+    """Return the name of the job that took the measurement: its number in the queue and its folder."""
     if not result.job:
         return "runbook learn on this machine"
     folder = Path(result.job)
@@ -359,7 +359,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Return what each of a run's secrets is used for, by the secret's reference."""
+    """Return what each secret of a run is used for, by the secret's reference."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -587,8 +587,7 @@ def _history_check() -> Check:
     if server.exit_code:
         return Check("job history", "unknown", shell.last_lines(server.err, 1), rule)
     remedy = (
-        "No action is needed, but a job that ends without a record is then `lost`, whatever ended "
-        "it. "
+        "No action is needed, but a job that ends without a record is then shown as `lost`. "
         'An administrator can enable it: qmgr -c "set server job_history_enable = True".'
     )
     for _, values in parse_entries(server.out, "Server"):
@@ -725,7 +724,7 @@ def _still_to_fetch(settings: Settings, text: TextShare) -> int:
 
 
 def locks_check(settings: Settings) -> Check:
-    """Check for locks that interrupted compilations left behind: they block every later job."""
+    """Check for locks left behind by interrupted compilations. They block every later job."""
     name = "compilation locks"
     rule = "no compilation of kernels left a lock behind"
     checkout = settings.site.frameworks.get(settings.run.training.framework)

@@ -183,7 +183,7 @@ def _hidden_gpus_check(facts: Sequence[ProbeAnswer]) -> Check:
     check = partial(Check, "GPUs", rule=PhaseMessage.GPUS_HIDDEN.fill())
     num_visible = max(len(gpus_of(rank_facts)) for rank_facts in facts)
     if num_visible:
-        value = f"{num_visible} seen on a site that computes on CPUs"
+        value = f"{num_visible} visible on a site that computes on CPUs"
         return check("fail", value, remedy="This is a bug in runbook: report it.")
 
     return check("pass", "none seen; the site computes on CPUs")
@@ -223,7 +223,7 @@ def _cpu_build_of_torch(facts: Sequence[ProbeAnswer]) -> str:
 
 
 def _busy_gpus(facts: Sequence[ProbeAnswer]) -> list[str]:
-    """Return each GPU whose memory is in use, and how much of it."""
+    """Return each GPU whose memory is in use, and how much is used."""
     busy = []
     for rank_facts in facts:
         for number, device in enumerate(gpus_of(rank_facts)):
@@ -314,7 +314,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
     file_skew = show_duration(max(to_files, default=0.0))
     value = f"{rank_skew} between ranks, {file_skew} to the files"
     if max([*between_ranks, *to_files]) > SKEW_SECONDS:
-        remedy = "Start a time service (chrony) there: heartbeats are compared by the clock."
+        remedy = "Start a time service (chrony) there: heartbeats are compared with the clock."
         return check("warn", value, remedy=remedy)
 
     return check("pass", value)

@@ -115,7 +115,7 @@ def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     else:
         session.add_results({"nodes": nodes})
 
-    # The record's checks must stay the same as long as the cluster does, so measurements are
+    # The checks in the record must not change unless the cluster changes, so measurements are
     # recorded under "nodes".
     return record_checks(session, [_for_record(check) for check in result.checks])
 
@@ -158,7 +158,7 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
     machine = measure_machine(settings.site)
     if machine is not None:
         processes = max(spec.parallel.world_size for spec in plan.phases.values())
-        rule = f"one for each of {processes} processes; fewer cores work, but slowly"
+        rule = f"one core for each of {processes} processes; fewer cores work, but slowly"
         enough = machine.cores >= processes
         checks.append(
             judge(

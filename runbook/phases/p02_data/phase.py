@@ -139,7 +139,7 @@ def _text_facts(text: TextShare) -> list[tuple[str, str]]:
 
 @step(takes=run_only)
 def fetch(run: PlannedRun) -> None:
-    """Download missing files for which the catalogue has a source, and check each file."""
+    """Download missing files that have a source in the catalogue, and check each file."""
     remote = [text for text in run.settings.texts if text.dataset.url]
     if not remote:
         show_text("Nothing to download: the text is shipped, synthetic, or in a folder of yours.")
@@ -190,7 +190,8 @@ def tokenize(run: PlannedRun) -> None:
     plan = run.plan.data
     if plan.mock:
         show_text(
-            "Mock data: token ids are generated during training; there is nothing to tokenize."
+            "This run uses mock data: token ids are generated during training, so there is "
+            "nothing to tokenize."
         )
         return
 
@@ -301,7 +302,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
     if not any(unknown_sources(manifests)):
         return []
     rule = "every source that data.keep_sources and data.drop_sources name is in the text"
-    remedy = "Correct the name; otherwise the text is not the intended one."
+    remedy = "Correct the name. Otherwise the run trains on unintended text."
     return [
         Check(
             "sources",
@@ -349,7 +350,7 @@ def source_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
-    """Return a check for each pair of token files that was made elsewhere."""
+    """Return a check for each pair of token files that was created elsewhere."""
     home = text_home(settings, text)
     bin_bytes = {}
     for prefix in token_prefixes(text.dataset, project=settings.project, folder=str(home)):
@@ -359,7 +360,7 @@ def _token_file_checks(settings: Settings, text: TextShare) -> list[Check]:
 
 
 def token_prefixes_of(run: PlannedRun) -> list[Path]:
-    """Return the prefixes of all token files of the run, whether made here or ready-made."""
+    """Return the prefixes of all token files of the run, whether created here or ready-made."""
     data = run.plan.data
     prefixes = [prefix for _, prefix in token_groups(run.settings, data, run.folder)]
     return prefixes + ready_pairs(run.settings, data, run.folder)
@@ -482,7 +483,7 @@ def show_documents(run: PlannedRun) -> None:
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
     """Return tokens as HTML that needs no script or style sheet.
 
-    The HTML therefore looks the same in a saved notebook, a report and an e-mail.
+    The HTML therefore looks the same in saved notebooks, a report and an e-mail.
     """
     spans = []
     for index, (number, piece) in enumerate(pieces):
@@ -494,19 +495,21 @@ def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
 
 
 def _read_manifests(run: PlannedRun) -> list[Manifest]:
-    """Read the manifests of all pairs that were made here."""
+    """Read the manifests of all pairs that were created here."""
     if run.plan.data.mock:
         return []
     manifests = []
     for prefix in token_prefixes_of(run):
-        with contextlib.suppress(DataError):  # Token files made elsewhere have no manifest.
+        with contextlib.suppress(
+            DataError
+        ):  # Token files that were created elsewhere have no manifest.
             manifests.append(read_manifest(prefix))
 
     return manifests
 
 
 def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
-    """Return the facts about the token files made here as (name, value) pairs."""
+    """Return the facts about the token files created here as (name, value) pairs."""
 
     def total(key: str) -> int:
         return sum(getattr(manifest, key) for manifest in manifests)

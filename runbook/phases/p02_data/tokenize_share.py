@@ -1,6 +1,6 @@
 """The program of 02-data's jobs (`python -m`).
 
-It makes part of the shards, or all missing shards.
+It produces part of the shards, or all missing shards.
 """
 
 import logging
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
     """Make one job's part of every pair of token files.
 
-    Without `share`, make everything that is missing and join the shards.
+    Without `share`, produce everything that is missing and join the shards.
     """
     options = tokenize_options(settings)
     if share is not None:

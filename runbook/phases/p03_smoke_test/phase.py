@@ -79,7 +79,7 @@ def show_expectation(plan: Plan) -> View:
 
 @step(takes=lambda opened: (training_step(opened.training, opened.session),), work=SMOKE_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Submit the test's job, find the running one, or report that it is done."""
+    """Submit the test's job, find the running job, or report that it is done."""
     job_step.launch(training_job)
 
 
@@ -121,7 +121,7 @@ def gate(run: PlannedRun, session: Session) -> Table:
 
 
 def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
-    """Write the gate's verdict to the file from which the training phase reads it."""
+    """Write the gate's verdict to the file that the training phase reads."""
     verdict = "pass"
     rows = []
     for check in checks:

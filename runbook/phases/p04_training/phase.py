@@ -1,4 +1,4 @@
-"""04-training: runs the full training to completion, with a planned stop if one is requested."""
+"""04-training: runs the training phase to completion, with a planned stop on request."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def check_ready(training: PlannedTraining, session: Session) -> CheckTable:
 
 @step(takes=lambda opened: (_sealed_training(opened.training, opened.session),), work=FULL_TRAINING)
 def launch(training_job: JobStep) -> None:
-    """Seal the forecasts of the training, then submit its job or find the running one.
+    """Seal the forecasts of the training run, then submit its job or find the running job.
 
     Nothing runs twice.
     """
@@ -56,7 +56,7 @@ def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
 
 
 def _seal(run: PlannedRun) -> None:
-    """Seal the forecasts. A changed seal does not stop the training, but 05 refuses to score it."""
+    """Seal the forecasts. A changed seal does not stop training, but 05 refuses to score it."""
     try:
         seal_forecasts(run)
     except RecordError as error:
@@ -131,8 +131,8 @@ def continue_text(
     is_ours = training.settings.run.training.framework == "runbook"
     if not is_ours or importlib.util.find_spec("torch") is None:
         reason = (
-            "No text is generated here: this needs a checkpoint of our own trainer, and torch in "
-            "this environment."
+            "No text is generated here, because this needs a checkpoint of our own trainer, and "
+            "torch in this environment."
         )
         return View([reason])
 

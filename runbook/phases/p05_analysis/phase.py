@@ -217,7 +217,7 @@ def show_forecasts(run: PlannedRun, session: Session) -> View:
 
 @step(takes=run_only)
 def show_variants(run: PlannedRun) -> View:
-    """Show the LUMI document's table for this run and for those of its variants that were executed."""
+    """Show the LUMI document's table for this run and its executed variants."""
     settings = run.settings
     runs = run.folder.parent
     name = settings.run.run
@@ -268,7 +268,7 @@ def both_trainings(run: PlannedRun) -> list[TrainingResults]:
 
 
 def plan_check(training: TrainingResults) -> Check:
-    """Compare the planned step time with the measured one.
+    """Compare the planned and the measured step time.
 
     A bad estimate is a warning, not a failure.
     """

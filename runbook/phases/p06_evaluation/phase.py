@@ -55,7 +55,7 @@ OURS = "runbook"
 PAIRS_EACH = 20
 SEED = 21
 HELD_OUT_TOKENS = 2048
-"""Number of held-out tokens over all sources. Scoring them takes a few seconds on two cores."""
+"""Total number of held-out tokens of all sources. Scoring them takes a few seconds on two cores."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def minimal_pairs(count: int = PAIRS_EACH) -> Iterator[tuple[str, str, str]]:
 
 
 def held_out_texts(folder: Path, settings: Settings, plan: Plan) -> Iterator[Text]:
-    """Yield the first held-out documents of each source, in sequences as long as in the training."""
+    """Yield the first held-out documents of each source, with the sequence length of training."""
     if plan.data.mock:
         return
     tokenizer = load_tokenizer(settings.tokenizer)
@@ -243,7 +243,7 @@ def _pair_measures(
 ) -> dict[tuple[str, str], tuple[int, float]]:
     """Return the share of minimal pairs whose correct sentence is more likely.
 
-    The first value is for all pairs, followed by one for each phenomenon.
+    The first value is for all pairs, followed by a value for each phenomenon.
     """
     sentences = []
     for text, likelihood in scored:
@@ -280,8 +280,8 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
     framework = settings.run.training.framework
     if framework != OURS:
         return (
-            f"Nothing is scored: the weights are {framework}'s, and only those of our own trainer "
-            "are read."
+            f"Nothing is scored, because the weights were written by {framework}, and only "
+            "weights of our own trainer can be read."
         )
 
     measuring = MEASURING.of(run)

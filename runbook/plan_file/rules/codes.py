@@ -93,8 +93,8 @@ _MESSAGES = {
     RuleCode.SEQUENCE_BY_TENSOR: RuleText(
         title="sequence parallel",
         value="parallel.sequence=true with {tensor_key}={tensor}, {sequence_length} tokens",
-        rule="sequence parallelism splits the sequence over the tensor ranks, "
-        "so tensor is above 1, and the length divides by it",
+        rule="sequence parallelism splits the sequence over the tensor ranks, so tensor must be "
+        "above 1 and divide the sequence length",
         remedy="Set parallel.sequence to false, or {tensor_key} to more than 1.",
     ),
     RuleCode.CONTEXT_WITH_DEEPSPEED: RuleText(
@@ -141,8 +141,11 @@ _MESSAGES = {
     RuleCode.VIRTUAL_PIPELINE: RuleText(
         title="virtual pipeline",
         value="parallel.virtual_pipeline={virtual_pipeline} with {pipeline_key}={pipeline}, "
-        "{num_microbatches} micro-batches a step",
-        rule="interleaving needs more than one stage, and micro-batches that divide by the stages",
+        "{num_microbatches} micro-batches per step",
+        rule=(
+            "interleaving needs more than one stage, and a number of micro-batches that the "
+            "number of stages divides"
+        ),
         remedy="Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives "
         "each replica a multiple of {pipeline} micro-batches.",
     ),
@@ -151,8 +154,8 @@ _MESSAGES = {
         value="from {start} by {increment} to {global_batch} sequences over {samples:,} samples",
         rule="rampup_start + a multiple of rampup_increment is global_batch, "
         "and all three ramp keys are given",
-        remedy="Choose training.rampup_start, rampup_increment and rampup_samples so that this holds, "
-        "or leave all three at 0.",
+        remedy="Choose training.rampup_start, rampup_increment and rampup_samples so that this is "
+        "true, or leave all three at 0.",
     ),
     RuleCode.BATCH_RAMP_DIVIDES: RuleText(
         title="batch ramp divides",
@@ -181,7 +184,7 @@ _MESSAGES = {
     RuleCode.RECOMPUTED_GROUPS: RuleText(
         title=_STEP,
         value="training.recompute_num_layers={group}, and the stages have {stage_layers}",
-        rule="the layers of every stage divide by the size of uniform groups",
+        rule="the size of uniform groups divides the number of layers of every stage",
         remedy="Choose a number that divides them, or training.recompute_method block.",
     ),
     RuleCode.TUNING_WITH_DEEPSPEED: RuleText(

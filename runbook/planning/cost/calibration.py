@@ -21,8 +21,8 @@ model.
 """
 
 FEWEST = 3
-"""Smallest number of steps from which a factor is computed. The first step, which loads and
-compiles, does not count.
+"""A factor is computed from at least this many steps. The first step, which loads and compiles,
+does not count.
 """
 
 
@@ -72,7 +72,7 @@ def read_calibration(content: Any) -> Calibration | None:
 
 
 def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> float | None:
-    """Return the factor by which predicted step times are corrected.
+    """Return the factor that corrects predicted step times.
 
     The factor is the median of the measured step times, without the first, divided by the predicted
     step time.

@@ -76,8 +76,8 @@ class Seconds:
 class StageTimes:
     """Seconds of one stage.
 
-    `forward` and `backward` hold the time of a micro-batch's pass through each chunk. `once` is the
-    time for work that is done once per step, before the optimizer runs.
+    `forward` and `backward` contain the time of a micro-batch's pass through each chunk. `once` is
+    the time for work that is done once per step, before the optimizer runs.
     """
 
     forward: tuple[Seconds, ...]
@@ -296,7 +296,7 @@ def schedule_of(
     chunks: int,
     microbatches: int,
 ) -> list[tuple[str, int, int]]:
-    """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
+    """Return (pass, chunk, micro-batch) in the order that a stage runs them.
 
     The schedule is 1F1B, interleaved if a stage has more than one chunk.
 

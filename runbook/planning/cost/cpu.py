@@ -89,8 +89,8 @@ CORE_FLOPS = {
 
 Without bf16 instructions, the trainer widens bf16 values to float32. The trainer then reaches 0.95
 to 0.97 times the fp32 rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2,
-torch 2.13, 2026-11-22). With AVX-512 this was not measured; the rate listed for AVX-512 is the one
-that oneDNN reaches when it computes bf16 products in float32.
+torch 2.13, 2026-11-22). With AVX-512 this was not measured; the rate listed for AVX-512 is what
+oneDNN reaches when it computes bf16 products in float32.
 """
 
 CONVENTION = "megatron-causal"

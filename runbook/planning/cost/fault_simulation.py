@@ -66,7 +66,7 @@ class NearParts:
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """The numbers of steps and saves that an attempt has completed by a certain time."""
+    """The numbers of steps and saves that an attempt has completed at a certain time."""
 
     steps: int
     saves: int
@@ -95,7 +95,7 @@ class CampaignParts:
     """Time limit of one job; 0 means no limit."""
 
     near: NearParts | None = None
-    """Costs of copies in node memory, or None if the training makes no copies."""
+    """Costs of copies in node memory, or None if training keeps no copies."""
     between_steps: float = 0.0
     """Time from the end of a step to the beginning of the next step, if nothing is saved."""
 
@@ -126,7 +126,8 @@ class CampaignParts:
 
         The attempt begins `behind_save` steps after a save.
         """
-        # The attempt is treated as if it had begun at the save and had already made these steps.
+        # The attempt is treated as if it had begun at the save and had already completed these
+        # steps.
         seconds += behind_save * self.pace
         cycles = _whole(seconds / self.cycle)
         remainder = seconds - cycles * self.cycle
@@ -166,7 +167,7 @@ class CampaignFailure:
     kind: FaultKind
     job: int
     began_at: int
-    """The step from which the attempt began."""
+    """The step that the attempt started from."""
     reached: int
     """The last step that the attempt completed."""
     started: bool = True
@@ -234,13 +235,13 @@ class FaultSource(Protocol):
     ) -> tuple[float, FaultKind]:
         """Return the time and the kind of the next failure, for an attempt that begins now.
 
-        `first_step` is the step from which the attempt continues, and `training_from` the time at
-        which training begins.
+        `first_step` is the step that the attempt continues from, and `training_from` the time when
+        training begins.
         """
         ...
 
     def quiet_until(self, held: float) -> float:
-        """Return a time before which no failure happens.
+        """Return a time before the next failure.
 
         Return `held` if the next failure depends on the completed steps.
         """
@@ -626,7 +627,7 @@ class _Campaign:
 
 
 def _whole(ratio: float) -> int:
-    """Return the integer part of a ratio, which rounding may put just below a whole number."""
+    """Return the integer part of a ratio, which rounding may place just below a whole number."""
     return math.floor(ratio + 1e-9)
 
 
@@ -637,7 +638,7 @@ class UsefulTime:
     median: float
     low: float
     high: float
-    """Upper end of the interval. Eight of ten campaigns lie between `low` and `high`."""
+    """Upper end of the interval. Eight of ten campaigns are between `low` and `high`."""
     of_training_nodes: float
     """The median share of the training nodes' time, without the spare nodes."""
     failures: float
@@ -647,7 +648,7 @@ class UsefulTime:
     """
     jobs: float
     days: float
-    """Days for which devices are held until all steps are done."""
+    """Days that devices are allocated until all steps are done."""
 
 
 CAMPAIGNS = 101
@@ -681,7 +682,7 @@ def campaigns(
 ) -> Iterator[Account]:
     """Simulate a number of campaigns with fixed seeds.
 
-    Each campaign has a policy with a state of its own.
+    Each campaign has its own policy, because policies keep state.
     """
     for number in range(num_campaigns(seconds, seconds_between)):
         faults = PoissonFaults(seconds_between, random.Random(number))

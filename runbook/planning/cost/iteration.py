@@ -75,8 +75,8 @@ class Coefficients:
     """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
     later GPUs.
 
-    The Transformer Engine of such a stack communicates while it multiplies. In all other cases the
-    share is 1.
+    Transformer Engine in these stacks overlaps communication with matrix products. In all other
+    cases the share is 1.
     """
     links: float = 0.771
     """Share of the links' datasheet bandwidth that collectives reach."""
@@ -179,8 +179,8 @@ _MOMENT_BYTES = 8.0
 _VENDOR_ATTENTION = 0.58
 """Speed of a vendor's own fused attention relative to large matrix products.
 
-Of the two values that were tried, this one is closer to the data. Other stacks used older kernels,
-for which the speed is fitted.
+Of the two values that were tried, this one is closer to the data. Other stacks used older kernels;
+their speed is fitted.
 """
 _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes per token and hidden unit in the forward pass if PyTorch's own kernels compute a
@@ -295,7 +295,7 @@ class StepSetup:
     device: Accelerator
     precision: str
     recompute: str = "none"
-    """Kind of recomputation: none, selective, operators or full.
+    """How much is recomputed: none, selective, operators or full.
 
     `operators` means every second matrix product, as in torchtitan.
     """
@@ -752,7 +752,7 @@ class StepModel:
         return num_bytes * (size - 1) / size / bandwidth + latency * math.log2(size)
 
     def _tensor(self) -> float:
-        """Return the seconds for which a layer waits for collectives in one micro-batch.
+        """Return how many seconds a layer waits for collectives in one micro-batch.
 
         Each pass has two all-gathers and two reduce-scatters. The exchange of keys in context
         parallelism is hidden in the same way.
@@ -963,8 +963,8 @@ class StepModel:
 
         Weights are gathered during the first forward pass, and gradients are reduced during the
         last backward pass; together these passes take `microbatch` seconds. Half of `pause`, the
-        seconds in which stages wait, also hides communication. Interleaving could hide more
-        communication, but GPT-3 on 512 to 10,752 H100s (MLPerf) shows no such effect.
+        time that stages wait, also hides communication. Interleaving could hide more communication,
+        but GPT-3 on 512 to 10,752 H100s (MLPerf) shows no such effect.
         """
         setup = self.setup
         layout = setup.layout
@@ -993,7 +993,7 @@ class StepModel:
         return gathering + self._partly_hidden(backward, reduce, shown_share)
 
     def _forks_data(self, gather: float) -> float:
-        """Return the seconds for which DeepSpeed's forks wait for other replicas if ZeRO 1 is off.
+        """Return how many seconds DeepSpeed's forks wait for other replicas if ZeRO 1 is off.
 
         The arguments are the same as in `_deepspeed_data`. No published result shows that any of
         this time is hidden.
@@ -1009,7 +1009,7 @@ class StepModel:
         return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds for which our own trainer with DeepSpeed waits for other replicas.
+        """Return how many seconds our own trainer waits for other replicas with DeepSpeed.
 
         `gather` is the time to gather the weights. The collectives were counted in the source of
         DeepSpeed 0.19. Gradients have as many bits as weights. ZeRO 1 reduces them after a step's
@@ -1052,7 +1052,7 @@ class StepModel:
         return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
-        """Return the seconds for which a micro-batch waits for FSDP's communication.
+        """Return how many seconds a micro-batch waits for FSDP's communication.
 
         `gather` is the time to gather the weights. The weights are gathered for the forward pass.
         ZeRO 3 gathers them again for the backward pass, which includes recomputation. Gradients are

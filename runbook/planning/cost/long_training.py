@@ -40,7 +40,7 @@ class LongTraining:
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Nodes that the job occupies in addition to those that train."""
+    """Nodes that the job occupies without training on them."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
     """Number of devices that the job uses on each node. 0 means all devices of the node."""
 

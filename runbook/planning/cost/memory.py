@@ -1,7 +1,7 @@
 """Memory of a training run: bytes by part on each rank, and whether they fit.
 
-The bytes of the states (weights, gradients, optimizer) are exact for the supported optimizers;
-those of the activations follow Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory
+The bytes of the states (weights, gradients, optimizer) are exact for the supported optimizers; the
+bytes of the activations follow Korthikanti et al. (arXiv 2205.05198). Of the libraries' own memory
 on an accelerator, only the workspaces of matrix products are counted; contexts, communication and
 the allocator's unused blocks are not. On a CPU, the module `cpu` adds the libraries' memory.
 """
@@ -143,7 +143,7 @@ LOSS_BLOCK_BYTES = 2**28
 CROSS_ENTROPY_BYTES = 4
 """Bytes that Megatron's loss needs for each logit.
 
-The loss makes an fp32 copy of the 16-bit logits, and keeps both for the backward pass
+The loss creates an fp32 copy of the 16-bit logits, and keeps both for the backward pass
 (vocab_parallel_cross_entropy of megatron-core).
 """
 
@@ -184,14 +184,14 @@ _LARGE_WORKSPACE_FAMILIES = ("H100", "H100-500W", "Blackwell", "Blackwell Ultra"
 _WORKSPACES = {"megatron-lm": 3, "nemo": 3, "megatron-deepspeed": 2}
 """Number of workspaces by framework.
 
-PyTorch has one for the main thread and one for the thread of the backward pass. Transformer Engine,
-which Megatron-core uses, has its own. The plan for our own trainer was compared with measurements
-without this part.
+PyTorch has one workspace for the main thread and one for the thread of the backward pass.
+Transformer Engine, which Megatron-core uses, has its own. The plan for our own trainer was compared
+with measurements without this part.
 """
 
 
 LIVE_PARAMETERS = 10**9
-"""Number of weights that DeepSpeed's ZeRO 3 keeps gathered at once by default."""
+"""Number of weights that DeepSpeed's ZeRO 3 keeps gathered at a time by default."""
 
 
 def layer_activations(
@@ -360,7 +360,7 @@ def _backward_score_share(choice: Choice) -> float:
     """Return the extra bytes of a layer's scores in its backward pass, relative to those it keeps.
 
     These bytes are counted only if the framework's fused softmax cannot be used. Megatron-DeepSpeed
-    has no such softmax for Intel.
+    has no fused softmax for Intel.
     """
     device = device_of(choice.site)
     is_plain = (
@@ -639,7 +639,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
     if not choice.training.offload or choice.smoke:
         return []
     name = "offload"
-    rule = "the node's main memory holds what its devices offload"
+    rule = "the node's main memory has room for everything that its devices offload"
     if not choice.deepspeed or layout.zero_stage == 0:
         how = f"training.framework={choice.training.framework}, parallel.zero_stage={layout.zero_stage}"
         remedy = PlanningMessage.SHARE_TO_OFFLOAD.fill()

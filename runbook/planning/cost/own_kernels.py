@@ -90,9 +90,9 @@ datasheet states the peak. The value was derived, not measured. It applies to sm
 idle waves and bytes are counted separately.
 """
 POWER_WATTS = 700.0
-"""The power limit for which `POWER_BOUND` is valid."""
+"""The power limit that `POWER_BOUND` is valid for."""
 POWER_FAMILY = "H100"
-"""The family for which `POWER_BOUND` is valid. This family includes the H200."""
+"""The device family that `POWER_BOUND` is valid for. This family includes the H200."""
 
 ATTENTION = 0.552
 """Speed of the matrix products inside cuDNN's attention on H100 and H200, relative to large
@@ -108,8 +108,8 @@ work.
 """
 
 KERNEL_GAPS = 147e-6
-"""Seconds for which a GPU idles between the 70 kernels of a layer's two passes: 28 ms per step, in
-both profiles.
+"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms per step, in both
+profiles.
 """
 
 OPERATOR_MICROSECONDS = 36.0
@@ -123,7 +123,7 @@ is assumed.
 """
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""Memory bandwidth above which a layer's kernels get no faster on the H100's 132 processors.
+"""A layer's kernels do not get faster above this memory bandwidth on the H100's 132 processors.
 
 On an H100 with 3.35 TB/s, the kernels take 3 to 17 % longer than on an H200 with 4.8 TB/s
 (docs/measurements/gpu-h100.md). With fewer or slower processors, the limit is lower.

@@ -8,7 +8,7 @@ from runbook.core.units import four_digits
 
 @dataclass(frozen=True)
 class Saves:
-    """Times and costs of saving to one storage tier."""
+    """Times and costs of saving to a storage tier."""
 
     tier: str
     bytes_per_second: float

@@ -182,7 +182,7 @@ def _product_precision(choice: Choice) -> str:
 
 
 def modelled_device(choice: Choice) -> Accelerator | str:
-    """Return the device for which `iteration` models steps, or why there is none."""
+    """Return the device that `iteration` can model steps for, or why there is none."""
     if choice.on_cpu:
         return PlanningMessage.CPU_HAS_NO_LINKS.fill()
     device = device_of(choice.site)

@@ -124,7 +124,7 @@ class Streams:
         return pieces is not None
 
     def flush(self) -> None:
-        """Write the collected text into the outputs, to which more text may be added later."""
+        """Write the collected text into the outputs. More text may be added to them later."""
         for output, pieces in self._pieces:
             if len(pieces) > 1 or "\r" in pieces[0] or "\x08" in pieces[0]:
                 pieces[:] = [as_terminal("".join(pieces))]
@@ -163,7 +163,7 @@ be printed too.
 
 
 class Execution(NotebookExecutionManager):  # type: ignore[misc]
-    """State of a running notebook, kept in the notebook itself."""
+    """State of a running notebook, stored in the notebook itself."""
 
     def __init__(self, nb: Any, **options: Any) -> None:
         self.state: ExecutionState | None = None

@@ -68,8 +68,8 @@ def file_execution(
     Return the record, or None if the notebook's run is unknown.
 
     `record` is the run folder and phase of a notebook that may have failed before it could print
-    them. `ended_as` is the state and reason that the engine observed, which override those that the
-    kernel wrote. `announced` replaces the output in which the notebook names its run.
+    them. `ended_as` is the state and reason that the engine observed; they override what the kernel
+    wrote. `announced` replaces the output where the notebook names its run.
     """
     announced = announced or announced_by(notebook)
     record = record or (announced and announced[:2])
@@ -337,7 +337,7 @@ def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Annou
     """Identify, by its file name, the execution of a notebook that no longer names its run.
 
     The output that names the run is lost if the notebook's page was closed during the execution.
-    Return the newest execution of the phase after which the file is named, in the run that the user
+    Return the newest execution of the phase that the file is named after, in the run that the user
     named.
     """
     if run_folder is None or not any(cell.get("outputs") for cell in content.cells):

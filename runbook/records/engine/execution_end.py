@@ -1,4 +1,4 @@
-"""The ways in which a notebook's execution can end, and the signals that stop it."""
+"""How a notebook's execution can end, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ def _handled_by(
 ) -> Iterator[None]:
     """Handle these signals with `handler` inside the block.
 
-    In a thread other than the main thread, Python cannot set signal handlers, so nothing changes.
+    Python can set signal handlers only in the main thread, so in any other thread this has no
+    effect.
     """
     if threading.current_thread() is not threading.main_thread():
         numbers = ()

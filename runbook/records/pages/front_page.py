@@ -44,7 +44,7 @@ SPARK_WIDTH = 20
 class FrontPage(NamedTuple):
     """The content that the front page shows in addition to the records.
 
-    `phases/run_report.py` makes this content, because it can read the plan, the prices and the
+    `phases/run_report.py` computes this content, because it can read the plan, the prices and the
     site's files.
     """
 
@@ -230,7 +230,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     records = [phase.record for phase in run.phases if phase.record is not None]
     if not records:
         return []
-    # The facts are those of the newest phase, but with the start of the first phase. The total time
+    # The facts describe the newest phase, but the start is that of the first phase. The total time
     # is added below.
     since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []

@@ -16,7 +16,9 @@ _REMOTE_STYLE = re.compile(
     r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
 )
 _TAG_NAME = re.compile(r"[\w:.-]+")
-"""The parser, like a browser, reads `<a<b>` as a tag named `a<b`. Such a tag is left out."""
+"""The parser, like a browser, reads `<a<b>` as a tag named `a<b`. A tag with one of them is left
+out.
+"""
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
 )
@@ -74,7 +76,7 @@ class Rewriter(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Write a tag with its attributes, or start skipping its element."""
         if self._skipped:
-            # Count only tags with the skipped element's name, because each such tag has its own end
+            # Count only tags with the skipped element's name, because each of them has its own end
             # tag.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
@@ -221,7 +223,7 @@ _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
 
 
 class WithoutEffects(Rewriter):
-    """Rewrites HTML so that it loads, submits and runs nothing, and only clicked links open a page.
+    """Rewrites HTML so that clicks on links work, but nothing loads, submits or runs.
 
     >>> rewrite = lambda html: WithoutEffects().rewrite(html)
     >>> rewrite('<meta http-equiv=refresh content="0;url=//x"><base href=//x><form action=//x>a<br></form>')

@@ -1,4 +1,4 @@
-"""Makes charts of a run's losses, together with the losses of other runs."""
+"""Draws charts of a run's losses, together with the losses of other runs."""
 
 import json
 import math
@@ -140,5 +140,5 @@ def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
         return "", 0.0
 
     parameters = show_count(spec.model.parameters)
-    model = f"{parameters} parameters, {spec.batch.global_} sequences a step"
+    model = f"{parameters} parameters, {spec.batch.global_} sequences per step"
     return model, round(math.log(spec.model.shape.vocabulary), 4)

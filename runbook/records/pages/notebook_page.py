@@ -1,6 +1,6 @@
 """The report of an executed notebook, as a single HTML file that needs no network.
 
-Code is folded, figures are embedded, and the result card at the top is made from the record. No
+Code is folded, figures are embedded, and the result card at the top comes from the record. No
 output of the notebook can make the browser load anything.
 """
 
@@ -27,7 +27,7 @@ from runbook.records.session import MIME
 # Size limit in bytes, which mail servers accept.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Number of characters of each output that are kept.
+"""Number of characters to keep of each output.
 
 The second limit is used if the page would otherwise be too large.
 """
@@ -39,9 +39,7 @@ _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
 )
-"""Matches code, which is kept, and LaTeX formulas in the form in which Jupyter's Markdown leaves
-them.
-"""
+"""Matches code, which is kept, and LaTeX formulas as Jupyter's Markdown leaves them."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 

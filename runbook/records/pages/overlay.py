@@ -120,7 +120,9 @@ def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
 
 
 def _model_text(spec: PhasePlan) -> str:
-    return f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences a step"
+    return (
+        f"{show_count(spec.model.parameters)} parameters, {spec.batch.global_} sequences per step"
+    )
 
 
 def _sampled_rows(path: Path) -> Iterator[Row]:
@@ -143,7 +145,7 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
 
 
 def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
-    """Return the points in order, and the points at which all segments but the first start."""
+    """Return the points in order, and the start of each segment except the first."""
     points: list[Point] = []
     restarts: list[Point] = []
     first_time = 0.0

@@ -78,7 +78,8 @@ class Scripts(StrEnum):
     INSIDE = "'unsafe-inline'"
     """Only scripts inside the page."""
     NEIGHBOURS = "'unsafe-inline' 'self' file:"
-    """Also scripts in neighbouring files, with which the page of all runs follows a training run.
+    """Scripts in files next to the page are also allowed, because the page of all runs uses them to
+    follow a training run.
     """
 
 
@@ -98,7 +99,7 @@ def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> 
 
 
 def result_rows(record: PhaseRecord) -> list[ResultRow]:
-    """Return the record's results in the order in which they were recorded."""
+    """Return the record's results in the order that they were recorded in."""
     rows = []
     for key, value in record.results.items():
         planned = record.plan.get(key)

@@ -21,7 +21,7 @@ from runbook.results.comparison import differing_rows
 from runbook.results.scores import Score, read_main_scores
 
 NAMES_OF_A_RUN = frozenset({"run"})
-"""Keys whose values always differ and therefore tell the reader nothing."""
+"""Keys whose values always differ and therefore do not help the reader."""
 
 
 class SideBySide(NamedTuple):

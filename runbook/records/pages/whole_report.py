@@ -101,7 +101,7 @@ _DEEPER = {
     "h4": "h5",
 }
 """Replacements for the tags of an embedded page, because a page may have only one main and one
-header.
+header element.
 
 These become plain blocks, and headings move one level down.
 """

@@ -1,7 +1,7 @@
 """Decides whether a line reports an error, or says that the program continues without an error.
 
 Programs also use words like "failed" when they announce that an optional package is not installed,
-print a setting, or continue without a file. Such words count only in a line that reports an error.
+print a setting, or continue without a file. These words count only in a line that reports an error.
 """
 
 import re
@@ -41,13 +41,13 @@ _CONTINUES = re.compile(
     r"|\bstart(?:s|ing)? (?:from|at) (?:scratch|random|iteration 0|step 0)\b"
     r"|\b(?:using|used) (?:the )?(?:defaults?|torch|pytorch|native|slow)\b)"
 )
-"""A line in which a program says how it continues without something that it lacks."""
+"""A line where a program says how it continues without something that is missing."""
 _FULL_DISK = re.compile(r"No space left on device|[Qq]uota exceeded")
 """A full disk. Even if the program continues without this write, the next write will fail too."""
 _ADVISES = re.compile(r"\bNCCL WARN\b")
 """NCCL's mark for warnings.
 
-NCCL uses the same mark for errors, and for problems after which it continues.
+NCCL uses the same mark for errors and for problems that do not stop it.
 """
 _DENIES = re.compile(
     r"\b(?:[Nn]o|[Ww]ithout(?: any)?|0) (?:\w+ )?(?:errors?|failures?|failed|NaNs?|Infs?|overflows?|timeouts?)\b"
@@ -57,7 +57,7 @@ _DENIES = re.compile(
 """A line that reports that nothing has failed."""
 
 _CONDITION = re.compile(r"^\W*(?:If|When|In case) (?:you|your|the|this|an?|any|it)\b")
-"""The start of a sentence that says under which condition an error appears."""
+"""The start of a sentence that says when an error appears."""
 _POSSIBILITY = re.compile(
     r"\b(?:can|may|might|could|would) (?:yield|cause|lead to|result in|raise|produce|trigger)\b"
 )

@@ -52,7 +52,7 @@ MAX_TEXT = 4000
 _CHANGING_NUMBERS = re.compile(r"\d+(?:[:.,]\d+)+|\d{4,}")
 """Numbers that change from line to line, such as times and counters.
 
-Shorter numbers do not match, because they may be exit codes or signals, on which rules depend.
+Shorter numbers do not match, because they may be exit codes or signals, which rules depend on.
 """
 _NUMBERS = re.compile(r"\d+")
 _SAME_DIGITS = str.maketrans("123456789", "000000000")
@@ -153,7 +153,7 @@ class Failure:
 
     @property
     def is_specific(self) -> bool:
-        """Return whether this kind of failure says more than that the program raised an error."""
+        """Return whether this kind of failure says more than just that the program raised an error."""
         return self.name != OWN_ERROR.name
 
     def may_explain(self, line: int) -> bool:
@@ -236,7 +236,7 @@ class FailureFinder:
     def note_progress(self, num_records: int) -> None:
         """Set the number of steps that the log has shown so far.
 
-        A failure that the training survived does not explain why the training ended.
+        A failure that training survived does not explain why it ended.
         """
         has_progress = num_records > self._num_records
         # The number may also fall, because a reader drops a step that another rank has already
@@ -432,7 +432,7 @@ class FailureFinder:
     def _is_after_effect(self, rule: Rule, log_line: LogLine) -> bool:
         """Return whether a lost connection follows from an end that other lines explain.
 
-        Such an end is an error that no rule recognizes, or a program that ended by itself.
+        An unexplained end is an error that no rule recognizes, or a program that ended by itself.
         """
         if rule.kind is not PEER_DIED:
             return False
@@ -510,7 +510,7 @@ def _may_follow(failure: Failure, error: FirstError) -> bool:
 
 
 def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
-    """Return whether all failures are of lost or waiting ranks, and one comes soon after the error.
+    """Return whether all failures are lost or waiting ranks, and one follows soon after the error.
 
     A rank waits for minutes before it reports a timeout. If a line just before this report merely
     contains words like "failed", that line is rarely the reason.
@@ -538,7 +538,7 @@ def _is_survived(error: FirstError, effect: Failure) -> bool:
 
 
 def _survived_messages(candidates: Sequence[FirstError], failures: Sequence[Failure]) -> set[str]:
-    """Return the messages after which a rank continued, and which are thus not fatal."""
+    """Return the messages that did not stop a rank, and so are not fatal."""
     messages = set[str]()
     for error in candidates:
         if any(_is_survived(error, failure) for failure in failures):
@@ -556,9 +556,9 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
 
     A rank's own symptom takes precedence over symptoms of ranks that waited for this rank, because
     the latter may be printed first. A line that reports an error takes precedence over a warning,
-    because programs also continue after warnings. A warning that no error soon follows takes
-    precedence over no error, whatever its level. A sentence without the mark of an error gives way
-    to a marked one that comes much later. Return None if there is no failure.
+    because programs also continue after warnings. A warning that is not soon followed by an error
+    counts only if no error was reported, whatever its level. A sentence without the mark of an
+    error gives way to a marked one that comes much later. Return None if there is no failure.
     """
     last = _without_doubtful([failure for failure in failures if not failure.overcome])
     if not last:
@@ -568,7 +568,7 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     specific = [failure for failure in strong if failure.is_specific] or strong
     reported = [failure for failure in specific if _is_reported(failure)]
     if all(failure.name in MAY_BE_EFFECTS for failure in reported):
-        # Ranks that do not meet may follow from what a warning just before has named.
+        # If ranks do not meet, the cause may be what a warning just before reported.
         reported = specific
     reported = _without_distant_sentences(reported)
     of_rank_itself = [failure for failure in reported if not may_be_effect(failure)]
@@ -576,10 +576,10 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
 
 
 def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
-    """Return the failures without the unmarked ones that end well before the first marked one.
+    """Return the failures except unmarked ones that end well before the first marked one.
 
-    Other ranks and programs also print sentences that resemble a failure's. A sentence that belongs
-    to an error is close to it.
+    Other ranks and programs also print sentences that resemble a failure's. A sentence about an
+    error is close to the error.
     """
     marked_lines = [failure.line for failure in failures if failure.is_marked]
     if not marked_lines:
@@ -638,7 +638,7 @@ def find_failures(lines: Iterable[str]) -> list[Failure]:
 
 
 def anchor(name: str) -> str:
-    """Return the anchor of a failure on the docs page, as GitHub and mkdocs make it.
+    """Return the anchor of a failure on the docs page, as GitHub and mkdocs generate it.
 
     >>> anchor("NaN in the loss")
     'nan-in-the-loss'

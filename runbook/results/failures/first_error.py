@@ -7,8 +7,7 @@ is wrong. Such a line therefore replaces only the remedies for ranks that are lo
 shortly afterwards, because these remedies only advise looking for the rank that failed first.
 
 In a log, the output of one rank may come after the output of another, so a lost connection may
-precede the exception of the rank that was lost. Such an exception is also shown, but replaces no
-remedy.
+precede the exception of the rank that was lost. It is also shown, but does not replace any remedy.
 """
 
 import re
@@ -74,8 +73,8 @@ class FirstError:
     precedes_all: bool = True
     """Whether the error's line precedes all of these failures."""
     is_near_lost_peers: bool = False
-    """Whether all failures are of lost or waiting ranks, and one follows within `LINES_TO_EFFECT`
-    lines.
+    """Whether all failures are about lost or waiting ranks, and one follows within
+    `LINES_TO_EFFECT` lines.
     """
 
     @property
@@ -97,7 +96,7 @@ After that, lines are ignored until the next step.
 
 
 _Process = tuple[int | None, str]
-"""A process's rank and host, as far as its lines contain them."""
+"""A process's rank and host, if its lines contain them."""
 
 
 class FirstErrorFinder:
@@ -129,7 +128,7 @@ class FirstErrorFinder:
             self._hints[process] = seen
 
     def note_progress(self) -> None:
-        """Forget the errors up to now, because the training survived them."""
+        """Forget all errors up to now, because training survived them."""
         self._exceptions.clear()
         self._errors.clear()
         self._hints.clear()

@@ -100,8 +100,8 @@ _HARMLESS = re.compile(
             # reason.
             r"rdma_create_event_channel failed: No such device|failed to open CM on component rdmacm",
             r"Failed to create UCP worker\s*$",
-            # An experiment tracker that retries does not delay the training, and reports when it
-            # gives up.
+            # An experiment tracker that retries does not delay training, and reports when it gives
+            # up.
             r"Network error \(\w+\), entering retry loop|Network error resolved",
             # A script asks the kernel and the system about the node's hardware, and continues.
             (
@@ -197,7 +197,7 @@ _NO_FIRST_ERROR = re.compile(
         )
     )
 )
-"""Lines that a program or a job script prints at start-up, and after which it continues.
+"""Lines that a program or a job script prints at start-up before it continues.
 
 Some of these lines are known failures, so the rules are applied to them too.
 """

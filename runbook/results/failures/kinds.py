@@ -159,7 +159,7 @@ HANGING_BUILD = FailureKind(
 ABI = FailureKind(
     name="library does not fit",
     remedy=(
-        "A binary was built against libraries other than those that are loaded. Reinstall the "
+        "A binary was built against different libraries from those that are loaded. Reinstall the "
         "package named in the line against the installed torch (pip install --no-build-isolation "
         "--force-reinstall), or correct LD_LIBRARY_PATH; `ldd FILE.so` shows what is missing."
     ),
@@ -300,9 +300,9 @@ UNREACHED = FailureKind(
     remedy=(
         "srun could not start the ranks on the node named in the line: its slurmd did not answer "
         "in time. The program is not to blame. If the node has just come back or the network is "
-        "busy, this passes. If it happens again, exclude the node (sbatch --exclude) and report "
-        "it to the site. `sinfo -N` shows the node's state; if clocks differ between nodes, "
-        "credentials expire."
+        "busy, this is temporary. If it happens again, exclude the node (sbatch --exclude) and "
+        "report it to the site. `sinfo -N` shows the node's state; if clocks differ between "
+        "nodes, credentials expire."
     ),
     decision=NextStep.RETRY_AFTER_WAIT,
 )
@@ -374,7 +374,7 @@ PROGRAM_ENDED = FailureKind(
 OWN_ERROR = FailureKind(
     name="error of the program",
     remedy=(
-        "No rule explains this error further. The file and line are those of the innermost frame "
+        "No rule explains this error further. The file and line refer to the innermost frame "
         "outside libraries, in the rank that raised it first; the other ranks' lost connections "
         "are consequences. A wrong type, name, argument or assertion will fail again. Otherwise "
         "look at what only this rank has: its node and its data."
@@ -449,7 +449,7 @@ KINDS = (
 class SilentEnd:
     """A failure that shows only in the last lines of a log.
 
-    Healthy logs contain the same words, but do not end with them.
+    Healthy logs contain these words too, but do not end with them.
     """
 
     kind: FailureKind

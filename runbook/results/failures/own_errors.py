@@ -1,7 +1,7 @@
 """Finds fatal errors that no rule recognizes, each with its exception, message, place and rank.
 
-A rule knows what a line means. About these errors, it is known only that the process wrote nothing
-after them, so they are used only if no rule matches.
+A rule knows what a line means. All that is known about these errors is that the process wrote
+nothing after them, so they are used only if no rule matches.
 """
 
 import re
@@ -123,7 +123,7 @@ class _Process:
 
 
 class OwnErrorFinder:
-    """Examines lines as they arrive, and stores the error with which each process ended."""
+    """Examines lines as they arrive, and stores the error that each process ended with."""
 
     def __init__(self) -> None:
         self.has_error = False
@@ -140,7 +140,7 @@ class OwnErrorFinder:
         self._of_earlier_files: list[OwnError] = []
         """Other errors from earlier files.
 
-        If a later file contains a step, the training survived these errors.
+        If a later file contains a step, training survived these errors.
         """
 
     def look(
@@ -168,8 +168,8 @@ class OwnErrorFinder:
         reader = process.reader
         was_reading = reader.is_reading
         before = ""
-        # A log with the stacks of many ranks has thousands of frames, of which only the first frame
-        # of each stack starts a traceback.
+        # A log with the stacks of many ranks has thousands of frames. Only the first frame of each
+        # stack starts a traceback.
         if begins and not (was_reading and FRAME in line):
             before = _last_of_process(lines_before, log_line)
         raised = reader.read(log_line.text, before)
@@ -210,7 +210,7 @@ class OwnErrorFinder:
         self._has_steps_here = False
 
     def note_progress(self, num_records: int) -> None:
-        """Forget the errors that the training survived."""
+        """Forget the errors that training survived."""
         self._num_records = num_records
         self._processes.clear()
         self._ended_badly = False

@@ -7,7 +7,7 @@ from runbook.results.failures.error_lines import EXCEPTION
 from runbook.results.failures.log_line import split_prefix
 
 HEADING = "Exception ignored "
-"""The beginning of the line above an exception after which the program continues."""
+"""The beginning of the line above an exception that the program survives."""
 THREAD_HEADING = "Exception in thread "
 """The beginning of the line above an exception that ends only a thread of the program."""
 _STILL_TRUE = re.compile(

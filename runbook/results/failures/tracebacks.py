@@ -40,7 +40,7 @@ _NOT_FATAL = re.compile(
 )
 """The line above a traceback that shows that the program survives the error."""
 _REPLACES = re.compile(r"During handling of the above exception|^Original Traceback")
-"""The line between two tracebacks of which the second is more informative.
+"""The line between two tracebacks, if the second is more informative.
 
 For example, the traceback of a data loader's worker comes after the traceback of its parent.
 """
@@ -93,7 +93,7 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self.chain = 0
-        """Number of tracebacks up to now. A chain of tracebacks counts as one."""
+        """Number of tracebacks up to now. A chain of tracebacks counts as one traceback."""
         self.is_reading = False
         """Whether the last line was part of an unfinished traceback."""
         self._join = Join.NOTHING

@@ -41,7 +41,7 @@ TRIALS = (
     ),
     Trial(
         kinds.INTERFACE,
-        "a missing interface fails a preflight; nodes with the right one pass",
+        "a missing interface fails a preflight; nodes with the right interface pass",
         "defect no-interface",
     ),
     Trial(
@@ -156,7 +156,8 @@ TRIALS = (
     ),
     Trial(
         kinds.CONFIGURATION,
-        "runbook check refuses a layout that does not divide, and accepts the fixed one",
+        "runbook check refuses a layout that does not divide the GPUs, and accepts the corrected "
+        "one",
         "test tests/results/test_remedies.py::test_settings_do_not_fit_check_finds_them_before_a_job",
     ),
     Trial(
@@ -166,7 +167,7 @@ TRIALS = (
     ),
     Trial(
         kinds.CANCELLED,
-        "the job after a scancel continues with the losses of an uninterrupted training",
+        "the job after a scancel has the losses of an uninterrupted training run",
         "test tests/slurm/test_chain.py::test_the_losses_are_those_of_an_undisturbed_training",
     ),
     Trial(

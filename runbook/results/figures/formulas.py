@@ -6,7 +6,7 @@ from runbook.results.messages import ResultMessage
 
 
 def first_loss(plan: Plan, phase: str) -> tuple[str, str]:
-    """Return the formula of an untrained model's loss, for which all tokens are equally likely."""
+    """Return the formula for an untrained model's loss, where all tokens are equally likely."""
     vocabulary = plan.phases[phase].model.shape.vocabulary
     loss = plan.parameters[phase].first_loss
     latex = (
@@ -84,7 +84,7 @@ def memory(plan: Plan, phase: str) -> tuple[str, str]:
 
 
 def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
-    """Return the formula of the step time: operations divided by the speed of the devices.
+    """Return the formula for the step time: operations divided by the speed of the devices.
 
     Return None if the step time is unknown.
     """
@@ -109,7 +109,7 @@ def step_time(plan: Plan, phase: str) -> tuple[str, str] | None:
 
 
 def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
-    """Return the formula of the speed reached: a step's operations divided by its device time."""
+    """Return the formula for the speed reached: a step's operations divided by its device time."""
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
@@ -121,7 +121,7 @@ def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
 
 
 def epochs(plan: Plan, phase: str, tokens: int) -> tuple[str, str]:
-    """Return the formula of the number of times that the training reads each token of its files."""
+    """Return the formula for the number of times that each token is read in training."""
     needed = plan.phases[phase].duration.tokens
     times = f"{needed / tokens:.3g}"
     latex = (

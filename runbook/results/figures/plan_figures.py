@@ -133,7 +133,10 @@ def length_figure(lengths: Sequence[int], sequence_length: int) -> Any:
             figure.legend(loc="outside lower center")
 
         axes.set(
-            xlabel="tokens in the document, each bar up to twice the one before", ylabel="documents"
+            xlabel=(
+                "tokens per document; each bar covers up to twice the length of the previous bar"
+            ),
+            ylabel="documents",
         )
 
     return figure
@@ -234,7 +237,7 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
 
 
 def _draw_memory_course(axes: Any, stage: Any) -> None:
-    """Draw the states of a stage stacked on top of each other, with its activations above them."""
+    """Draw the states of a stage as a stack, with its activations on top."""
     sizes = [size / GIB for _, size in stage["timeline"]]
     positions = [100 * index / max(1, len(sizes) - 1) for index in range(len(sizes))]
     below = [0.0] * len(sizes)

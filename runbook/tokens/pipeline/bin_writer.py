@@ -289,8 +289,8 @@ class Committer:
 
     def _can_be_joined(self, shard: int, mark: ShardMark) -> bool:
         """Return whether a finished but uncommitted shard can be used unchanged."""
-        # If an earlier shard is made again, for example because a file has changed, later offsets
-        # in the .bin may change.
+        # If an earlier shard is tokenized again, for example because a file has changed, later
+        # offsets in the .bin may change.
         has_place = mark.waits or mark.offset == self.placement.offset(shard)
         return has_place and not mark.is_committed and self._is_whole(mark)
 
@@ -322,7 +322,7 @@ class Committer:
     def step(self) -> bool:
         """Hash the next few megabytes of the next shard to commit, joining them if in a part.
 
-        Return whether there was such a shard.
+        Return whether there was one.
         """
         if not self.has_work:
             return False

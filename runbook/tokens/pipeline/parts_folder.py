@@ -1,4 +1,4 @@
-"""Manages PREFIX.parts, which holds an unfinished run's locks, done markers and waiting parts."""
+"""Manages PREFIX.parts, which contains an unfinished run's locks, done markers and waiting parts."""
 
 from __future__ import annotations
 

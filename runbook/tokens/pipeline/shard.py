@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SAMPLE_CHARACTERS = 256
 """Number of characters that the judge encodes of a sampled text, which takes 0.2 ms."""
 SAMPLE_EVERY = 4_000_000
-"""Number of bytes of text between two samples that are also encoded by the judge."""
+"""The judge also encodes one sample in this many bytes of text."""
 
 Report = Callable[[ShardCounts], None]
 
@@ -86,7 +86,7 @@ class ShardMaker:
         fingerprint: str,
         sink: ShardSink,
     ) -> ShardMark:
-        """Tokenize a shard into the sink. A broken file contributes nothing."""
+        """Tokenize a shard into the sink. A broken file contributes no documents."""
         import numpy as np
 
         work = _Work(shard, sink)
@@ -291,8 +291,8 @@ class ShardMaker:
         draw = (work.shard.number + work.num_batches) * 7919
         number = draw % len(texts)
         text = texts[number]
-        # The sample may begin anywhere in the text, so that not only the beginnings of texts are
-        # checked.
+        # The sample may begin anywhere in the text, so that the check is not limited to the
+        # beginnings of texts.
         start = draw % (max(0, len(text) - SAMPLE_CHARACTERS) + 1)
         sample = text[start : start + SAMPLE_CHARACTERS]
         where = f"in {work.shard.describe()}"

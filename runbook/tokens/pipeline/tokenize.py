@@ -1,4 +1,4 @@
-"""Converts text to .bin and .idx files: makes missing shards, writes the index and verifies."""
+"""Converts text to .bin and .idx files: tokenizes missing shards, writes the index and verifies."""
 
 import contextlib
 import hashlib
@@ -52,7 +52,7 @@ BIN_BYTES_PER_TEXT_BYTE = 0.7
 The ratio allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
 AMPLE_ROOM = 32
-"""If the free space is more than this many times the first estimate, no better estimate is made.
+"""If the free space is more than this many times the first estimate, the estimate is not refined.
 
 For a better estimate, some text would be encoded, which took 0.2 s. Plain text needs at most 3
 times the first estimate.
@@ -77,7 +77,7 @@ def prepare(
 ) -> Manifest:
     """Tokenize files and folders to PREFIX_text_document.bin and .idx.
 
-    The files are byte for byte identical to those that Megatron's preprocess_data.py writes.
+    The files are byte-identical to the output of Megatron's preprocess_data.py.
 
     No work is repeated: finished work is recognized by its manifest, and unfinished work continues
     at the first missing shard. If this function is interrupted at any time and called again, the
@@ -112,7 +112,7 @@ def prepare_share(
 ) -> tuple[int, int]:
     """Tokenize every n-th shard into a part, as one job of an array.
 
-    Return the number of shards that this call made, and the number of shards in the share.
+    Return how many shards this call tokenized, and how many are in the share.
 
     `share` is (index, count), where the index starts at 0. Any number of jobs may run at the same
     time on any nodes that see the same folder, and a later attempt may use a different number of
@@ -238,7 +238,7 @@ class _Job:
         return manifest
 
     def run_share(self, index: int, count: int) -> tuple[int, int]:
-        """Make the missing shards of one share. The work as a whole remains unfinished."""
+        """Tokenize the missing shards of one share. The work as a whole remains unfinished."""
         self._committer = committer = PartCommitter(self.files, self._shards, self._choices)
         missing = committer.missing(index, count)
         self._reporter = ProgressReporter(missing, committer, self._progress, self._began)
@@ -247,7 +247,7 @@ class _Job:
         return len(missing), len(range(index, len(self._shards), count))
 
     def _make(self, shards: list[Shard], stored: list[Shard]) -> Tokenizer:
-        """Tokenize shards, in this process if one worker is enough, or else in worker processes.
+        """Tokenize shards in this process if one worker is enough, or else in worker processes.
 
         `stored` lists the shards that need disk space.
         """
@@ -302,8 +302,7 @@ class _Job:
             options.tokenizer, special_tokens=options.special_tokens, encoder=encoder
         )
         if options.append_eod:
-            # Look up the token now, so that a tokenizer without this token is reported before the
-            # work starts.
+            # Look up the token now, so that its absence is reported before the work starts.
             tokenizer.end_of_document(options.eod_token)
 
         return tokenizer

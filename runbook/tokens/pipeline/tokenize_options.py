@@ -48,7 +48,7 @@ class TokenizeOptions:
     max_record_bytes: int = MAX_RECORD_BYTES
     """Largest size of a record in bytes. A longer record counts as bad.
 
-    Only the beginning of such a record is ever in memory.
+    Only the beginning of such a record is read into memory.
     """
     source_key: str = "auto"
     """Dotted key that contains a record's source, such as meta.source.
@@ -62,7 +62,7 @@ class TokenizeOptions:
     fix_text: str = "none"
     """`none`, or `ftfy` to repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
     workers: int = 0
-    """Number of processes; 0 means one for each core that this process may use."""
+    """Number of processes; 0 means one process per core that this process may use."""
     encoder: str = "auto"
     """auto (the fastest installed encoder whose ids are exact), or tokenizers."""
     shard_bytes: int = 64_000_000
@@ -238,7 +238,7 @@ def _recorded_sources(manifests: Sequence[Manifest]) -> set[str]:
 def unknown_sources_text(*manifests: Manifest) -> str:
     """Return a warning about sources to keep or drop that do not occur in any record.
 
-    Such names are probably misspelled. The text is empty if all sources occur.
+    They are probably misspelled. The text is empty if all sources occur.
     """
     unknown = unknown_sources(manifests)
     if not unknown:

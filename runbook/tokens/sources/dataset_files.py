@@ -34,7 +34,7 @@ GetPage = Callable[[str], tuple[bytes, str]]
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to download, with its size and checksums as far as known.
+    """A file to download, with its size and checksums, if known.
 
     Unknown values are 0 or an empty string.
     """
@@ -101,7 +101,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
     Return False if the dataset lists no files.
 
-    Return True also if the folder contains the whole files that were made from downloaded parts.
+    Also return True if the folder contains the files that downloaded parts were joined to.
     """
     ways = [expected_files(dataset)]
     if dataset.parts:
@@ -299,7 +299,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)
     if dataset.parts and any((home / path).exists() for path in dataset.paths):
-        # These are the whole files that were made from the downloaded parts.
+        # These are the files that the downloaded parts were joined to.
         listed = [SourceFile(path=path) for path in dataset.paths]
 
     _refuse_faults(dataset, home, listed)
@@ -317,7 +317,7 @@ def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list
     files against each other.
 
     Raises:
-        DataError: no token files, one of a pair is missing, or a listed file is not the one that the catalogue names.
+        DataError: there are no token files, one file of a pair is missing, or a file differs from the catalogue.
     """
     home = dataset_folder(dataset, project=project, folder=folder)
     listed = expected_files(dataset)

@@ -58,8 +58,8 @@ class HugeText:
 
     Python's str needs up to four bytes per character, and encoders copy their input, so a document
     of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
-    followed by a space and another letter. Such a border is never inside a character or a JSON
-    escape. `tokens.huge_text` determines where tokens may be cut.
+    followed by a space and another letter. It is never inside a character or a JSON escape.
+    `tokens.huge_text` determines where tokens may be cut.
     """
 
     content: memoryview
@@ -67,7 +67,7 @@ class HugeText:
     """Function that decodes a piece, and raises `BadTextError` if it is not text."""
 
     def pieces(self) -> Iterator[str]:
-        """Yield the text in pieces of about a megabyte, or in one piece if no border is found."""
+        """Yield the text in pieces of about a megabyte, or in one piece if it cannot be cut."""
         start = 0
         while start < len(self.content):
             border = _BORDER.search(self.content, start + PIECE)
@@ -304,14 +304,14 @@ class Parser:
 def _refuse_utf16(line: bytes | bytearray | memoryview) -> None:
     """Raise `BadTextError` if a line begins as a UTF-16 file does.
 
-    Python's json would read this line, but no later one: a newline ends between two bytes.
+    Python's json would read this line but no later line, because a newline ends between two bytes.
     """
     if bytes(line[:2]) in _UTF16_MARKS:
         raise BadTextError(TokenMessage.UTF16.fill())
 
 
 def count_newlines(data: bytes | bytearray) -> int:
-    """Return the number of newlines in the data, by a method that is faster than `data.count`."""
+    """Return the number of newlines in the data, with a method that is faster than `data.count`."""
     import numpy as np
 
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")))

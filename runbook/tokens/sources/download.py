@@ -171,7 +171,7 @@ def _part(target: Path) -> Path:
 
 
 class _Tally:
-    """The number of bytes received up to now, and the files that could not be fetched."""
+    """The number of bytes received so far, and the files that could not be fetched."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files, and repeatedly yield the number of bytes received up to then."""
+    """Fetch files, and repeatedly yield the number of bytes received so far."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
@@ -368,7 +368,7 @@ FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 60.0
 # Longest total time that a file waits because of 429 answers; the Hub's windows last 300
 BUSY_SECONDS = 3600.0
-# Seconds without a byte after which a connection counts as dead
+# A connection counts as dead after this many seconds without a byte
 SILENCE_SECONDS = 60.0
 
 
@@ -401,7 +401,7 @@ class Fetcher:
     """Number of bytes that arrived and could be used."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
-    """Time on the monotonic clock until which no thread sends a request."""
+    """No thread sends a request before this time on the monotonic clock."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch(self, file: RemoteFile) -> None:
@@ -434,7 +434,7 @@ class Fetcher:
     def _keep_trying(self, attempt: Callable[[], _T], part: Path | None = None) -> _T:
         """Repeat an attempt as often as necessary, and return its result.
 
-        `part` is the file to which attempts add data. Raise `GivenUpError` after `ATTEMPTS`
+        `part` is the file that attempts append to. Raise `GivenUpError` after `ATTEMPTS`
         consecutive attempts that received no byte, after waiting `BUSY_SECONDS` for the server, or
         if the file at the source is not the requested file.
         """

@@ -26,7 +26,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
     """Repair a document in pieces. The joined pieces equal `ftfy.fix_text` of the whole document.
 
     ftfy repairs each line separately, and cuts a line after a million characters. Only one fact
-    carries over from line to line: whether a `<` has occurred, after which HTML entities are no
+    carries over from line to line: whether a `<` has occurred. After that, HTML entities are no
     longer decoded.
     """
     ftfy: Any = load_ftfy()
@@ -50,7 +50,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 def _line_end(text: str, start: int, longest: int) -> int:
     """Return the end of the next segment that ftfy repairs separately.
 
-    The result is 0 if the text up to now does not determine the end.
+    The result is 0 if the text so far does not determine the end.
     """
     end = text.find("\n", start, start + longest) + 1
     if not end and len(text) - start > longest:

@@ -187,7 +187,7 @@ def _is_hidden(path: Path) -> bool:
 def says_its_kind(path: Path) -> bool:
     """Return whether a file's name shows that it is a text file.
 
-    Names that end in .json do not count, because manifests also have such names.
+    Names that end in .json do not count, because manifests also end in .json.
     """
     with suppress(DataError):
         return kind_of(path)[0] != ".jsonl" or ".json" not in map(str.lower, path.suffixes)
@@ -317,7 +317,7 @@ MAX_RECORD_BYTES = 256 << 20
 A compressed line of 3 GB may need only 91 kB on disk.
 """
 HEAD_BYTES = 200
-"""Number of bytes of an overlong record that are kept for messages and the quarantine."""
+"""Number of bytes to keep of an overlong record, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
 """Number of bytes read from a compressed file at a time.
 
@@ -389,7 +389,7 @@ class BrokenFileError(DataError):
         self.remedy = remedy
 
     def __reduce__(self) -> tuple[type["BrokenFileError"], tuple[str, int, str, str]]:
-        """Return the arguments from which another process rebuilds this error."""
+        """Return the arguments that another process rebuilds this error from."""
         return type(self), (self.path, self.offset, self.reason, self.remedy)
 
 
@@ -397,10 +397,11 @@ class BrokenFileError(DataError):
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
     """Yield the decompressed file of a segment.
 
-    The file must be unchanged since the planning, both before and after it is read.
+    The file must not have changed since it was planned. This is checked before and after it is
+    read.
 
     Raises:
-        BrokenFileError: the file is empty, missing, damaged, or not the planned one.
+        BrokenFileError: the file is empty, missing, damaged, or differs from the planned file.
     """
     path = Path(segment.path)
     if segment.size == 0:
@@ -451,7 +452,7 @@ def _refuse_change(path: Path, segment: Segment) -> None:
 def _decompressed(file: Any, compression: str) -> Any:
     match compression:
         case ".zst":
-            # This file has a buffer of its own. A second one would copy the text once more.
+            # This file does its own buffering. A second buffer would copy the text once more.
             return _zstd().ZstdFile(file, "rb")
         case ".gz":
             import gzip
@@ -543,10 +544,10 @@ def read_blocks(
 ) -> Iterator[tuple[int, bytearray]]:
     """Yield blocks of complete lines, each with the offset of its first byte in the file's text.
 
-    A huge line forms a block of its own.
+    A huge line becomes a separate block.
 
-    The function needs memory for one block, or for the longest line up to the limit. For a longer
-    line, only its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
+    This needs memory for one block, or for the longest line up to the limit. For a longer line,
+    only its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
         # Skip to the first line that begins at the segment's start or later.
@@ -631,7 +632,7 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 
 @functools.cache
 def _zeros(length: int) -> bytes:
-    """Return zero-valued bytes with which to extend a bytearray.
+    """Return zero bytes to extend a bytearray with.
 
     Every call returns the same object, which stays in the core's cache.
     """

@@ -192,8 +192,8 @@ class AdoptReport:
         parts = [f"{self.path}: {num_values} values, site {site}, framework {adopted.framework}."]
         if adopted.base:
             parts.append(
-                f"Values that the script does not set are those of params/{adopted.base}.yaml, which was "
-                "made from its document."
+                f"Values that the script does not set come from params/{adopted.base}.yaml, which "
+                "was written from its document."
             )
         parts += [f"Note: {note}." for note in adopted.script.notes]
         if self.differences:
@@ -366,7 +366,7 @@ def adopt(
     if config:
         adopted = adopt_config(config, texts, path.stem, project)
         return _write(adopted, path, project, replace=replace, config=config)
-    # No secret enters the sandbox, so none can leak from it into the run file.
+    # No secret enters the sandbox, so none can leak into the run file.
     files = [(name, mask(text)) for name, text in texts]
     beside, left_out = _files_beside(scripts[0])
     adopted = adopt_text(files, path.stem, project, beside, launch)
@@ -530,8 +530,8 @@ _CODE = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".py")
 def is_secret_file(name: str, text: str) -> bool:
     """Return whether a file contains only a secret.
 
-    A file counts as a secret if its name says so, or if its content is one long word of letters and
-    digits.
+    A file counts as a secret if its name suggests it, or if its content is one long word of letters
+    and digits.
 
     >>> is_secret_file("hf_token.txt", "x"), is_secret_file("wandb", "0123456789abcdef01ab"), is_secret_file("a.py", "x")
     (True, True, False)

@@ -59,7 +59,7 @@ from runbook.tools.adopt.script import Script, StartedProgram, Word
 
 @dataclass(frozen=True)
 class Adoption:
-    """The run file made from a script, and everything that is reported about the script."""
+    """The run file for a script, and everything that is reported about the script."""
 
     name: str
     text: str
@@ -94,7 +94,7 @@ def adopt(
     """Run the first script in a sandbox and read which programs it started.
 
     The first script can use the other scripts and the files in `beside`. If it starts multiple
-    training runs, the last one becomes the run file, or the one with the number `launch_number`
+    training runs, the run file describes the last one, or the one with the number `launch_number`
     (from 1). Raise `ParamsError` if the script neither starts a training run that adopt can read
     nor sets a variable that a document's script reads.
     """
@@ -173,7 +173,10 @@ def _refuse_without_launch(script: Script, file_name: str) -> NoReturn:
         )
     starts = ""
     if programs:
-        starts = f" It starts {', '.join(programs[:3])}, which by its name does not train anything."
+        starts = (
+            f" It starts {', '.join(programs[:3])}, which does not train anything, judging by its "
+            "name."
+        )
     raise ParamsError(
         AdoptMessage.NO_TRAINING_STARTED,
         file_name=file_name,
@@ -213,7 +216,7 @@ def rewritten(adopted: Adoption) -> Adoption:
 
 
 def _chosen(launches: Sequence[Launch], number: int, file_name: str) -> list[Launch]:
-    """Return the launches up to the one that becomes the run file."""
+    """Return the launches up to the one that the run file describes."""
     if number > len(launches) or number < 0:
         raise ParamsError(
             AdoptMessage.LAUNCH_OUT_OF_RANGE,
@@ -282,13 +285,13 @@ def _refuse_without_training(launch: Launch, script: Script, file_name: str) -> 
 
 
 _READS_ARGUMENTS = re.compile(r"\bgetopts\b|\$\{?(?:[1-9@*]|#\})")
-"""Matches the ways in which a script reads its own arguments."""
+"""Matches the ways that a script reads its own arguments."""
 _STEPS = re.compile(r"--train[-_](?:iters|samples|tokens)[ =]+[\"']?(?:(0)\b|\$\{?([A-Za-z_]\w*))")
-"""Matches an option for the training's length whose value is 0 or a variable."""
+"""Matches an option for the training length whose value is 0 or a variable."""
 
 
 def _is_zero_without_arguments(script: Script) -> bool:
-    """Return whether the training's length may be 0 only because arguments or files are missing.
+    """Return whether the training length may be 0 only because arguments or files are missing.
 
     A script that itself sets the length to 0 only evaluates. If a script writes and submits a job,
     the length comes from that job.
@@ -369,7 +372,7 @@ def _starts_training(commands: Sequence[StartedProgram]) -> bool:
 
 
 def _site_of(script: Script, project: Path) -> Site:
-    """Return the site for which the script was written. The site is never the local machine."""
+    """Return the site that the script was written for. The site is never the local machine."""
     names = [name for name in site_names(project) if name != "local"]
     return read_site(site_of(script, names), project)[0]
 
@@ -532,7 +535,7 @@ def _files_given(arguments: Sequence[Word]) -> list[str]:
 def complete_from_config(
     findings: Findings, models: Mapping[str, Model], kind: program_arguments.ModelKind
 ) -> None:
-    """Set every value that is needed by a run made from another program's configuration."""
+    """Set every value that a run needs if it was adopted from another program's configuration."""
     take_shape(models, kind, findings)
     findings.take("site", findings.site.site, 0, findings.site.title)
     _fill(findings, "runbook", from_options=False)
@@ -639,7 +642,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
     source = "the training program that is started"
     findings.take("training.framework", framework, 0, source, over=False)
     if framework not in site.frameworks:
-        remedy = f"{findings.site_file} has no checkout of it: add one under frameworks"
+        remedy = f"{findings.site_file} has no checkout of it; add one under frameworks"
         findings.leave(0, f"framework {framework}", remedy)
         source = f"the site has no {framework}: our own trainer"
         findings.take("training.framework", "runbook", 0, source)
@@ -676,7 +679,7 @@ def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelK
 
 
 def _take_allocations(script: Script, findings: Findings) -> None:
-    """Adopt the options of the `salloc` command in which the script runs."""
+    """Adopt the options of the `salloc` command that the script runs in."""
     for command in script.commands:
         if command.name == "salloc":
             own_words = [word.text for word in command.words[1 : 1 + command.own]]
@@ -724,7 +727,7 @@ _LOGIN_FILES = re.compile(r"(^|/)(activate|\.?bashrc|\.?\w*profile|modules?\.sh|
 def _note_unset_arguments(launch: Launch, script: Script, findings: Findings) -> None:
     """Record the variables among a training run's arguments that are set nowhere.
 
-    Such variables may be set in a missing file that the script sources.
+    They may be set in a missing file that the script sources.
     """
     variables = program_arguments.unset_arguments(launch.arguments)
     if not variables:
@@ -904,7 +907,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if from_options and framework != "nemo":
         _take_program_defaults(findings, framework)
     if "data.dataset" not in findings.carried:
-        why = "the script names none: the small shipped corpus is used; set data.dataset"
+        why = "the script names none, so the small shipped corpus is used; set data.dataset"
         findings.leave(0, "the text", why)
     _length(findings)
     _evaluation(findings)
@@ -919,13 +922,13 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
         # Our check rejects this option without sequence parallelism, where Megatron ignores it.
         line = findings.carried["training.overlap_tensor"].line
-        source = "a single tensor rank sends nothing during its products"
+        source = "a single tensor rank does not communicate during its products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
         findings.drop("training.overlap_tensor")
     if findings.value("training.offload") is False:
         findings.drop("training.offload")
     virtual_pipeline = findings.carried.get("parallel.virtual_pipeline")
-    # A value without a line comes from a base that has more stages.
+    # A value without a line number comes from a base with more stages.
     is_of_base = virtual_pipeline is not None and not virtual_pipeline.line
     if is_of_base and findings.number("parallel.pipeline", 1) == 1:
         findings.drop("parallel.virtual_pipeline")
@@ -969,7 +972,7 @@ def _precision(findings: Findings) -> None:
 
 
 def _length(findings: Findings) -> None:
-    """Keep the training's length in only one unit.
+    """Keep the training length in only one unit.
 
     The document's own unit takes precedence, then tokens, samples and iterations.
     """
@@ -1064,7 +1067,7 @@ def _batch(findings: Findings) -> None:
 def _end_ramp(sequences: int, findings: Findings) -> bool:
     """Use the first batch size of a ramp that can be divided among the devices.
 
-    The source does not state how such a ramp ends. Return whether there is a ramp.
+    The source does not state how the ramp ends. Return whether there is a ramp.
     """
     start = findings.number("training.rampup_start")
     increment = findings.number("training.rampup_increment")

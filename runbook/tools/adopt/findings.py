@@ -32,7 +32,7 @@ class CarriedValue:
 
 @dataclass(frozen=True)
 class Remark:
-    """A setting for which the run file has no key."""
+    """A setting that the run file has no key for."""
 
     line: int
     text: str
@@ -51,10 +51,10 @@ class KnownError:
 
 @dataclass
 class Findings:
-    """Everything that is reported about a script, in the order in which it was found."""
+    """Everything that is reported about a script, in the order that it was found."""
 
     site: Site
-    """The site on which the run file's job runs."""
+    """The site that the run file's job runs on."""
     carried: dict[str, CarriedValue] = field(default_factory=dict)
     leftovers: list[Remark] = field(default_factory=list)
     automatic: list[Remark] = field(default_factory=list)
@@ -86,12 +86,10 @@ class Findings:
     Empty if the source does identify its model.
     """
     unset_arguments: str = ""
-    """The variables among the training's arguments that may contain options, but are set nowhere.
-
-    Empty if there are no such variables.
+    """The variables among the training program's arguments that may contain options but are not set anywhere.
     """
     absent_file: str = ""
-    """The configuration from which the training starts, if it is not available.
+    """The configuration that training starts from, if it is not available.
 
     Empty if no configuration is missing, or if the catalogue has its model.
     """

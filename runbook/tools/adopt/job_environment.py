@@ -41,7 +41,7 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Adopt the job's variables, and report those that the site file should set."""
+    """Adopt the job's variables, and report variables that the site file should set."""
     site = findings.site
     group_of = {name: group for group, values in site.environment.items() for name in values}
     last_settings = {setting.name: setting for setting in script.settings}
@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads, which are none unless it is `module load`."""
+    """Return the modules that a command loads. The list is empty unless it is `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":

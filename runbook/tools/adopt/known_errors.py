@@ -50,7 +50,7 @@ class Evidence:
     models: Mapping[str, Model]
 
     def called(self, run: str) -> list[DocumentCall]:
-        """Return the calls of the document's scripts from which a run was derived."""
+        """Return the calls of the document's scripts that a run was derived from."""
         return [call for call in self.calls if call.run == run]
 
     @property
@@ -200,7 +200,7 @@ def _squashed_images(evidence: Evidence) -> Iterator[KnownError]:
         if starts_document:
             problem = f"the document's scripts overwrite {setting.name}: setting it has no effect"
         else:
-            problem = f"{setting.name} is overwritten here, whatever value it has from outside"
+            problem = f"{setting.name} is overwritten here, so a value from the environment is lost"
 
         yield KnownError(6, setting.line, problem, "jobs.image is used wherever it is set")
 
@@ -249,11 +249,11 @@ def _tokenizer(evidence: Evidence) -> Iterator[KnownError]:
     trains = re.search(r"04-gpt175B\.sh", script.text)
     if len(folders) > 1 or (folders and prepares and trains):
         problem = (
-            "DATASET_FOLDER_NAME means the folder of the raw text in steps 02 and 03, but that of "
-            "the token files in 04"
+            "DATASET_FOLDER_NAME means the folder of the raw text in steps 02 and 03, but the "
+            "folder of the token files in 04"
         )
         line = next(iter(folders.values()))
-        yield KnownError(13, line, problem, "each place has one name: paths in the site's file")
+        yield KnownError(13, line, problem, "each place has one name, under paths in the site file")
 
 
 def _tokenizer_files(evidence: Evidence) -> list[tuple[Word, Word]]:
@@ -279,7 +279,7 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
     for start, second_start in combinations(starts, 2):
         if start.shape != second_start.shape and start.folder == second_start.folder:
-            problem = "another size is started with the same CHECKPOINT_PATH, from which it loads"
+            problem = "another size is started with the same CHECKPOINT_PATH, and loads from it"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
 
@@ -287,14 +287,16 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
         start = starts[0]
         layers, _ = start.shape
         if layers and not start.folder:
-            problem = "a smaller model saves into the folder from which the full run then loads"
+            problem = "a smaller model saves to the folder that the full run then loads from"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
 
     yield from _checkpoints_of_launches(evidence)
 
 
-_OWN_FOLDERS = "the smoke test and the training have separate folders; a check refuses a shared one"
+_OWN_FOLDERS = (
+    "the smoke test and the training run have separate folders; a check refuses a shared folder"
+)
 
 
 @dataclass(frozen=True)
@@ -462,7 +464,9 @@ def _steps(evidence: Evidence) -> Iterator[KnownError]:
     starts = sorted(in_job or {launch.command.line for launch in evidence.launches})
     if len(starts) > 1 and evidence.script.directives:
         lines = ", ".join(map(str, starts))
-        problem = f"lines {lines} each start a training run: the job runs them one after another"
+        problem = (
+            f"lines {lines} each start a training run, and the job runs them one after another"
+        )
         yield KnownError(19, starts[1], problem, "one training step per job")
 
     homes = evidence.script.matching(r"(?<![\w/.])/(?:users|home|homes)/([A-Za-z][\w.-]*)")
@@ -477,7 +481,9 @@ def _conda(evidence: Evidence) -> Iterator[KnownError]:
     matches = evidence.script.matching(r"(?:conda/|venvs/\S*?)(20\d\d-\d\d-\d\d[\w-]*)")
     first_lines = {match[1]: line for line, match in reversed(matches)}
     calls = evidence.called("polaris-25b")
-    remedy = "params/sites/polaris.yaml names the module and the virtual environment in one place"
+    remedy = (
+        "params/sites/polaris.yaml names the module and the virtual environment in a single place"
+    )
     if len(first_lines) > 1:
         problem = f"conda and virtual environment of {' and '.join(sorted(first_lines))}"
         yield KnownError(24, max(first_lines.values()), problem, remedy)

@@ -77,7 +77,7 @@ def drop_ssh(findings: Findings) -> None:
     if carried is None:
         return
     if findings.site.scheduler == "pbs" and carried.value in ("deepspeed", "torchrun"):
-        source = f"{carried.source}: PBS has no other way onto the nodes"
+        source = f"{carried.source}: PBS has no other way to start processes on the nodes"
         findings.take("jobs.launcher", "mpiexec", carried.line, source)
     elif carried.value == "deepspeed" and findings.number("jobs.training.nodes", 1) > 1:
         source = "deepspeed on several nodes needs ssh between them"

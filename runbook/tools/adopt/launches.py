@@ -31,7 +31,7 @@ _MODULES = (
     "accelerate.commands.launch",
 )
 _ENOUGH_OPTIONS = 4
-"""Number of known options that make a script of any name count as a training program."""
+"""A script of any name counts as a training program if it has this many known options."""
 _ENOUGH_CORE_OPTIONS = 2
 """Number of these options that must be specific to training, because many programs have --bf16
 or --seed."""
@@ -237,7 +237,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
     """Return whether a program that starts one process per device runs this command.
 
-    Such a command is always a training run.
+    The command is always a training run.
     """
     return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
@@ -500,7 +500,7 @@ def _word_like(pattern: str, shell_words: Sequence[Word]) -> str:
 def run_of(script: Script) -> str:
     """Return the run whose script reads most of the variables that are set.
 
-    If none of them is set, return the run for the machine that the text clearly refers to.
+    If no variable is set, return the run for the machine that the text clearly refers to.
 
     The result is empty if neither the variables nor the text identify a run.
     """

@@ -11,7 +11,7 @@ class AdoptMessage(Message):
     CONFIGURATION_READABLE = " Its configuration can be read: runbook adopt {files}"
     EVALUATION_STARTED = (
         "{file_name} starts {script} to evaluate or to convert, not to train ({place}: {word}). "
-        "adopt makes run files for training runs; 06-evaluation evaluates a finished run. No run "
+        "adopt writes run files for training runs; 06-evaluation evaluates a finished run. No run "
         "file was written."
     )
     FILE_OF_FINE_TUNING = (
@@ -34,8 +34,8 @@ class AdoptMessage(Message):
     )
     LIST_AS_KEY = "{file_name}:{line}: a list or a section cannot be the key of a configuration."
     MOSTLY_UNKNOWN_KEYS = (
-        "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are unknown "
-        "({unknown}, ...): it configures something other than the pre-training of a GPT. No run "
+        "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are "
+        "unknown ({unknown}, ...): so it configures something other than GPT pre-training. No run "
         "file was written."
     )
     NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} levels deep."
@@ -77,7 +77,7 @@ class AdoptMessage(Message):
     )
     NUMBER_TOO_LARGE = "{key} would be {carried} ({where}), but at most {most:,} is possible."
     ONE_TRAINING = (
-        "--launch {launch_number}: {names} is the configuration of a single training. Leave "
+        "--launch {launch_number}: {names} is the configuration of a single training run. Leave "
         "--launch out."
     )
     PROCESS_OF_ANOTHER_USER = (
@@ -99,8 +99,8 @@ class AdoptMessage(Message):
         "{path} exists with other content. Name another file with --out, or use --replace."
     )
     SCRIPTS_OF_ONE_NAME = (
-        "Two of the scripts are named {name}, but the sandbox puts them into one folder. Rename "
-        "one of them, or leave out the script that the other does not start."
+        "Two of the scripts are named {name}, but the sandbox puts them into a single folder. "
+        "Rename one of them, or leave out the script that the other does not start."
     )
     SCRIPT_NOT_READABLE = "{path} cannot be read: {reason}."
     TOML_NOT_READABLE = "{file_name} cannot be read as TOML: {name}."
@@ -142,10 +142,10 @@ class AdoptMessage(Message):
     MANY_CALLS_OF_RECIPES = "more than {most} calls of recipes: give a file with a single call."
     MANY_LETTERS_OF_A_KEY = "line {line}: a key of more than {most} characters."
     MANY_RECIPES_IN_A_STATEMENT = (
-        "line {line}: one statement with over {most} recipes and their parts. Give a file with one "
-        "recipe."
+        "line {line}: a single statement with over {most} recipes and their parts. Give a file "
+        "with one recipe."
     )
-    MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}: give a file with one."
+    MANY_RECIPES_OF_A_NAME = "over {most} recipes with the name {name}. Give a file with only one."
     MANY_VALUES_OF_A_RECIPE = "line {line}: the recipe has over {most:,} values, too many to read."
     MODEL_PROPERTY = "the model's {field}={value}"
     NO_LENGTH = "the script does not set the length, so the value is a placeholder"
@@ -156,12 +156,12 @@ class AdoptMessage(Message):
     SECTION_LEFT_OUT = "the file leaves this section out, so the program's defaults apply"
     SEVERAL_SUBMITTED = "{job} submits {number} jobs; the run file describes the last one"
     STRAY_OPTION = (
-        "the training does not get {option} ({place}): the line before it does not end with a "
-        "backslash"
+        "{option} ({place}) does not reach the training program, because the previous line does "
+        "not end with a backslash"
     )
     NO_VALUE = "it received no value: set {key}"
     ONE_EXPERT_IS_DENSE = "a model with one expert is dense"
-    OPTION_IS_FALSE = "{option} (line {line}) is false, so the program does not get it"
+    OPTION_IS_FALSE = "{option} (line {line}) is false, so it is not passed to the program"
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
     OTHER_PROGRAM = "Differences because our trainer is not {framework}"
     OUTSIDE_SANDBOX = "{name} is not copied into the sandbox: {reason}"
@@ -171,8 +171,9 @@ class AdoptMessage(Message):
         "{name} does not name its program: {program} is used, as the folder suggests"
     )
     RECIPES_OF_OTHER_FILES = (
-        "{name} names recipes, but calls none that can be read: they come from other files, or are "
-        "chosen while the program runs. Give the file that calls one, or a log of the training."
+        "{name} names recipes, but calls none that can be read: they come from other files, or "
+        "are chosen while the program runs. Give the file that calls a recipe, or a log of the "
+        "training run."
     )
     ROTARY_WITHOUT_TABLE = "rotary embeddings have no table of positions"
     UNSET_ARGUMENTS = (

@@ -62,7 +62,7 @@ def _let_model_stand_in(
     missing: Sequence[str],
     findings: Findings,
 ) -> None:
-    """Use the nearest model as a placeholder if the script lacks a size needed to identify one."""
+    """Use the nearest model as a placeholder if the script lacks a size that identifies it."""
     unknown = f"the script does not set {', '.join(missing)}"
     findings.take("model", name, 0, f"placeholder: {unknown}")
     findings.unknown_model = unknown
@@ -186,7 +186,7 @@ def _of_nearest_kind(
 
 
 def _other_fields(model: Model, kind: Mapping[str, str | float]) -> list[str]:
-    """Return the properties in which a model differs from a kind."""
+    """Return the properties that differ between a model and a kind."""
     fields = []
     for field in _KINDS:
         if field in kind and getattr(model, field) != kind[field]:
@@ -200,7 +200,7 @@ def _report_kind(
     kind: Mapping[str, str | float],
     findings: Findings,
 ) -> None:
-    """Report each property in which model and script differ, and record the script's kind."""
+    """Report each property that differs between model and script, and record the script's kind."""
     full_kind = {field: getattr(model, field) for field in _KINDS} | dict(kind)
     other_fields = _other_fields(model, kind)
     for field in other_fields:
@@ -222,7 +222,7 @@ def _report_kind(
 
 
 _PADDING = 1024
-"""Largest number of rows by which a padded vocabulary may exceed the tokenizer's."""
+"""A padded vocabulary may have at most this many rows more than the tokenizer."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
 """Fields of a shape that are needed to look up a model."""
 
@@ -262,10 +262,7 @@ def take_uneven_stages(framework: str, findings: Findings) -> None:
 
 
 def take_nemo_model(evidence: Evidence, kind: Mapping[str, str | float]) -> None:
-    """Set the model of a NeMo training.
-
-    Read the model from the training's file, or find a model of the required kind.
-    """
+    """Set the model of a NeMo training run. Read the model from the run's file, or find a model of the required kind."""
     findings = evidence.findings
     _ask_for_nemo_model(evidence)
     if is_other_kind(kind, findings):
@@ -294,7 +291,7 @@ def _ask_for_nemo_model(evidence: Evidence) -> None:
     if evidence.calls or is_sized or is_overridden:
         return
     file = option(arguments, "config-name", "cn")
-    name = file.shown if file else "of its configuration, which is not at hand,"
+    name = file.shown if file else "of its configuration, which is missing here,"
     why = (
         f"the file {name} sets it, but neither a NeMo size nor all of layers, hidden and heads are "
         "given"
@@ -383,7 +380,7 @@ def _size_of_layers(layers: int, hidden: int) -> int:
 
 
 def _num_other_sizes(model: Model, shape: Mapping[str, int]) -> int:
-    """Count the sizes, other than layers, hidden and heads, in which a model differs."""
+    """Count the sizes, other than layers, hidden and heads, that differ in a model."""
     count = 0
     for field in ("kv_heads", "ffn_hidden", "positions"):
         size = shape[field] or _implied(model, shape, field)

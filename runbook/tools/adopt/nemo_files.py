@@ -244,7 +244,7 @@ _MOST_REFERENCES = 8
 
 
 def _referred_name(name: str, dots: str, path: str) -> str:
-    """Return the name to which a reference refers. A reference with dots is relative.
+    """Return the name that a reference refers to. A reference with dots is relative.
 
     >>> _referred_name("model.data.seq_length", "", "model.encoder_seq_length")
     'model.encoder_seq_length'

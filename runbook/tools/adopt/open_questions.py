@@ -50,7 +50,7 @@ def _smoke_sequence(findings: Findings, models: Models) -> bool:
     key = "training.smoke.sequence_length"
     if findings.number(key) == positions:
         return False
-    findings.take(key, positions, 0, "as many positions as the smoke test's model has")
+    findings.take(key, positions, 0, "the number of positions of the smoke test's model")
     return True
 
 
@@ -70,7 +70,7 @@ def _nodes_of_layout(findings: Findings, _: Models) -> bool:
         return False
     carried = findings.carried.get("jobs.training.nodes")
     line = carried.line if carried else 0
-    source = f"{nodes} x {devices} devices cannot hold tensor x pipeline x context = {group}"
+    source = f"{nodes} x {devices} devices are too few for tensor x pipeline x context = {group}"
     findings.take("jobs.training.nodes", fitting, line, source)
     findings.ask("jobs.training.nodes", f"how many nodes: {source}")
     return True
@@ -200,8 +200,8 @@ def _nodes_for_memory(findings: Findings, _: Models) -> bool:
         return False
     nodes = 2 * carried.value
     source = (
-        "with more nodes, each holds less of the optimizer's states: the source does not set their "
-        "number"
+        "with more nodes, each has a smaller part of the optimizer's states; the source does not "
+        "set the number of nodes"
     )
     findings.take("jobs.training.nodes", nodes, 0, source)
     findings.ask(

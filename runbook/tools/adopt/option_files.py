@@ -1,4 +1,4 @@
-"""Reads YAML files that list the options of a Megatron training instead of a command line.
+"""Reads YAML files that list the options of a Megatron training run instead of a command line.
 
 These are the test cases of Megatron-LM, files for its --yaml-cfg, and flat files of its parser's
 arguments.
@@ -19,10 +19,10 @@ from runbook.tools.adopt.sandbox_trace import LineNumbers
 from runbook.tools.adopt.script import Script, Setting, StartedProgram, Word, lines_of, not_set
 
 _OPTIONS = "MODEL_ARGS."
-"""The section of a test case that contains the training's options."""
+"""The section of a test case that contains the training options."""
 _VARIABLES = "ENV_VARS."
 _MORE_OPTIONS = re.compile(r"(MODEL_ARGS_\w+)\.")
-"""Matches a test case's key for the options of a further training."""
+"""Matches a test case's key for the options of a second or later training run."""
 _PROGRAMS = {
     "bert": "pretrain_bert.py",
     "t5": "pretrain_t5.py",
@@ -70,7 +70,7 @@ def script_of_test_case(path: PurePath, text: str) -> Script | None:
 
 
 def _values(name: str, text: str) -> list[ConfigValue]:
-    """Return the values of a YAML file, or none if the file is not YAML."""
+    """Return the values of a YAML file; empty if the file is not YAML."""
     try:
         return yaml_values(text, name)
     except ParamsError:

@@ -80,7 +80,7 @@ SIGNS = (
     Sign("Hugging Face's Accelerate", option=r"mixed-precision|num-processes"),
     Sign("PyTorch FSDP", option=r"fsdp|sharding-strategy|fsdp-[\w-]+"),
 )
-"""Signs in order of precedence. The first sign that a program matches gives its framework.
+"""Signs, in order of precedence. The first sign that a program matches gives its framework.
 
 A program's name takes precedence over its options.
 """
@@ -120,7 +120,7 @@ Megatron's modules are not among them, because programs of any kind import Megat
 def imported_frameworks(texts: Mapping[str, str]) -> dict[str, str]:
     r"""Return the framework that each Python program imports, by file name.
 
-    Programs that import no such module are omitted.
+    Programs that import none of these modules are omitted.
 
     >>> imported_frameworks({"a/run.py": "import torch\nfrom megatron.bridge.training import pretrain\n"})
     {'run.py': 'Megatron Bridge'}

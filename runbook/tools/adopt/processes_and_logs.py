@@ -240,8 +240,8 @@ def script_of_arguments(
     )
     world = _count(printed.get("world_size", ("", 0))[0])
     note = (
-        f"{name} has {len(printed)} arguments, including defaults; {uncounted} of them have no key "
-        "in the run file and do not affect the training"
+        f"{name} has {len(printed)} arguments, including defaults; {uncounted} of them have no "
+        "key in the run file and do not affect training"
     )
     notes = [note]
     if world:

@@ -46,7 +46,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
     if is_blend:
         weights = ", ".join(f"{name} {weight:g}" for name, weight in blend.items())
         why = (
-            "name each in params/datasets.yaml (kind: tokenized, a folder of its own) and set "
+            "add each to params/datasets.yaml (kind: tokenized, in a separate folder) and set "
             f"data.blend: {weights}"
         )
         findings.leave(path.line, text, why)
@@ -56,7 +56,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
         folder_or_prefix = path.text if names_pair(path.text) else folder
         findings.take("data.folder", folder_or_prefix, path.line, option)
     else:
-        findings.leave(path.line, text, "set data.folder to the folder that holds them")
+        findings.leave(path.line, text, "set data.folder to the folder that contains them")
 
 
 def _take_data_path(option: Word, values: Sequence[Word], findings: Findings) -> None:
@@ -125,7 +125,7 @@ NEVER_MINUTES = 100_000
 def pairs(shell_words: Sequence[Word]) -> Iterator[tuple[Word, str, list[Word]]]:
     """Yield each option as written, its normalized name, and its values.
 
-    A word that belongs to no option has an empty name.
+    A word that does not belong to any option has an empty name.
 
     >>> [(name, [value.text for value in values]) for _, name, values in pairs([Word("--zero_stage=1", 3)])]
     [('zero-stage', ['1'])]
@@ -153,7 +153,7 @@ def _take_values(unread: deque[Word]) -> list[Word]:
 
 
 def count_known(shell_words: Sequence[Word]) -> int:
-    """Count the words that are NeMo's overrides, or options for which a run file has a key.
+    """Count the words that are NeMo's overrides, or options that a run file has a key for.
 
     >>> count_known([Word("--num-layers", 1), Word("2", 1), Word("--colour", 1), Word("trainer.devices=8", 1)])
     2
@@ -233,7 +233,7 @@ def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Set the implementation of the loss if the program fuses it, whatever the options' order.
+    """Set the implementation of the loss if the program fuses it, in any order of options.
 
     The option for the implementation has no effect by itself, and Megatron logs its default in
     every run.
@@ -313,7 +313,7 @@ def _leave_extra_words(
 ) -> None:
     """Report superfluous words after an option."""
     for word in extra_words:
-        why = f"a word after {source}, which accepts {num_taken} of them"
+        why = f"a word after {source}, which takes only {num_taken}"
         findings.leave(word.line, word.shown, why)
 
 
@@ -738,7 +738,7 @@ _DEEPSPEED_SIGNS = {
     "fp16",
     "train_batch_size",
 }
-"""Sections of which a DeepSpeed configuration has at least one."""
+"""A DeepSpeed configuration has at least one of these sections."""
 
 
 def _number(

@@ -3,7 +3,7 @@
 The proof compares every option of the script with the option that the run file renders.
 
 Each option is the same, changed, dropped or added, and the proof states the reason. An option
-without a reason is unaccounted for, and such a run file never passes.
+without a reason is unaccounted for. A run file with one never passes.
 """
 
 import json
@@ -73,7 +73,7 @@ class ProvenOption:
 
 @dataclass(frozen=True)
 class RenderedPhase:
-    """The command rendered from the run file, as far as it can be rendered."""
+    """The command that is rendered from the run file, if it can be rendered."""
 
     settings: Settings
     phase: PhasePlan
@@ -174,7 +174,7 @@ class _Proof:
         return ProvenOption(name, text, rendered, verdict, why, word.line)
 
     def _base_file(self, name: str, word: Word, values: Sequence[Word]) -> ProvenOption:
-        """Return the row for the configuration file from which a NeMo training starts."""
+        """Return the row for the configuration file that a NeMo training run starts with."""
         rendered = f"model: {self.findings.value('model')}"
         if self.findings.absent_file:
             why = f"{self.findings.absent_file} was not given"
@@ -310,7 +310,7 @@ class _Proof:
         return self._source_of_key(name, option) or _REASONS.get(name, "")
 
     def _starts_of_remarks(self, name: str, option: Option | None) -> list[str]:
-        """Return the ways in which remarks about an option may start, most specific first."""
+        """Return how remarks about an option may start, most specific first."""
         starts = []
         if name == "vocab-size":
             starts.append("the model's vocabulary=")
@@ -465,7 +465,7 @@ class _Proof:
         if carried:
             return carried.source
         chosen = self.findings.carried.get(DOCUMENT_KEYS.get(name, ""))
-        if chosen:  # An option overrides the value, or it was rounded so that the devices divide it
+        if chosen:  # An option overrides the value, or it was rounded to a multiple of the devices
             return chosen.source
         section, _, leaf = name.partition(".")
         for remark in (*self.findings.leftovers, *self.findings.automatic):
@@ -509,7 +509,7 @@ def _accounted(verdict: OptionVerdict, why: str) -> OptionVerdict:
 
 
 def _keys_of(option: Option | None) -> Sequence[str]:
-    """Return the run file's keys that an option sets, or none for an unknown option."""
+    """Return the run file's keys that an option sets; empty for an unknown option."""
     if option is None:
         return ()
     return option.keys
@@ -553,7 +553,7 @@ _REASONS = {
     "split": "data.split, with all three shares",
     "trainer.devices": "they are counted in nodes of the site's size: jobs.training.nodes",
     "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
-    "eval-iters": "nothing is evaluated: training.eval_interval is 0",
+    "eval-iters": "there is no evaluation, because training.eval_interval is 0",
 }
 """Reasons for options that do not correspond to a single key of the run file."""
 
@@ -570,9 +570,9 @@ def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
 
 _ZERO_LENGTHS = {
     "lr-decay-iters": "0 means the length of the training",
-    "lr-decay-samples": "0 means the training's own length",
-    "eval-interval": "never, which the program writes as the training's own length",
-    "save-interval": "only at the end, which the program writes as the training's own length",
+    "lr-decay-samples": "0 means the length of the training run",
+    "eval-interval": "never; the program writes it as the length of the training run",
+    "save-interval": "only at the end; the program writes it as the length of the training run",
     "lr-warmup-iters": "the warm-up has another unit, which applies",
     "lr-warmup-samples": "another unit of the warm-up counts",
 }

@@ -91,7 +91,7 @@ _FURTHER_OPTIONS: dict[str, OptionTable] = {
 
 
 def _options_of(queue: str) -> OptionTable:
-    """Return the options of a queue for which a run file has a key."""
+    """Return the options of a queue that a run file has a key for."""
     nodes_reader = _nodes_of_shape if queue == "pjm" else whole
     readers = {RequestKind.NODES: nodes_reader, RequestKind.WALLTIME: _walltime_of(queue)}
     options = dict(_FURTHER_OPTIONS.get(queue, {}))

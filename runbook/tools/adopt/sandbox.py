@@ -37,15 +37,12 @@ STUBS = Path(__file__).parent / "stubs"
 LAUNCHERS = ("step", "container", "starter", "submit")
 _NOBODY = 65534
 _INSTALL = (
-    "`runbook adopt` runs the script in a sandbox of Linux user namespaces, and never outside one. "
-    "Needed: "
-    "util-linux (unshare, setpriv, prlimit, flock), bash, coreutils, and a kernel that lets users "
-    "make namespaces "
-    "(sysctl kernel.unprivileged_userns_clone=1 on Debian, "
-    "kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, "
-    "user.max_user_namespaces above 0 on RHEL). Run it on such a machine, for example your laptop; "
-    "the script's "
-    "cluster is not needed."
+    "`runbook adopt` runs the script in a sandbox of Linux user namespaces, and never outside "
+    "one. Needed: util-linux (unshare, setpriv, prlimit, flock), bash, coreutils, and a kernel "
+    "that lets users create namespaces (sysctl kernel.unprivileged_userns_clone=1 on Debian, "
+    "kernel.apparmor_restrict_unprivileged_userns=0 on Ubuntu, user.max_user_namespaces above 0 "
+    "on RHEL). Run it on a machine that has them, for example your laptop; the script's cluster "
+    "is not needed."
 )
 
 
@@ -205,7 +202,7 @@ def _stage_missing(root: Path, absent: str, program: str) -> None:
 
 
 def _entered(folder: Path, part: str, root: Path) -> Path:
-    """Return the path to which a component leads from `folder`, never leaving `root`."""
+    """Return the path that a component leads to from `folder`, without leaving `root`."""
     if part in ("", "."):
         return folder
     if part != "..":
@@ -340,7 +337,7 @@ FIRST_RUN = Retry()
 def environment(job: SandboxJob, retry: Retry) -> dict[str, str]:
     """Return a job's variables: those set by a queue and a login, and markers.
 
-    Each variable that the job reads, but that is set nowhere, gets a marker. The job also gets a
+    Each variable that the job reads but that is not set anywhere gets a marker. The job also gets a
     file with the names of its nodes.
     """
     size = _job_size(job)
@@ -417,7 +414,7 @@ _RANKS = (
 
 
 def _login_variables(size: JobSize, retry: Retry) -> dict[str, str]:
-    """Return the variables that a login sets, and those that the stubs read."""
+    """Return the variables that a login sets and those that the stubs read."""
     login = {
         "PATH": "/adopt/bin:/usr/local/bin:/usr/bin:/bin",
         "HOME": HOME,
@@ -452,7 +449,7 @@ def _unset_variables(
 
 
 def _real_run(job: SandboxJob) -> dict[str, str]:
-    """Return "no" for each variable that makes a script only print its command by default."""
+    """Return "no" for each variable whose default makes a script only print its command."""
     answers = {}
     for name, default in _DRY_RUN.findall(_code_that_runs(job)):
         answers[name] = _NO[default]
@@ -623,9 +620,9 @@ _SET_NAME = re.compile(r"(?<![\w${/.=:\"'-])[A-Za-z_]\w*")
 
 
 def _names_tested(text: str) -> set[str]:
-    """Return the variables that shell code compares, or for which it has a default.
+    """Return the variables that shell code compares or has a default for.
 
-    Variables without which the script ends are left out.
+    Variables that the script cannot run without are left out.
     """
     with_default = set(re.findall(r"\$\{([A-Za-z_]\w*)(?:\[[^]]*\])?:?[-=+?]", text))
     required = set(_REQUIRED.findall(text))
@@ -643,8 +640,8 @@ _END_OF_BLOCK = re.compile(r"^[ \t]*\}", re.MULTILINE)
 def _without_functions(script: str) -> str:
     """Return a script without the functions that it defines.
 
-    The search stops at the last brace, after which no function can end. Searching further for the
-    end of each function would take quadratic time.
+    The search stops at the last brace, because no function can end after it. Searching further for
+    the end of each function would take quadratic time.
     """
     end = 0
     for brace in _END_OF_BLOCK.finditer(script):
@@ -669,7 +666,7 @@ _AWK_PROGRAM = re.compile(r"\b(?:awk|sed)\b[^'\n|;]*'[^']*'")
 
 
 def needed_arguments(job: SandboxJob) -> list[str]:
-    """Return markers for at least the arguments that the script reads outside its functions.
+    """Return markers for (at least) all arguments that the script reads outside its functions.
 
     An argument with a default, as in ${4:-MOCK}, is left empty so that the default applies.
     """

@@ -104,7 +104,7 @@ class WordLines:
                 self.rows.append((number, line))
 
     def command(self, command: StartedProgram) -> StartedProgram:
-        """Return a command in which each word has its line."""
+        """Return a command with the line number of each word."""
         if command.kind in ("quiet", "answer"):
             return command
         located_words = [command.words[0]]
@@ -192,7 +192,7 @@ def _group_of(pattern: str, text: str) -> str:
 
 
 _MOST_CHAINED = 5
-"""Longest chain of variables that is followed, each of which is set from the next."""
+"""Longest chain of variables that is followed, where each is set from the next."""
 
 
 def _is_named(text: str) -> bool:
@@ -290,7 +290,7 @@ def follow(
 
 
 _MOST_SUBMITTED = 2
-"""Longest chain of jobs that is followed, each of which is submitted by the previous one."""
+"""Longest chain of jobs that is followed, where each is submitted by the previous one."""
 
 
 def _first_job(main: str, scripts: Mapping[str, str], beside: Mapping[str, str]) -> SandboxJob:
@@ -507,7 +507,7 @@ def _with_arguments(
     """Return the trace of a run with a placeholder for each argument that the job did not get.
 
     Without placeholders, options would lack their values, and paths their folders. Return `trace`
-    if the job needs no arguments, or does not start training even with them.
+    if the job needs no arguments, or if it does not start training with them either.
     """
     job = attempts.job
     needed = needed_arguments(job)
@@ -524,8 +524,8 @@ def _with_arguments(
 
 
 _RAN_AS_A_RANK = (
-    "{job} started a training run only as rank 0 of an MPI job, or in a loop whose count nothing "
-    "sets"
+    "{job} started a training run only as rank 0 of an MPI job, or in a loop whose count is never "
+    "set"
 )
 
 
@@ -612,7 +612,7 @@ def _submitted(job: SandboxJob, trace: RunTrace, numbers: LineNumbers) -> Sandbo
 
 
 _SUBMITTED_TEXT = "ADOPT_SUBMITTED"
-"""The variable in which a stub records the text of a submitted job."""
+"""The variable where a stub records the text of a submitted job."""
 
 
 def _submissions(trace: RunTrace) -> list[StartedProgram]:
@@ -709,7 +709,7 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 def _name_in_job(file: str, folder: str) -> str:
     """Return a file's path inside the job's folder.
 
-    Return only the name of a file elsewhere, and an empty string if there is no file.
+    Return only the name if the file is elsewhere, and an empty string if there is no file.
     """
     if not file:
         return ""

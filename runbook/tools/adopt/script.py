@@ -130,7 +130,7 @@ class Script:
     notes: tuple[str, ...] = ()
     """Anything unusual about the job's run, such as a time limit or an early stop."""
     absent_configurations: tuple[str, ...] = ()
-    """Hydra files from which the job's training runs start, but which are not available here."""
+    """Hydra files that the job's training runs start from, but that are not available here."""
     imported: Mapping[str, str] = field(default_factory=dict)
     """The framework that each available Python program imports, by the program's file name."""
 
@@ -161,7 +161,7 @@ class Script:
         return None
 
     def assumed(self, word: Word, key: str) -> bool:
-        """Return whether a number is only the sandbox's default, because the script gives none.
+        """Return whether a number is only the sandbox's default, because the script has none.
 
         `key` determines whether the number counts nodes or devices.
         """
@@ -183,7 +183,7 @@ class Script:
         return 0
 
     def matching(self, pattern: str) -> list[tuple[int, re.Match[str]]]:
-        """Return every line number at which the pattern matches, with the match."""
+        """Return the line number and the match for every line that matches the pattern."""
         compiled = re.compile(pattern)
         matches = []
         for number, line in enumerate(self.lines, 1):

@@ -11,7 +11,7 @@ from runbook.tools.adopt.findings import Findings
 def site_block(findings: Findings) -> str:
     """Return text that a person can paste into the site file, or an empty string.
 
-    The values are those in the script. Variables that are set nowhere are left as $NAME.
+    The values are those in the script. Variables that are not set anywhere are left as $NAME.
     """
     tree: dict[str, object] = {}
     lists: dict[str, list[str]] = {}

@@ -304,7 +304,7 @@ class DrillRun:
     def meanwhile(self, when: Callable[[], bool], act: Callable[[], None]) -> Iterator[list[float]]:
         """Call `act` as soon as a condition becomes true while the body runs.
 
-        Yield a list to which the time of the call is added.
+        Yield a list that the time of the call is added to.
         """
         acted: list[float] = []
 
@@ -475,7 +475,7 @@ class DrillEnding:
     steps_lost: int | None = None
     """Largest number of steps that were repeated after a fault."""
     final_loss_equal: bool | None = None
-    """Whether every loss is bitwise equal to that of the undisturbed run."""
+    """Whether every loss is bit-equal to that of the undisturbed run."""
     passed: list[str] = field(default_factory=list)
     broken: list[str] = field(default_factory=list)
     figures: list[MeasuredValue] = field(default_factory=list)

@@ -65,7 +65,7 @@ class RealRules:
         self._attempts: list[Attempt] = []
 
     def __call__(self, failures: Sequence[CampaignFailure]) -> FollowUp:
-        """Return the reaction to the last failure. A restart by a person resets the count."""
+        """Return the reaction to the last failure. A manual restart resets the count."""
         self._attempts = self._attempts[-REMEMBERED:]
         self._attempts.append(_attempt(failures[-1], len(failures)))
         decision = decide_restart(self._attempts, self._budget)
@@ -207,7 +207,7 @@ def run_campaign(plan: Plan, terms: CampaignTerms) -> Campaign:
 
 
 def _other_copies(plan: Plan, parts: CampaignParts) -> tuple[str, NearParts | None]:
-    """Return the training without copies in node memory, or with copies if it has none."""
+    """Return the campaign without copies in node memory, or with them if it has none."""
     if parts.near is not None:
         return DrillMessage.NO_COPIES.fill(), None
     near = possible_copies(plan, parts)

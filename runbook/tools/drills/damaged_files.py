@@ -77,7 +77,9 @@ def kill_in_save(bench: Bench) -> DrillEnding:
         f"each job resumed from the newest complete checkpoint: {resumed_from}",
     )
     ending.rule(not case.events("checkpoint_broken"), "no partial checkpoint was ever loaded")
-    ending.action = "resumed from the newest complete checkpoint and removed the unfinished one"
+    ending.action = (
+        "resumed from the newest complete checkpoint and removed the unfinished checkpoint"
+    )
     return end_well(bench, case, ending, failure)
 
 
@@ -107,7 +109,7 @@ def damaged_checkpoints(bench: Bench) -> DrillEnding:
     refusal = case.failure()
     ending.rule(
         status.exit_code == REFUSED and refusal.code == TrainerCode.NO_WHOLE_CHECKPOINT,
-        "no complete checkpoint left: refused with exit code 2",
+        "no complete checkpoint is left: refused with exit code 2",
     )
     ending.rule(str(shard) in refusal.message, f"{shard.name} named")
     shutil.rmtree(case.tracker().parent)
@@ -208,7 +210,7 @@ def other_layout(bench: Bench) -> DrillEnding:
             "no sample skipped or repeated",
         )
         far = max(abs(case.losses()[n] - loss) for n, loss in calm.losses().items() if n > 8)
-        ending.rule(far < 1e-3, f"losses within {far:.1e} of those with one layout")
+        ending.rule(far < 1e-3, f"losses within {far:.1e} of those with a single layout")
 
     wider = DrillRun(bench, "reshape-wrong", "model=wide")
     _take_over(first, wider)
@@ -265,7 +267,7 @@ def bad_numbers(bench: Bench) -> DrillEnding:
         case.end_cause() is EndCause.NOT_FINITE and len(case.job_names()) == 1,
         "stop: not restarted",
     )
-    ending.rule(case.checkpoints() == [4, 8], "stop: nothing of that step was saved")
+    ending.rule(case.checkpoints() == [4, 8], "stop: that step was not saved")
     for policy in ("skip", "rollback"):
         tolerant = DrillRun(bench, f"nan-{policy}", f"training.nan_policy={policy}")
         failure = tolerant.train("nan:step=9")

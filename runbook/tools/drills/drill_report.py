@@ -12,21 +12,22 @@ PAGE_HEAD = """\
 # Twenty faults, drilled
 
 Each drill breaks a small training run on one machine, on two to four processes without a GPU, and
-judges how it ends: losses equal bit by bit to those of the training without faults, nothing lost,
-the fault named, no process left running. `runbook drill` runs them all, `runbook drill NAME` one,
-`--json` has what each checked; `make drills` wrote this page. Job script, scheduler, restarts,
-checkpoints and trainer are those of every local run. Drill 16 also runs on a real Slurm of two
-nodes in the tests. **Nothing here ran on a GPU.** Measured values, with their usual range on an
-idle machine, never fail a drill. A drill that was retried has a row for each attempt.
+judges how it ends: the losses are bit-equal to those of a run without faults, nothing is lost, the
+fault is named, and no process is left running. `runbook drill` runs them all, `runbook drill NAME`
+one, `--json` lists what each drill checked, and `make drills` wrote this page. Job script,
+scheduler, restarts, checkpoints and trainer are the same as in every local run. Drill 16 also runs
+on a real Slurm of two nodes in the tests. **Nothing here ran on a GPU.** Measured values, with
+their usual range on an idle machine, never fail a drill. A drill that was retried has a row for
+each attempt.
 
 Drill 20 compares goodput (productive step time / wall time) with the ideal for the same number of
-kills, in which detection costs nothing:
+kills, where detection takes no time:
 
     ideal = productive / (productive + lost starts + saves
                           + kills in training x (restart + save interval / 2 x step))
 
 `restart` and `save` are means over ten planned stops. A step of this toy takes a few hundredths of
-a second, so restarts cost a far larger share than in a real training.
+a second, so restarts cost a far larger share of the time than in a real training run.
 
 """
 

@@ -57,7 +57,7 @@ def end_well(
     ending.rule(
         ending.steps_lost <= most_lost, f"{ending.steps_lost} steps lost, at most {most_lost}"
     )
-    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    ending.rule(ending.final_loss_equal, "every loss equals that of the undisturbed training run")
     ending.rule(not case.parts(), "no unfinished files left")
     return ending
 
@@ -95,7 +95,7 @@ def kill_launcher(bench: Bench) -> DrillEnding:
         interval=0.02,
     )
     ending.detected_after_s = time.monotonic() - began
-    ending.rule(gone, "its ranks ended with it, and the job is known to have ended")
+    ending.rule(gone, "its ranks ended with it, and the job was recorded as ended")
     ending.rule(ending.detected_after_s < 5, f"detected in {ending.detected_after_s:.1f} s")
     failure = case.train()
     ending.rule(len(case.job_names()) == 2, "the next launch resumed it")
@@ -208,9 +208,9 @@ def straggler(bench: Bench) -> DrillEnding:
     ending.rule(not failure and case.done(), "the training finished")
     ending.final_loss_equal = near.losses() == case.losses() == even.losses()
     ending.rule(
-        ending.final_loss_equal, "every loss equals that of the training with equally slow ranks"
+        ending.final_loss_equal, "every loss equals that of the run with equally slow ranks"
     )
-    ending.action = "reported the slow rank in the log and in events.jsonl; ended nothing"
+    ending.action = "reported the slow rank in the log and in events.jsonl; ended no process"
     return ending
 
 
@@ -239,7 +239,7 @@ def node_loss(bench: Bench) -> DrillEnding:
         NextJobMessage.NO_NEW_STEP.fill(jobs_without_progress=2, budget=1) in failure,
         "a crash loop is stopped",
     )
-    ending.rule(len(loop.job_names()) == 3, "after as many restarts as allowed")
+    ending.rule(len(loop.job_names()) == 3, "after the allowed number of restarts")
     ending.action = "resumed once; stopped the crash loop when the restarts were used up"
     return ending
 
@@ -262,7 +262,8 @@ def same_failure(bench: Bench) -> DrillEnding:
     )
     ending.rule(len(two_steps.job_names()) == 3, "after a failure at another step it restarts")
     ending.action = (
-        "stopped at the second failure at the same step; restarted after one at another step"
+        "stopped at the second failure at the same step; restarted after a failure at a different "
+        "step"
     )
     return end_well(bench, two_steps, ending, failure)
 
@@ -462,10 +463,10 @@ def vanished_outputs(bench: Bench) -> DrillEnding:
     metrics.write_text(aside.read_text() + metrics.read_text())
     ending.rule(
         [row["iteration"] for row in joined] == list(range(1, 17)),
-        "the two halves of metrics.jsonl hold every step",
+        "the two halves of metrics.jsonl contain every step",
     )
     ending.final_loss_equal = same_as_undisturbed(bench, case)
-    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    ending.rule(ending.final_loss_equal, "every loss equals that of the undisturbed training run")
     ending.action = "training continues; files that can be written are created again"
     return ending
 
@@ -507,9 +508,7 @@ def clocks(bench: Bench) -> DrillEnding:
     ending.rule(
         not text and reasons == {"exit_duration"}, "at the exit duration it saves and resumes"
     )
-    ending.action = (
-        "measured time by the machine's uptime; stopped with time for two saves in reserve"
-    )
+    ending.action = "measured time by the machine's uptime; stopped early enough for two saves"
     return end_well(bench, case, ending, failure)
 
 

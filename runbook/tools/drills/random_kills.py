@@ -46,7 +46,7 @@ On a machine with two cores, the values were 94 and 95 without other work, and 9
 work.
 """
 CALM_STEPS = 60
-"""Number of steps after the last kill, so that no kill comes too late."""
+"""Number of steps without kills at the end, so that no kill comes too late."""
 LONGEST_DELAY_SECONDS = 0.8
 """Longest delay between the step that a kill waits for and the kill itself.
 
@@ -81,7 +81,7 @@ class PlannedKill:
 
 
 def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
-    """Draw, in order, the times at which processes are killed in a training run of this many steps."""
+    """Draw the times when processes are killed in a training run of this many steps, in order."""
     draw = random.Random(seed)
     after_steps = sorted(draw.randrange(2, steps - CALM_STEPS) for _ in range(kills))
     return [PlannedKill(step, draw.uniform(0, LONGEST_DELAY_SECONDS)) for step in after_steps]
@@ -205,7 +205,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
         f"{len(killer.done)} kills (seed {killer.seed}) in {len(case.job_names())} jobs",
     )
     ending.final_loss_equal = case.losses() == calm.losses()
-    ending.rule(ending.final_loss_equal, "every loss equals the undisturbed training's")
+    ending.rule(ending.final_loss_equal, "every loss equals that of the undisturbed training run")
     fault = broken_order(case.rows(), steps)
     ending.rule(
         not fault, fault or "no sample repeated or skipped in the data the weights were trained on"
@@ -469,7 +469,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
             chain.pop()
         before = chain[-1][0] if chain else 0
         if step != before + 1:
-            return f"after step {before} came step {step}"
+            return f"step {before} was followed by step {step}"
         if samples != BATCH * step:
             return DrillMessage.STEP_AT_SAMPLE.fill(step=step, samples=samples)
         chain.append((step, samples))
@@ -494,7 +494,7 @@ class Costs:
     kills_in_start: int
     """Kills that hit a job before its first step.
 
-    Each such kill loses part of a start-up, but no step.
+    Each of these kills costs part of a start-up, but no step.
     """
     start_seconds_lost: float
 
@@ -502,7 +502,7 @@ class Costs:
         """Return the goodput of a run that has the same number of kills but wastes no time.
 
         The goodput is productive time / (productive time + restarts + half a save interval for each
-        + lost starts + saves). Detecting a failure is assumed to cost nothing. A failure before a
+        + lost starts + saves). Detecting a failure is assumed to take no time. A failure before a
         job's first step costs the part of the start-up that had been completed.
         """
         productive = account.parts["productive"]

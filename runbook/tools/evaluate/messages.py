@@ -17,7 +17,8 @@ class EvaluationMessage(Message):
     DATA_OF_TASK = "  {name} ({data} {part}): {why}"
     LOAD_DATASET = "load_dataset({arguments})"
     NO_END_OF_DOCUMENT = (
-        "The tokenizer {tokenizer} has no end-of-document token, with which every text must begin."
+        "The tokenizer {tokenizer} has no end-of-document token, but every text must begin with "
+        "one."
     )
     NO_SCORES = "lm-evaluation-harness returned no scores for {names}."
     NO_SUCH_TASK = "--tasks: lm-evaluation-harness has no task {name!r}. {hint}"

@@ -30,7 +30,7 @@ Progress is reported after each start.
 PROMPTS = 64
 """Number of texts generated per start of the trainer."""
 MAX_NEW_TOKENS = 256
-"""Limit on new tokens for a task that sets none.
+"""Limit on new tokens for a task that does not set one.
 
 The harness's own `hf` model uses the same limit.
 """
@@ -59,7 +59,7 @@ class TrainerModel(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """Return the id of the end-of-document token, with which a document also begins."""
+        """Return the id of the end-of-document token, which a document also begins with."""
         return self._spec.sampling.end_of_document
 
     def tok_encode(

@@ -180,7 +180,7 @@ class Point(NamedTuple):
 
 
 def points(log: ParsedLog) -> Iterator[Point]:
-    """Yield the metrics of each record, and each evaluation at the step before it.
+    """Yield the metrics of each record, and each evaluation, at the last step before it.
 
     A record's time is computed backwards from the end of the log with the logged step times.
     """
@@ -206,7 +206,7 @@ def points(log: ParsedLog) -> Iterator[Point]:
 
 
 def _end_time(log: ParsedLog) -> float:
-    """Return the time at which the newest file of a log was written."""
+    """Return the time when the newest file of a log was written."""
     ends = []
     for file in log.files:
         if Path(file).is_file():

@@ -56,7 +56,7 @@ def summary(log: ParsedLog) -> str:
 
 
 def _record_lines(log: ParsedLog) -> Iterator[str]:
-    """Yield the lines about the iterations of a log that has at least one."""
+    """Yield the lines about the iterations of a log with at least one iteration."""
     yield f"  iterations {log.records[0].iteration} to {log.records[-1].iteration}"
     with_loss = [record for record in log.records if record.loss is not None]
     if with_loss:

@@ -1,1 +1,1 @@
-"""Publishes multiple runs as one static site, for any web server or a file:// address."""
+"""Publishes multiple runs as a static website, for any web server or a file:// address."""

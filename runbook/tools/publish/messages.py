@@ -10,6 +10,6 @@ class PublishMessage(Message):
 
     NOTHING_TO_PUBLISH = "There is no run to publish. Create one with runbook run RUN."
     NOT_A_PUBLISHED_FOLDER = (
-        "{site} is not empty, and was not written by runbook publish. Nothing in it is "
-        "overwritten: name another folder."
+        "{site} is not empty, and was not written by runbook publish. Its files are never "
+        "overwritten; name another folder."
     )

@@ -34,7 +34,7 @@ COPIED = (
     "records/*.json",
     "records/*.ipynb",
 )
-"""The files from which a run's pages are generated.
+"""The files that a run's pages are generated from.
 
 Job scripts and logs are not copied, because they name machines and people.
 """
@@ -45,7 +45,7 @@ sdk: static
 pinned: false
 ---
 
-Training runs of gpt3-runbook. Open `index.html`: it needs neither a server nor a network.
+Training runs of gpt3-runbook. Open `index.html`; it needs no server and no network.
 """
 """The site's README.
 
@@ -108,7 +108,7 @@ def _published_runs(site: Path) -> list[str]:
 
 
 def copy_whole_run(folder: Path, site: Path) -> str:
-    """Copy the files from which a run's pages are made, and generate the pages from the copy."""
+    """Copy the sources of a run's pages, and generate the pages from the copy."""
     copy = site / folder.name
     for pattern in COPIED:
         for path in folder.glob(pattern):

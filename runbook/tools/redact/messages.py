@@ -10,5 +10,6 @@ class RedactMessage(Message):
 
     ATTACHMENT_LEFT_OUT = "[attachment left out]"
     FOLDER_NOT_EMPTY = (
-        "{out} is not an empty folder, and nothing in it is overwritten. Name another: --out DIR."
+        "{out} is not an empty folder, and its files are never overwritten. Name another: --out "
+        "DIR."
     )

@@ -129,8 +129,8 @@ def copy_redacted(folder: Path, site: Path) -> str:
 def _write_help(out: Path) -> None:
     """Write the page of known failures to the copy, and point the copy's links to it.
 
-    A run's pages link to a page that all runs share, in the folder above the run. The folder above
-    the copy has no such page.
+    A run's pages link to a page that all runs share, in the folder above the run. The folder that
+    contains the copy has no such page.
     """
     page_parts.write_help(out)
     pages = [out / "index.html", out / REPORT_NAME, *(out / "records").glob("*.html")]

@@ -5,8 +5,8 @@
     [path] ... in place
 
 Known words are found everywhere, in upper and lower case, and also inside data: addresses. Paths,
-buckets and addresses are recognized by their form. A limitation: if the last name of an unquoted
-path that names no file has a space, the text after that space is kept.
+buckets and addresses are recognized by their form. A limitation: if an unquoted path does not name
+a file and its last part contains a space, the text after that space is kept.
 """
 
 import base64
@@ -257,7 +257,7 @@ class Redactor:
         self._short = _any_of(self._short_kinds, r"(?<![^\W_])(?<!</)(?<!<)", r"(?![^\W_])")
 
     def text(self, text: str) -> str:
-        """Return a text in which readable placeholders replace the known words.
+        """Return the text with readable placeholders in place of the known words.
 
         >>> Redactor({"mmuster": "user"}).text("mmuster wrote /scratch/p1/run and s3://bkt/x, 3 tokens/s")
         '[user] wrote [path] and [bucket], 3 tokens/s'
@@ -312,7 +312,7 @@ class Redactor:
 
 
 def _named_host(match: re.Match[str]) -> str:
-    """Replace the host in a match with `[host]`. Keep a port after it."""
+    """Replace the host in a match with `[host]`. Keep a port number that follows."""
     host = match[match.lastgroup or 0]
     if ":" in host:
         name, colon, port = host.rpartition(":")
@@ -365,7 +365,7 @@ def _any_of(
 ) -> re.Pattern[str]:
     """Compile a pattern that matches any of the words, trying the longest first.
 
-    Without words, the pattern matches nothing.
+    Without any words, the pattern never matches.
     """
     longest_first = sorted(alternatives, key=len, reverse=True)
     words_pattern = "|".join(map(re.escape, longest_first))

@@ -31,7 +31,7 @@ class ReplayJob:
     phase: PhasePlan
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay starts, or 0 for the initial weights."""
+    """Iteration of the checkpoint that the replay starts from, or 0 for the initial weights."""
 
     @property
     def folder(self) -> Path:
@@ -134,7 +134,7 @@ def train_again(job: ReplayJob, say: Callable[[str], None]) -> None:
     """Train the step on this machine, with one process per rank of the run."""
     ranks = job.phase.parallel.world_size
     threads = _recorded_threads(job)
-    # Use as many threads as the run did, because a sum over cores depends on the number of threads.
+    # Use the same number of threads as the run, because a sum over cores depends on it.
     prefix = ["env", f"OMP_NUM_THREADS={threads}"] if threads else []
     command = [*prefix, *job.command(ranks, launcher=True)]
     code = shell.follow(

@@ -17,7 +17,10 @@ class ReplayMessage(Message):
         "is {last}."
     )
     STEP_OUT_OF_RANGE = "--step {step} is not between 1 and the last step, {iterations}."
-    FIRST_STEP = "The first step that differs is {step}: the loss was {loss!r} and is {again!r}"
+    FIRST_STEP = (
+        "The first step that differs is {step}: its loss was {loss!r} in the run and {again!r} in "
+        "the replay"
+    )
     FIRST_STEP_WITH_SAME_LOSS = (
         "The first step that differs is {step}: the loss is {loss!r} both times, but the gradients "
         "differ"
@@ -30,9 +33,10 @@ class ReplayMessage(Message):
     )
     SAME_FIRST_MICRO_BATCH = (
         "{first}. The fingerprints of its first micro-batch are the same, so the difference comes "
-        "from another micro-batch or from a sum over ranks; rank and layer are not known."
+        "from a different micro-batch or from a sum over ranks; rank and layer are unknown."
     )
     TOKENS_NOT_RECORDED = (
-        "Step {step} has no record (only multiples of training.replay_interval have one)."
+        "Step {step} has no record, because only multiples of training.replay_interval are "
+        "recorded."
     )
     WITHOUT_FINGERPRINTS = "{first}. It has no fingerprints, so rank and layer are not known."

@@ -1,4 +1,4 @@
-"""Compares a replayed step with the recorded one, and explains a difference."""
+"""Compares a replayed step with its record, and explains a difference."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,16 +32,19 @@ _MEANINGS = {
         "results as in the run."
     ),
     Verdict.DATA: "The tokens were different: compare the token files and the cached sample order.",
-    Verdict.PROGRAM: "Versions or code were different, and may round differently: replay with those of the run.",
+    Verdict.PROGRAM: (
+        "Versions or code were different, and may round differently. Replay with the versions and "
+        "code of the run."
+    ),
     Verdict.MACHINE: (
         "The processor or the number of threads was different, and may round differently: replay "
         "on a machine like the run's."
     ),
     Verdict.HARDWARE: "Tokens, versions, code and kind of machine are the same: one of the two "
-    "machines computed something wrong. Replay on a third one to see which.",
+    "machines computed something wrong. Replay on a third machine to see which.",
     Verdict.UNKNOWN: (
-        "Too little was recorded of the step to tell whether data, program, machine or hardware "
-        "explains it."
+        "Too little was recorded about the step to tell whether data, program, machine or "
+        "hardware explains the difference."
     ),
 }
 
@@ -52,7 +55,7 @@ class ReplayComparison:
 
     step: int
     begin: int
-    """Iteration of the checkpoint from which the replay started, or 0 for the initial weights."""
+    """Iteration of the checkpoint that the replay started from, or 0 for the initial weights."""
     num_compared: int
     """Number of recorded steps in the range whose fingerprints were compared."""
     first_step: int
@@ -63,7 +66,7 @@ class ReplayComparison:
     The value is None if the step has no fingerprints, or if nothing differs.
     """
     host: str
-    """The machine on which the run computed the differing rank, or an empty string if unknown."""
+    """The machine that computed the differing rank in the run, or an empty string if unknown."""
     loss: float | None
     replayed_loss: float | None
     verdict: Verdict

@@ -220,7 +220,7 @@ def _sourced(
 
 
 def _node_kind(cluster_wish: ClusterWish, cluster: Cluster) -> tuple[NodeKind, int]:
-    """Return the kind of node for the site, and the number of such nodes.
+    """Return the kind of node for the site, and how many nodes are of this kind.
 
     Choose the kind with the requested device, or else the kind with the most GPUs in total.
     """
@@ -403,7 +403,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
     else:
         names = ""
 
-    lines = ["defaults:  # of every run on this site; a run file wins over them", "  jobs:"]
+    lines = ["defaults:  # of every run on this site; a run file overrides them", "  jobs:"]
     for section, seconds in (("smoke", 1800), ("training", 3600)):
         limit = queue.max_seconds if queue else 0
         walltime = f'walltime: "{show_clock(min(seconds, limit or seconds))}"'
@@ -420,7 +420,7 @@ def _default_text(cluster: Cluster, kind: NodeKind) -> str:
 def _default_queue(queues: Sequence[QueueLimits], kind: NodeKind) -> QueueLimits | None:
     """Return the default queue if it has such nodes, or else the queue with the most of them.
 
-    Return None if no queue has such nodes.
+    Return None if no queue has any.
     """
     num_nodes = {queue.name: _count_nodes(queue, kind) for queue in queues}
     with_nodes = [queue for queue in queues if num_nodes[queue.name]]

@@ -1,4 +1,4 @@
-"""`runbook init --model`: writes a run file with a published training's values and their sources.
+"""`runbook init --model`: writes a run file with sourced values of a published run.
 
 A recipe contains the values of a real training run, so that a first run starts from numbers that
 worked. Values that belong together (batch, learning rate, warm-up) come from one source.

@@ -18,7 +18,7 @@ _LEAST_GAIN = 0.004
 
 
 class Speedup(NamedTuple):
-    """A change of a training run that may make a step faster."""
+    """A change to a training run that may make a step faster."""
 
     name: str
     setup: StepSetup
@@ -147,7 +147,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "kernels",
             replace(setup, code="compiled"),
-            "norms, activations, loss and gradient sums each use kernels of their own",
+            "norms, activations, loss and gradient sums each run in separate kernels",
             "the trainer's Triton kernels",
             "training.kernels=compiled",
         )

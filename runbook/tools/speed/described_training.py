@@ -27,8 +27,7 @@ class DescribedTraining(NamedTuple):
 
     setup: StepSetup
     table_shape: ModelShape | None
-    """The table's model on which the expectation is based, if it differs from the training's model.
-    """
+    """The table's model that the expectation is based on, if it is not the model being trained."""
     assumed: list[str]
 
 
@@ -90,7 +89,7 @@ def _cells(
     if "weights" in switched_off:
         cells["code"] = "eager"
     if numbers["experts"] > 1:
-        # A token is computed only by the experts to which it is routed.
+        # A token is computed only by the experts that it is routed to.
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
@@ -110,7 +109,7 @@ def _with_options(
     numbers: Mapping[str, float],
     switched_off: set[str],
 ) -> StepSetup:
-    """Return the setup with the options for which published results have no column."""
+    """Return the setup with the options that published results have no column for."""
     layout = setup.layout
     shows_gradients = "overlap_gradients" in switched_off and layout.zero_stage < 2
     global_batch = setup.global_batch

@@ -20,8 +20,8 @@ In "64 H100. 2 GPUs run slower", the second number refers to a part of the devic
 states a larger number.
 """
 _OURS = r"\b(?:our|we (?:use|run|ran|train|trained)(?: on| with)?)(?: \w+)? $"
-"""Words before the number of devices of the writer's own training, in a text that also cites a
-published training.
+"""Words before the number of devices of the writer's own run, in a text that also cites a published
+run.
 """
 _SMALL_PART = 0.25
 """A number of at most this share of all devices may refer to a part of the devices."""

@@ -219,7 +219,7 @@ def _without_model(
     missing: Sequence[str],
     reason: str,
 ) -> Explanation:
-    """Return what is known if no step model covers the training, together with the `reason`."""
+    """Return what is known, and the `reason`, if the step model does not cover the training run."""
     reached = _logged_seconds(steady, measured)
     stated = float(facts.get("expected.seconds") or 0)
     named = [*signs(text, reached)]
@@ -387,13 +387,13 @@ def _unpriced_parts(
 ) -> list[GapPart]:
     """Return the causes with evidence in the log whose time cannot be predicted.
 
-    Each cause comes with the largest share of a step that it can take.
+    Each cause includes the largest share of a step that it can take.
     """
     parts = []
     last_iteration = log.records[-1].iteration if log.records else 0
     for cause in _unpriced_causes(training.setup, training.table_shape, facts, last_iteration):
         if cause.holds:
-            evidence = f"{cause.sign} (no estimate: at most {cause.most:.0%} of a step)"
+            evidence = f"{cause.sign} (no estimate; at most {cause.most:.0%} of a step)"
             parts.append(GapPart(cause.name, cause.most * reached, evidence, cause.remedy))
 
     return parts

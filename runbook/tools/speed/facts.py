@@ -271,9 +271,9 @@ def facts_of_run(choice: Choice) -> Facts:
 def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
     """Return every fact in a text and in a program's printed arguments.
 
-    If a fact has more than one value, the last one applies. A value of the writer's own training
-    takes precedence over that of a published training. If there is more than one speed, the highest
-    is the expected speed, and the lowest is the reached speed.
+    If a fact has more than one value, the last one applies. A value of the writer's own run takes
+    precedence over that of a published run. If there is more than one speed, the highest is the
+    expected speed, and the lowest is the reached speed.
     """
     # Lines about losses and iterations are results, so their numbers are not arguments.
     lines = [line for line in text.splitlines() if line.count("|") < 3 and "loss" not in line]
@@ -291,7 +291,7 @@ def read_facts(text: str, printed: Mapping[str, str]) -> Facts:
 
 
 def _with_expected_speeds(facts: Facts, own_speeds: Facts) -> Facts:
-    """Treat a speed that only other people reached as the expected one, unless one is stated.
+    """Treat a speed that only other people reached as expected, if no expected speed is stated.
 
     A speed that the writer's own sentences state stays the speed that was reached.
     """
@@ -424,7 +424,7 @@ def _devices_of_node(text: str, facts: Facts) -> int:
 
 
 def _speed_facts(text: str, lines: Sequence[str]) -> Facts:
-    """Return the highest speed as the expected one, and the lowest as the reached one."""
+    """Return the highest speed as the expected speed, and the lowest as the reached speed."""
     stated = dict[str, list[str]]()
     for unit, pattern in _SPEEDS.items():
         matches = re.finditer(pattern, text, re.IGNORECASE)
@@ -462,7 +462,7 @@ class DoubledPeak(NamedTuple):
 def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
-    Such a figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
+    A higher figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
     training has the same peak as sparse 16-bit products, so the result is None for a text about
     fp8.
 

@@ -38,7 +38,7 @@ def show_gap(run: PlannedRun) -> View:
     if full_choice(run.settings).on_cpu and planned_seconds:
         set_words.append(f"expected.seconds={planned_seconds:f}")
     explanation = explain_log(metrics, run.settings, set_words)
-    caption = "From the expected step time to the one that was reached."
+    caption = "From the expected to the reached step time."
     return View([(gap_figure(explanation), caption), explanation.as_table()])
 
 
@@ -59,7 +59,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
 
 
 def gap_figure(explanation: Explanation) -> Any:
-    """Draw a waterfall chart from the expected step time to the reached one."""
+    """Draw a waterfall chart from the expected to the reached step time."""
     parts = explanation.parts
     names = ["expected", *(part.name for part in parts), "reached"]
     expected = explanation.expected or 0.0

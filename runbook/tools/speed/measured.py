@@ -29,7 +29,7 @@ _SLOW = 1.3
 _GROWN = 1.1
 """Step times count as growing if the last third is this many times as slow as the first.
 
-The step times of the middle third must lie between those of the other two.
+The step times of the middle third must be between those of the other two thirds.
 """
 _LEAST_TO_GROW = 12
 """Minimum number of steps for judging growth."""
@@ -38,7 +38,7 @@ _LEAST_SHARE = 0.002
 _LEAST_ASCENDING = 4
 """Number of steps that show growth in an excerpt, if each takes longer than the last."""
 _STRONG_GROWTH = 1.5
-"""Growth at which three steps are enough, if each takes longer than the last."""
+"""With this growth, three steps are enough if each takes longer than the last."""
 _LONG_WAIT = 0.1
 """A printed wait of at least this many seconds is named even if no step time is known."""
 _LEAST_PRINTED = 5

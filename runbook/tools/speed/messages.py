@@ -12,16 +12,17 @@ class SpeedMessage(Message):
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of column names as in published_results.csv: model, params_b, "
-        "accelerator, n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separate them "
-        "with commas, and include at least these two."
+        "accelerator, n_accel, precision, seq_len, global_batch, tp, pp, dp, ... ; separated by "
+        "commas, with at least these two."
     )
     CONTRADICTION = (
-        "two figures contradict each other: by {slowest} a step takes {slowest_seconds:.4g} s, by "
-        "{fastest} {fastest_seconds:.4g} s ({ratio:.3g} x): the model, number of devices, peak or "
-        "convention must be different from what was given"
+        "two figures contradict each other: according to {slowest}, a step takes "
+        "{slowest_seconds:.4g} s, and according to {fastest}, {fastest_seconds:.4g} s "
+        "({ratio:.3g} x). The model, number of devices, peak or convention must differ from what "
+        "was given"
     )
     EXPECTED = "expected ({source}): {seconds}"
-    PLANNED = "planned: {seconds}, by the plan's model of a step for this set-up"
+    PLANNED = "planned: {seconds}, according to the plan's model of a step for this set-up"
     REACHED = "reached: {seconds}"
     SECONDS_A_STEP = "{seconds:.4g} s a step"
     NOT_KNOWN = "not known"

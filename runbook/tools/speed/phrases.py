@@ -29,7 +29,7 @@ _NONE_BEFORE = (
     rf"(?:^|\b(?!\w*{_NUMBERED}\b)\w+)[^\w\n]*(?<![\d.,])\b0[ \t]+"
     r"(?:(?:cuda|torch|dynamo|thermal|gpus?|cards?|nodes?|ranks?)[ \t]+)?$"
 )
-"""A count of zero before a cause, as in "0 graph breaks". The 0 in "GPU 0 throttles" is not such a
+"""A count of zero before a cause, as in "0 graph breaks". The 0 in "GPU 0 throttles" is not a
 count.
 """
 _NONE_AFTER = re.compile(
@@ -168,9 +168,11 @@ _FORMAT = (
     r"(?<![\w.])(bf16|bfloat16|fp16|float16|fp8|fp32|float32)\b"
     r"(?![ -](?:master|main|copy|copies|grad|accum|optimi[sz]er|reduc|logit|residual|state|softmax))"
 )
-"""The training's number format, not a format used only for gradients, optimizer states or sums."""
+"""The number format of the training run, not a format used only for gradients, optimizer states or
+sums.
+"""
 _LACK = r"\b(?:forgot|forgotten|nobody (?:set|passed)|instead of)[ \t]+(?:to (?:set|pass) )?-*$"
-"""Words before a format which show that the training does not use it."""
+"""Words before a format that show that the training run does not use it."""
 _FORMAT_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
@@ -303,7 +305,7 @@ def is_stated(pattern: str, text: str) -> bool:
 
 
 def _is_unused(before: str) -> bool:
-    """Return whether the text before an option shows that the training does not use it."""
+    """Return whether the text before an option shows that the training run does not use it."""
     return re.search(f"{DENIAL}|{_LACK}", before, re.IGNORECASE) is not None
 
 
@@ -354,7 +356,7 @@ _TIME = r"(?<![\w.])(\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b(?!/)"
 _LISTED_TIMES = (
     r"((?:\d+(?:\.\d+)?(?:,| then| to|,? and) ?){2,}\d+(?:\.\d+)?) ?(?:s|secs?|seconds|ms)\b"
 )
-"""Matches a list of times that have a single unit, after the last one."""
+"""Matches a list of times with a single unit after the last time."""
 _OTHER_COMPARISON = (
     r"\b(?:nodes?|gpus?|ranks?|[tpd]p|batch|forward|backward|optimizer|reduce\w*|gather\w*|"
     r"data|load\w*|seq\w*|layers?|experts?|with|without|save\w*|checkpoint\w*)\b"

@@ -70,7 +70,7 @@ class Prediction:
 
     @property
     def interval(self) -> tuple[float | None, float | None]:
-        """Range of tokens/s/device that contains the speed of 80 % of such rows (`intervals`)."""
+        """Range of tokens/s/device that contains the speed of 80 % of similar rows (`intervals`)."""
         if self.setup is None or self.tokens_s_per_accel is None:
             return None, None
         spread = half_width(self.setup)
@@ -185,7 +185,7 @@ class RowSetup(NamedTuple):
 
 
 def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
-    """Return all input for the step model, or the reason why nothing can be predicted."""
+    """Return all input for the step model, or the reason why there can be no prediction."""
     device = find_accelerator(row.accelerator)
     if device is None:
         return SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator=row.accelerator)
@@ -368,8 +368,8 @@ def _family(row: PublishedRow, models: Mapping[str, Model]) -> Mapping[str, Mode
         family = dict(models)
     if "gpt" in row.model.lower():
         return family
-    # The catalogue's test models have very few layers for their width. Such models are not trained
-    # in practice.
+    # The catalogue's test models have very few layers for their width. Nobody trains models with
+    # these shapes in practice.
     usual = {}
     for name, model in family.items():
         if model.hidden <= WIDEST * model.layers:
@@ -570,7 +570,7 @@ def _micro_batch(setup: StepSetup) -> int:
 
 
 def _free_bytes(setup: StepSetup) -> float:
-    """Return the bytes that the states leave free in nine tenths of a device's memory."""
+    """Return nine tenths of a device's memory, minus the states, in bytes."""
     layout = setup.layout
     parameters = sizes.whole(setup.shape).total / layout.tensor / layout.pipeline
     replicas = layout.data * layout.context

@@ -128,7 +128,7 @@ def _part(
     smaller, larger = pair
     evidence = (
         f'it says "{smaller.quoted}" and "{larger.quoted}" '
-        f"(no estimate: at most {_MOST:.0%} of a step)"
+        f"(no estimate; at most {_MOST:.0%} of a step)"
     )
     return GapPart(
         cause,
@@ -143,7 +143,7 @@ def _part(
 def _first_loss(
     measurements: Sequence[_Measurement],
 ) -> tuple[_Measurement, _Measurement] | None:
-    """Return the first two comparable measurements in which the larger number is no faster."""
+    """Return the first two comparable measurements where more devices are no faster."""
     for pair in combinations(measurements, 2):
         smaller, larger = sorted(pair, key=lambda measurement: measurement.count)
         is_comparable = smaller.kind is larger.kind and smaller.count < larger.count

@@ -46,8 +46,8 @@ SET_UP_SIGNS = (
         r"|\bonly one (?:gpu|card|device) (?:works|will be in use|is (?:active|busy|in use)|at a time)\b"
         r"|\bon a single (?:gpu|card|device) only\b",
         0.7,
-        "the layers are split and one device works at a time: if the model fits on one, start a "
-        "process per device with a whole copy (torchrun)",
+        "the layers are split and only one device works at a time. If the model fits on one "
+        "device, start a process with a whole copy on each device (torchrun)",
         "qlora issues 12, 96 and 177; accelerate's documentation of device_map",
     ),
     CausePattern(

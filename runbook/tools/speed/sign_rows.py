@@ -43,7 +43,7 @@ _SWITCHED_OFF = (
     r"|\((?:offload_params ?= ?)?false\b"
     r"|\.(?!device)\w"
 )
-"""Matches text after a DeepSpeed option which shows that nothing is offloaded.
+"""Matches text after a DeepSpeed option that shows that nothing is offloaded.
 
 The text is a value, or the section's `device`; the section's other keys
 (`offload_param.pin_memory`) do not matter. DeepSpeed prints its complete configuration, where
@@ -68,11 +68,11 @@ NO_GAIN_FROM_DEVICES = ("DataParallel", "unequal work", "data wait", "stragglers
 NO_GAIN_FROM_NODES = ("communication", "unequal work", "data wait")
 """Causes, other than a slow network, that may keep more nodes from increasing the speed."""
 _WAITING_DEVICE = ("host", "micro-batch", "saves", "evaluation")
-"""Causes, other than the data loader, for which a device's load may fall to zero."""
+"""Causes other than the data loader that may make a device's load fall to zero."""
 _PERIODIC = ("saves", "evaluation", "data wait", "garbage collection")
 """Causes of slow steps that recur."""
 SLOWING_DOWN = ("memory", "data wait", "stragglers", "slow steps")
-"""Causes, other than something that fills up, for which steps may become longer."""
+"""Causes other than something that fills up that may make steps longer."""
 _SAVING = r"(?:save|saves|saved|saving|checkpoints?)"
 _WAITS = r"(?:takes?|took|blocks?|stalls?|pauses?)"
 
@@ -137,7 +137,7 @@ _IS_SMALL = (
     r"\b(?:is|are|was|stays?|remains?) (?:only |very |quite |now )?(?:negligible|small|low|little|fine|hidden|gone)\b"
     r"|\b(?:under|below|less than|only) \d+(?:\.\d+)? ?%"
 )
-"""Words of a sentence which say that a part of a step takes little time."""
+"""Words in a sentence that say that a part of a step takes little time."""
 _MENDED = r"\b(?:fix|remov|resolv|solv)(?:es|ed)\b"
 OLD_DEVICES = (
     r"\b(?:k[48]0|p40|p[456]000|p100|m60|titan xp?|gtx ?10[5678]0(?: ?ti)?|10[5678]0 ?ti)\b"
@@ -147,14 +147,14 @@ OLD_DEVICES = (
 A bare 1080 may be a batch or a number of milliseconds.
 """
 _UNTIL_NEWER_DEVICE = r"(?:(?!\b(?:gb|[abh])\d00)[^.;])"
-"""A character of a clause at which no name of a device that is fast with bf16 begins."""
+"""A character of a clause that does not start the name of a device that is fast with bf16."""
 _FIGURES_ONE_AFTER_ANOTHER = r"(?:\d+ ?%?(?:,|/|,? (?:and|to|or|then))? ?)*"
 _NETWORK_OF_TRAINING = (
     r"[^.;\n]{0,20}\b(?:training|compute|nccl|mpi|data|gpus?|jobs?)\b"
     r"(?:(?!\b(?:no|not|instead|without)\b|n't)[^.;\n]){0,30}"
     r"\b(?:infiniband|ib|slingshot|roce|efa)\b"
 )
-"""Words after a slow network which show that the training uses a faster one."""
+"""Words after a slow network that show that the training run uses a faster one."""
 
 
 @dataclass(frozen=True)
@@ -476,7 +476,7 @@ SIGNS = (
         rf"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b{_CLAUSE}{{0,40}}\b(slow\w*)"
         r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?(?!0 ?%)\d",
         0.5,
-        "more micro-batches a step, interleaved chunks, or fewer stages",
+        "more micro-batches per step, interleaved chunks, or fewer stages",
         "gpt-neox issue 903",
     ),
     CausePattern(
@@ -502,7 +502,7 @@ SIGNS = (
         r"\bflash[- _]?att\w*[^.;]{0,60}\b(?:only|just) (?:about )?\d[\d.-]* ?% faster"
         r"|\bflash[- _]?att\w*[^.;]{0,60}\b(?:no|not|isn't) (?:any |much )?(?:faster|noticeabl\w+)",
         0.4,
-        "see in a profile which attention kernel runs, and whether the framework calls it",
+        "check in a profile which attention kernel runs, and whether the framework calls it",
         "Pai-Megatron-Patch issue 323",
     ),
     CausePattern(

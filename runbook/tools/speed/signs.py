@@ -28,13 +28,13 @@ _MOST_VARIANTS = 8
 _OTHERS_FIGURE = r"\b(?:elsewhere|mention\w*|readme|report\w*|paper|blog|others?|published|table)\b"
 """Words which show that a figure is someone else's."""
 _OTHER_PEAK = r"\bmfu\b[^;]{0,80}\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b|\b(?:tf32|fp32)\b[^.]{0,30}\bpeak\b[^;]{0,80}\bmfu\b"
-"""Phrases which show that an MFU was divided by the peak of a different number format."""
+"""Phrases that show that an MFU was divided by the peak of a different number format."""
 _PEAK_OF_DEVICE = (
     r"\b(?:peak|promised|hard-?coded|tailored|divid\w+)\b[^;.\n]{0,25}? (?:of|by|for|to) (?:an? |the |our )?"
     r"(gb\d00|[abhv]\d{2,3})\b"
     r"|\b(gb\d00|[abhv]\d{2,3})(?:'s)? (?:bf16 |16-bit |tensor core )?peak\b"
 )
-"""Phrases that name the device on whose peak an MFU is based."""
+"""Phrases that name the device whose peak an MFU is based on."""
 _ANY_DEVICE = (
     r"\b(?:[abhv]\d{2,3}s?|gb\d00|t4|l4|l40s?|mi\d{3}x?|p100|k80|rtx ?\w+|quadro(?: rtx)? ?\w*"
     r"|titan ?\w*|[1-5]0[6-9]0(?: ?ti)?)\b"
@@ -76,11 +76,11 @@ _STATED_CAUSES = (
         "micro_batch",
         "1",
         "micro-batch",
-        "micro-batch 1: small matrices, and the host launches as many kernels",
+        "micro-batch 1: the matrices are small, but the host launches just as many kernels",
         "a larger micro-batch, if it fits",
     ),
 )
-"""Causes that facts state, starting with the one that usually costs most."""
+"""Causes that facts state, starting with the most expensive one."""
 
 
 def stated_causes(facts: Facts) -> Iterator[GapPart]:
@@ -125,7 +125,7 @@ def signs(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             GROWING,
             0.3 * reached,
-            f'it says "{quoted}" (no estimate: at most 30% of a step)',
+            f'it says "{quoted}" (no estimate; at most 30% of a step)',
             "look for something that fills up: memory, the page cache, a log; or clocks that fall",
             is_printed=True,
             same_effect=SLOWING_DOWN,
@@ -138,7 +138,7 @@ def _part_of_sign(sign: CausePattern, match: re.Match[str], reached: float) -> G
     return GapPart(
         sign.cause,
         sign.most * reached,
-        f'it says "{quoted}" (no estimate: at most {sign.most:.0%} of a step)',
+        f'it says "{quoted}" (no estimate; at most {sign.most:.0%} of a step)',
         sign.remedy,
         is_printed=True,
         same_effect=sign.same_effect,
@@ -148,8 +148,8 @@ def _part_of_sign(sign: CausePattern, match: re.Match[str], reached: float) -> G
 def distinct_lines(text: str) -> str:
     r"""Return the lines of a text without those that differ from an earlier line only in digits.
 
-    The lines about steps all have the same words, so only the first of them is kept. Lines with
-    numbers that identify a cause are kept.
+    The lines about steps all have the same words, so only the first is kept. Lines with numbers
+    that identify a cause are kept.
 
     >>> distinct_lines("8 nodes, 2 slow\nstep 1 | 5.1 s\nstep 2 | 5.2 s\nend")
     '8 nodes, 2 slow\nstep 1 | 5.1 s\nend'
@@ -184,7 +184,8 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "gradient accumulation",
             0.8 * reached,
-            f"a step has {micro_batches} micro-batches, and the other figure may have one",
+            f"a step has {micro_batches} micro-batches, and the other figure may refer to a "
+            "single one",
             "compare tokens/s per device",
             is_printed=True,
         )
@@ -193,7 +194,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            "the peak that the MFU is divided by is not that of the 16-bit format",
+            "the MFU is divided by a peak that is not for the 16-bit format",
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )
@@ -203,7 +204,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            f"the MFU is divided by the peak of {stranger.upper()}, which is another device",
+            f"the MFU is divided by the peak of {stranger.upper()}, which is a different device",
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )

@@ -52,7 +52,7 @@ _IDLE_DEVICE = (
     rf"|\b{_UNSTEADY} (?:gpus?|cards?|devices?|gpu utili[sz]ation)\b"
     r"|\b(?:gpus?|cards?|devices?)\b[^.;]{0,20}\bunder-?utili[sz]ed\b"
 )
-"""Words about a device that waits. An MFU of one half is not a sign of waiting."""
+"""Words about a device that waits. An MFU of 50 % is not a sign of waiting."""
 _LOW_LOAD = (
     rf"{_LOAD}[^.;]{{0,40}}\b(?:is|was|are|very|so|too|quite|really) (?:very |so |too |quite )?low\b"
     r"|\bgpu (?:utili[sz]ation|usage|util)\b[^.;]{0,30}\b(?:low\b|[1-4]?\d(?:-\d+)? ?%)"
@@ -124,7 +124,7 @@ _SMALL_MODEL = (
     r"\b(?:tiny|small|nano) (?:\w+ )?(?:model|network|transformer|gpt\w*)\b|\b[1-9]\d?m param\w*"
 )
 _RECURRENT = r"\b(?:mamba\w*|rwkv\w*|ssms?|state[- ]space|selective scan|linear attention)\b"
-"""Models that need kernels of their own in place of attention."""
+"""Models that need special kernels in place of attention."""
 _LARGER_BATCH_SLOWER = (
     r"\b(?:larger|bigger|increas\w+|higher) (?:the )?(?:micro[- ]?)?batch[^.;,]{0,40}\bslow\w*"
     r"|\bbatch[- ]?size (?:of )?\d+ (?:and|with)[^.;]{0,60}"
@@ -232,7 +232,7 @@ _SIGNS_OF_SET_UP = (
         (_ANOTHER_DEVICE, r"\b(?:gpus|cards|devices|node)\b|\b\d+ ?x? ?[abhv]\d{2,3}"),
         6,
         "a newer device is no faster, and there are several",
-        "time each device alone: one that is faulty slows all others",
+        "time each device alone, because a faulty device slows all others",
     ),
     _Sign(
         "data wait",
@@ -280,7 +280,7 @@ _SIGNS_OF_SET_UP = (
         "unequal work",
         (_NO_GAIN, r"\b(?:gpus|devices|multi[- ]?gpus?)\b"),
         2,
-        "more devices bring no speed: a step may have more samples",
+        "more devices do not make it faster; a step may have more samples",
         "compare samples/s or tokens/s of all devices, not the time of a step",
     ),
     _Sign(
@@ -366,7 +366,7 @@ _SIGNS_OF_SET_UP = (
         (_ATTENTION,),
         3,
         "the text mentions a kind of attention",
-        "see in a profile which attention kernel runs",
+        "check in a profile which attention kernel runs",
     ),
     _Sign(
         "compilation",
@@ -407,7 +407,7 @@ _SIGNS_OF_SET_UP = (
         "kernels",
         (_RECURRENT,),
         8,
-        "a model without attention needs kernels of its own",
+        "a model without attention needs special kernels",
         "see in a profile whether the fused scan runs",
     ),
     _Sign(
@@ -552,7 +552,7 @@ _VAGUE_TOPICS = {
 }
 """Share of threads that accepted the cause, among those with its subject next to a complaint.
 
-All other causes were accepted in most such threads.
+All other causes were accepted in most threads that had their sign.
 """
 _FACTOR_OF_SYMPTOM = 40.0
 """How many times likelier the first cause of a described effect is."""
@@ -578,7 +578,7 @@ class Suspect(NamedTuple):
     has_sign: bool
     """Whether the text, or the use of multiple devices, is a sign of the cause.
 
-    Without a sign, the cause is merely usual for such a training run.
+    Without a sign, the cause is merely common for training runs of this kind.
     """
 
 
@@ -615,7 +615,7 @@ class _Suspicions:
         for usual in USUAL_CAUSES:
             self.by_cause[usual.cause] = _Suspicion(
                 shares[usual.cause],
-                evidence=f"usual for {self.setting}; nothing in the text points to it",
+                evidence=f"usual for {self.setting}; the text has no sign of it",
                 remedy=usual.remedy,
             )
 
@@ -679,7 +679,7 @@ def ranked_suspects(
 def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[Suspect]:
     """Yield suspicions as parts of a gap, the likeliest first.
 
-    The part of a symptom is used as it is.
+    The part of a symptom is not changed.
     """
     parts = {symptom.name: symptom for symptom in symptoms}
     by_weight = sorted(suspicions.by_cause.items(), key=lambda item: -item[1].weight)
@@ -702,4 +702,4 @@ def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[
 def _evidence_of_topic(topic: TopicOfComplaint) -> str:
     """Return the words about the subject of a complaint, as evidence."""
     quoted = " ".join(topic.words.split())[:60]
-    return f'it says "{quoted}" where it calls the training slow'
+    return f'it says "{quoted}" where it calls training slow'

@@ -1,6 +1,6 @@
 """Causes whose subject is in the same sentence as a complaint about the speed.
 
-No phrase in such a text names the cause, but people complain about the part of a training run that
+No phrase in these texts names the cause, but people complain about the part of a training run that
 they suspect or have measured.
 """
 
@@ -64,7 +64,7 @@ COMPLAINT = (
     r"|make it (?:\w+ )?(?:quick|fast)\w*|jumps? (?:up )?to \d+ ?(?:s|h|hours|days)"
     r"|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
-"""Words with which people describe a slow training run.
+"""Words that people use to describe a slow training run.
 
 The pattern is a group, so that matches about the loss can be recognized.
 """
@@ -183,7 +183,7 @@ _TOPICS = (
         "flash attention",
         r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battention (?:kernel|backend|implementation)"
         r"|\battn_impl\w*|\bflex[-_ ]?attention\b",
-        "see in a profile which attention kernel runs",
+        "check in a profile which attention kernel runs",
     ),
     _Topic(
         "network",
@@ -304,7 +304,7 @@ _FARTHEST = 2
 _MOST_COMPLAINTS = 50
 """Maximum number of complaints to read.
 
-People write few, but a log may repeat one in every line.
+People write few complaints, but a log may repeat one in every line.
 """
 
 

@@ -1,7 +1,7 @@
 """How often each cause explains a slow training run of a kind, regardless of its text.
 
-The shares come from public threads in which the asker or a maintainer accepted a cause. The shares
-are the prior that `suspects` multiplies by factors for the words of a text.
+The shares come from public threads where the asker or a maintainer accepted a cause. The shares are
+the prior that `suspects` multiplies by factors for the words of a text.
 """
 
 import math
@@ -32,7 +32,7 @@ _LANGUAGE_MODEL = (
 )
 """Words for language models, whose samples are small and are prepared before training."""
 _NEVER_SEEN = 0.2
-"""Number of threads that is assumed for a cause in a setting in which no thread accepted it."""
+"""Number of threads that is assumed for a cause if no thread with this setting accepted it."""
 LOG_SHARE_OF_OTHERS = math.log(0.05)
 """Natural logarithm of the share of threads that accepted a cause that is not in the table.
 
@@ -190,7 +190,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "flash attention",
-        "see in a profile which attention kernel runs",
+        "check in a profile which attention kernel runs",
         nodes=0,
         devices=1,
         text=2,

@@ -12,8 +12,8 @@ class UpstreamMessage(Message):
         "{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
     )
     CHECKPOINT_NOT_LOADED = (
-        "The program did not load its checkpoint: see in its log what it found in the folder of "
-        "--load."
+        "The program did not load its checkpoint. Its log shows what it found in the folder that "
+        "--load names."
     )
     CHECK_OF_JOB = "job {number}: {check}"
     FIRST_STEP = "first step: {shown_step}"

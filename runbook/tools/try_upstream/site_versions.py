@@ -28,7 +28,7 @@ _TRY_ONCE = ["--retries", "0", "--timeout", "10"]
 
 
 def cache_folder() -> Path:
-    """Return the folder of all such environments.
+    """Return the folder that contains these environments.
 
     The folder is XDG_CACHE_HOME/gpt3-runbook/versions, by default in ~/.cache.
     """
@@ -51,7 +51,7 @@ def environment_name(versions: Versions) -> str:
 def interpreter(versions: Versions) -> str:
     """Return an interpreter of this Python version that is on PATH or was installed by pyenv.
 
-    Raise `RunbookError` if there is no such Python.
+    Raise `RunbookError` if it is not installed.
     """
     name = f"python{versions.python}"
     on_path = shutil.which(name)

@@ -79,7 +79,7 @@ class UpstreamTrial:
     versions: str
     """The versions of Python and packages that the program ran with, as text."""
     changes: tuple[dict[str, str], ...]
-    """Arguments that differ from the rendered ones, each with its reason."""
+    """Arguments that differ from the rendered arguments, each with a reason."""
     log: ParsedLog
     checks: tuple[Check, ...]
     jobs: int = 1
@@ -226,7 +226,7 @@ def start_upstream(
 
 @dataclass(frozen=True)
 class SmallJob:
-    """A rendered job, scaled down, and the folder in which it runs."""
+    """A rendered job, scaled down, and the folder that it runs in."""
 
     folder: Path
     settings: Settings
@@ -299,7 +299,7 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Run upstream.sh and write its log. Return its exit code and the last error of each rank.
 
-    The errors are in the order in which the ranks failed.
+    The errors are listed in the order that the ranks failed in.
     """
     errors_of_rank: dict[str, str] = {}
     with path.open("w", encoding="utf-8", buffering=1) as log:
@@ -321,7 +321,7 @@ def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
 
 
 def _save_folders(job: SmallJob) -> list[Path]:
-    """Return the folders to which the program saves."""
+    """Return the folders that the program saves to."""
     folders = []
     for option, *paths in job.arguments:
         if option == "--save":
@@ -355,7 +355,7 @@ def check_checkout(checkout: Path, pinned: Checkout) -> Check:
         state = UpstreamMessage.NOT_AT_PINNED_COMMIT.fill(head=head[:12])
     elif names:
         others = f" and {len(names) - 3} more" if len(names) > 3 else ""
-        state = f"at the pinned commit, with changes of its own: {', '.join(names[:3])}{others}"
+        state = f"at the pinned commit, with local changes: {', '.join(names[:3])}{others}"
     else:
         state = f"at {head[:12]}, unchanged"
 
@@ -428,7 +428,7 @@ class SmallValue:
     """The value of an option in the trial, and the reason for the value."""
 
     text: str
-    """The value, or empty if the option is left out, or if an added option has no value."""
+    """The value; empty if the option is left out, or if an added option has no value."""
     reason: str
 
 

@@ -4,8 +4,8 @@ This module does not need torch.
 
 A checkpoint is written as `iter_0000050.part`, gets its `metadata.json` with the sha256 of every
 file last, and is renamed. Then the tracker `latest_checkpointed_iteration.txt` is replaced by a
-rename. So a kill at any moment leaves either the new checkpoint or the previous ones, and any byte
-that changes later is detected.
+rename. A kill at any moment therefore leaves either the new checkpoint or the previous ones, and
+any byte that changes later is detected.
 """
 
 import errno

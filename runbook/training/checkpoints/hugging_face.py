@@ -110,7 +110,7 @@ class Kind:
     # Our value for each key of the kind's config
     values: dict[str, str]
     constants: dict[str, object]
-    # Config keys that switch biases on, each with those of our modules that then have a bias
+    # Config keys that switch biases on, each with our modules that then have a bias
     biases: dict[str, list[str]]
     # The `transformers` module for each of our modules, or several modules if `transformers` splits
     # our matrix
@@ -509,7 +509,7 @@ class SourceWeights:
         }
 
     def common_state(self) -> CommonState:
-        """Return zero steps, because no training step has been made."""
+        """Return zero steps, because the weights were not trained here."""
         return CommonState(0, {})
 
 
@@ -558,7 +558,7 @@ class ImportedWeights(SourceWeights):
 
 
 def _check_config(folder: Path, model: PlannedModel) -> set[str]:
-    """Return those of our modules that have biases in the folder.
+    """Return our modules that have biases in the folder.
 
     Raise `RefusedError` with each value that differs from the plan.
     """
@@ -613,8 +613,8 @@ def _read_config(path: Path) -> dict[str, object]:
 
 def _planned_values(kind: Kind, model: PlannedModel) -> dict[str, object]:
     """Return the values that config.json must contain to match the plan's model."""
-    # Dropout and initialization do not change what trained weights compute. Nor does the longest
-    # sequence, if positions are rotary.
+    # Dropout and initialization do not change what trained weights compute. If positions are
+    # rotary, the longest sequence does not matter either.
     free = {"dropout", "init_std"}
     if model.shape.position_embedding == "rope":
         free.add("positions")
@@ -837,7 +837,7 @@ class _SafetensorsFiles:
     def check(self, shapes: dict[str, tuple[int, ...]]) -> None:
         """Raise `RefusedError` for a missing, unknown or unexpected tensor.
 
-        Shape and format must be those of our model.
+        Shape and format must match our model.
         """
         for name in shapes:
             if _plain(name) in self._files:
@@ -871,5 +871,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefix of the model in which it was saved."""
+    """Return a weight's name without the prefix of the model that it was saved in."""
     return name.removeprefix("transformer.").removeprefix("model.")

@@ -1,4 +1,4 @@
-"""Reads Megatron-LM's checkpoints without running code from them.
+"""Reads Megatron-LM's checkpoints without running any code that they contain.
 
 It reads the `torch_dist` format and the format with one file per rank.
 """

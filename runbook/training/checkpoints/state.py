@@ -205,7 +205,7 @@ class PendingSave:
             self._background = executor.submit(self._writing.write)
             executor.shutdown(wait=False)
 
-        # Time that training has waited for the save so far
+        # Time that training has spent waiting for the save so far
         self.stall_seconds = time.monotonic() - self.started
 
     def _begin(self) -> None:
@@ -275,7 +275,7 @@ class PendingSave:
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """The checkpoint from which a run resumes, and what is wrong with newer ones."""
+    """The checkpoint that a run resumes from, and what is wrong with newer ones."""
 
     progress: TrainingProgress
     folder: Path
@@ -299,7 +299,8 @@ class LoadedCheckpoint:
 LoadNear: TypeAlias = Callable[[int, int], LoadedCheckpoint | None]
 """A function that loads the copies in node memory if they are newer than its first argument.
 
-The first argument is an iteration. The second is that of the shared disk's newest checkpoint.
+The first argument is an iteration. The second is the iteration of the newest checkpoint on the
+shared disk.
 """
 
 
@@ -308,8 +309,8 @@ def load_checkpoint(
 ) -> LoadedCheckpoint | None:
     """Load the newest complete checkpoint.
 
-    Return None if there has never been one. Raise `RefusedError` if no checkpoint is both complete
-    and compatible. Newer copies in node memory are preferred to the checkpoint.
+    Return None if there has never been a checkpoint. Raise `RefusedError` if no checkpoint is both
+    complete and compatible. Newer copies in node memory are preferred to the checkpoint.
     """
     root = spec.path(spec.checkpoint.folder)
     run_on_first_rank(lambda: folders.remove_leftovers(root))

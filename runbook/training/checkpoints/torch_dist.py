@@ -10,8 +10,7 @@ the replicas together read each number once.
 
 torch writes `.metadata` of a `torch_dist` folder as a pickle. Only the classes that describe
 tensors may be unpickled here; a checkpoint that names any other class is refused. Other content of
-Megatron-LM's files (enums in its arguments, its plans for writing) is replaced with objects that do
-nothing.
+Megatron-LM's files (enums in its arguments, its plans for writing) is replaced with inert objects.
 """
 
 from __future__ import annotations
@@ -63,8 +62,8 @@ WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
 class ShardWriter:
     """Writes a state of the training into a checkpoint folder.
 
-    When a writer has been made, the ranks have agreed on which rank writes what, and nothing is on
-    disk yet.
+    Once a writer exists, the ranks have agreed on which rank writes what, but nothing is on disk
+    yet.
 
     `prepare` and `finish` are called on all ranks together. `write` is called between them. It does
     not communicate with other ranks, so a separate thread may call it.
@@ -236,7 +235,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return the function from which the writer gets the data of an item.
+    """Return the function that the writer gets the data of an item from.
 
     The data is read from imported weights, or taken from a host copy or from the state.
     """
@@ -410,7 +409,7 @@ class StoredShards:
     ) -> None:
         """Fill `into` from this rank's part of a stored tensor, beginning at element `start`."""
         first = 0
-        # The parts of a tensor that a factory makes are stored one after another
+        # The parts of a tensor that comes from a factory are stored one after another
         for piece in each_shard(shard):
             last = first + piece.data.numel()
             low = max(start, first)
@@ -539,7 +538,7 @@ def _views_of_boxes(flat: torch.Tensor, boxes: Iterable[Box]) -> list[tuple[Box,
 def _overlaps(
     targets: Iterable[tuple[Box, torch.Tensor]], chunk: Box
 ) -> list[tuple[Box, torch.Tensor]]:
-    """Return the box in which each target overlaps a stored chunk, and that part of the target."""
+    """Return the box where each target overlaps a stored chunk, and that part of the target."""
     overlaps = []
     for box, view in targets:
         overlap = box.overlap(chunk)
@@ -562,7 +561,7 @@ def _data_offset(
     chunk: Box,
     dtype: torch.dtype,
 ) -> int:
-    """Return the byte offset in a saved file at which a tensor's row-major elements begin."""
+    """Return the byte offset in a saved file where a tensor's row-major elements begin."""
     like = torch.load(item, map_location="meta", weights_only=True)
     item.seek(0)
     offset: int = torch._C.PyTorchFileReader(item).get_record_offset("data/0")  # type: ignore[attr-defined]
@@ -721,7 +720,7 @@ class _BoundedReads:
 
     def _check(self, size: int) -> None:
         if size > self._size:
-            raise EOFError(f"it asks for {size:,} bytes, and the file has {self._size:,}")
+            raise EOFError(f"it requests {size:,} bytes, but the file has only {self._size:,}")
 
 
 def check_shards(folder: Path, files: Collection[str] | None = None) -> metadata.Metadata:
@@ -907,7 +906,7 @@ def _check_range(folder: Path, storage: Any) -> None:
 def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
     """Raise `RefusedError` if an entry is not a tensor, or if it is larger than all files together.
 
-    Otherwise a damaged description could ask for more memory than the machine has.
+    Otherwise, a damaged description could request more memory than the machine has.
     """
     folder_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
     for name, tensor in description.state_dict_metadata.items():
@@ -918,7 +917,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
         if num_bytes is None:
             problem = "no tensor"
         elif num_bytes > folder_bytes:
-            problem = f"{num_bytes:,} bytes, and the folder holds {folder_bytes:,}"
+            problem = f"{num_bytes:,} bytes, but the folder contains only {folder_bytes:,}"
         else:
             continue
 

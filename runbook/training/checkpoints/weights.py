@@ -26,7 +26,7 @@ class WholeWeights:
     def stored_names(self, names: Iterable[str], *, masters: bool) -> dict[str, str]:
         """Return each named weight's key in the checkpoint.
 
-        With `masters`, the key is that of the optimizer's float32 copy, if the checkpoint has one.
+        With `masters`, it is the key of the optimizer's float32 copy, if the checkpoint has one.
         """
         described = self.shards.description.state_dict_metadata
         stored = {}
@@ -43,7 +43,7 @@ class WholeWeights:
         return stored
 
     def read(self, names: Iterable[str], *, masters: bool) -> dict[str, torch.Tensor]:
-        """Read these weights. Raise `RefusedError` if one is missing or damaged."""
+        """Read these weights. Raise `RefusedError` if a weight is missing or damaged."""
         stored = self.stored_names(names, masters=masters)
         weights = {}
         for name, key in stored.items():

@@ -75,7 +75,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Correct the behaviors of DeepSpeed that do not fit this training loop."""
+        """Override behavior of DeepSpeed that does not fit this training loop."""
         for state in self.adam.state.values():
             # DeepSpeed takes a step with a learning rate of 0 to allocate the moments
             state["step"].zero_()

@@ -24,7 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import on_gpu
 
-# The oldest version of DeepSpeed with which the engine was tested; it relies on undocumented
+# The oldest version of DeepSpeed that the engine was tested with; the engine relies on undocumented
 # behavior
 OLDEST_VERSION = (
     0,
@@ -112,7 +112,7 @@ def quiet_stdout() -> contextlib.AbstractContextManager[Any]:
 
 @contextlib.contextmanager
 def local_rank_variable() -> Iterator[None]:
-    """Set the variable that tells DeepSpeed which GPU is this rank's.
+    """Set the variable that tells DeepSpeed which GPU belongs to this rank.
 
     DeepSpeed uses LOCAL_RANK as the number of a GPU. This is wrong if each rank sees only one GPU,
     and srun does not set the variable at all. LOCAL_RANK stays set, because ZeRO 3 reads it again

@@ -69,7 +69,7 @@ class StepClock:
     """Measures the time that the parts of a step take.
 
     The host only queues work for a GPU, so the host's clock cannot measure that work. On a GPU,
-    events in the stream mark the beginning and the end of each part. They are read when the loop
+    events in the stream mark the beginning and the end of each part. They are read after the loop
     has waited for the GPU anyway, so that reading them takes no time.
     """
 
@@ -131,7 +131,7 @@ class StepClock:
         return seconds
 
     def _mark(self) -> Any:
-        """Return the time at which the rank, or its GPU's stream, reaches this point."""
+        """Return the time when the rank, or its GPU's stream, reaches this point."""
         if self._make_event is None:
             return time.monotonic()
         event = self._make_event()
@@ -180,7 +180,7 @@ class CommonState:
 
 @dataclass(frozen=True)
 class WeightPart:
-    """The flat range of a weight for which this rank has the optimizer state.
+    """The flat range of a weight that this rank has the optimizer state for.
 
     This rank also has the float32 copy of that range.
     """
@@ -190,8 +190,8 @@ class WeightPart:
     main: torch.Tensor
     """The tensor that Adam updates.
 
-    This tensor is the float32 weight, a part of that weight, or a buffer of many weights in which
-    this weight begins at `offset`.
+    This tensor is the float32 weight, a part of that weight, or a buffer of many weights where this
+    weight begins at `offset`.
     """
     adam: torch.optim.Optimizer
     offset: int = 0
@@ -206,7 +206,7 @@ class WeightPart:
             state = self.adam.state[self.main]
             if kind not in state:
                 state[kind] = torch.zeros_like(self.main, dtype=torch.float32, requires_grad=False)
-                # torch's Adam creates all of its state at once. An Adam that counts steps per group
+                # torch's Adam creates its whole state at once. An Adam that counts steps per group
                 # does not store a step here.
                 if "step" not in {*state, *self.adam.param_groups[0]}:
                     self.set_steps(0)
@@ -407,7 +407,7 @@ class TrainingEngine(abc.ABC):
         kind: str,
         writer: int,
     ) -> torch.Tensor | None:
-        """Return the whole of a state of which each replica has a part.
+        """Return the whole state, if each replica has a part of it.
 
         The result is in host memory of the replica that writes the state.
         """
@@ -519,7 +519,7 @@ class TrainingEngine(abc.ABC):
         return None
 
     def _share(self, destinations: Iterable[Destination]) -> None:
-        """Send data that one replica has read to the others."""
+        """Send data that one replica has read to the other replicas."""
         group = parallel_state.get_data_parallel_group(with_context_parallel=True)
         for shared in destinations:
             if shared.reader is not None and group.size() > 1:
@@ -551,7 +551,7 @@ class TrainingEngine(abc.ABC):
     def num_parameters(self) -> int:
         """Return the number of trained parameters in the complete model.
 
-        Each rank counts the parameters for which it is the main replica, and the counts are summed.
+        Each rank counts the parameters that it is the main replica of, and the counts are summed.
         """
         count = 0
         for _, shard in trained_weights(self.weights()):
@@ -584,7 +584,7 @@ SHORTEST_SAMPLE = 64
 
 
 def sampling_length(length: int, positions: int, multiple: int = 1) -> int:
-    """Return the number of tokens to which a text is padded for scoring.
+    """Return the number of tokens that a text is padded to for scoring.
 
     The number is a power of two, so that few shapes are compiled while a text grows by one token at
     a time. Padding after a token does not change its scores. The result is a multiple of

@@ -76,7 +76,7 @@ class Gpt(GPTModel):  # type: ignore[misc]
 
 
 def build_model(spec: PhasePlan, *, draw: bool) -> list[GPTModel]:
-    """Return this rank's chunks of the model, of which there are `virtual_pipeline` or one.
+    """Return this rank's chunks of the model (`virtual_pipeline` chunks, or one).
 
     With `draw`, the chunks have initial weights.
     """

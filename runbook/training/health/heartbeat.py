@@ -52,7 +52,7 @@ class Heartbeat:
     still: float = 0.0
     # How long the other ranks may wait for this rank during its activity
     limit: float = 0.0
-    # File on the rank's machine from which its stacks can be read
+    # File on the rank's machine that its stacks can be read from
     stacks: str = ""
     # Number of collectives per process group, and of messages per direction
     entered: dict[str, int] = field(default_factory=dict)
@@ -85,7 +85,7 @@ def uptime() -> float:
 def process_start_ticks(pid: int) -> int:
     """Return the clock ticks from boot until a process started.
 
-    The result is 0 if there is no such process, and -1 if the start time cannot be determined.
+    The result is 0 if the process does not exist, and -1 if the start time cannot be determined.
     """
     if not Path("/proc/self/stat").exists():
         return -1

@@ -1,4 +1,4 @@
-"""Points in the trainer at which a drill can inject a fault into a rank.
+"""Points in the trainer where a drill can inject a fault into a rank.
 
 They do nothing if the environment variable RUNBOOK_FAULTS is not set.
 `runbook/tools/drills/faults.py` describes this variable's values and their effects.

@@ -24,7 +24,7 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.training.ranks import on_gpu
 
 # Share of the free memory. Growth is not reported as a leak if it adds up to less than this by the
-# end of the training
+# end of training
 LEAK_SHARE = 0.5
 # A leak is reported again if its speed increases by this factor
 AGAIN_FACTOR = 2.0
@@ -236,7 +236,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save that does not fit on the disk, or 0 if all saves fit.
 
-    The space of the saves that are kept until then is taken into account.
+    This takes the space of the saves that are kept until then into account.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]
@@ -253,7 +253,7 @@ def first_without_room(
 
 
 def _urgency(failing_save: int, saves: Sequence[int], *, is_full: bool) -> int:
-    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, or 0."""
+    """Return 2 if the next save will fail, 1 if a later one will or the disk is full, else 0."""
     if failing_save and failing_save == saves[0]:
         return 2
     if failing_save or is_full:

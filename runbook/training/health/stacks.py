@@ -46,8 +46,8 @@ def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
         before = text
         with contextlib.suppress(OSError):
             text = file.read_text(encoding="utf-8", errors="replace")
-        # The text is complete once it no longer changes and the handler has returned. Without /proc
-        # the return of the handler cannot be seen, so an unchanged text is enough
+        # The text is complete once it no longer changes and the handler has returned. Without
+        # /proc, the end of the handler cannot be observed, so unchanged text is enough
         if text and text == before and not is_handling:
             break
 

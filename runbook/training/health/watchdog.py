@@ -52,7 +52,7 @@ class Hang:
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks on this machine without a recent heartbeat.
 
-    Such a rank is stopped or swapped out, or one of its threads keeps Python's global lock.
+    The rank is then stopped or swapped out, or one of its threads keeps Python's global lock.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())
@@ -67,8 +67,8 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
     A rank waits for a rank in one of its groups if that rank has entered fewer collectives or has
     not sent a message. A rank is hung if others wait for it and it waits for no one. It does not
     matter where a waiting rank blocks. On a GPU, that is the first copy or `.item()` after the wait
-    began. If all ranks have entered the same number of collectives, the hung ranks are those that
-    are still inside the last one. If no rank or every rank is still inside, the process-group
+    began. If all ranks have entered the same number of collectives, the hung ranks are the ones
+    still inside the last collective. If no rank or every rank is still inside, the process-group
     timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
@@ -88,7 +88,7 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
 
 def _waiting(counts: Mapping[int, Mapping[str, int]]) -> tuple[set[int], set[int]]:
-    """Return the ranks that wait for other ranks, and the ranks for which they wait."""
+    """Return the ranks that wait for other ranks, and the ranks that they wait for."""
     groups: dict[str, list[tuple[int, int]]] = {}
     waiting = set[int]()
     awaited = set[int]()
@@ -513,7 +513,7 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Return the name under which a rank counts its messages to or from `peer`.
+    """Return the name that a rank counts its messages to or from `peer` under.
 
     The receiver counts messages under `recv`, and the sender counts them under `send`.
 
@@ -549,7 +549,7 @@ def entered() -> dict[str, int]:
 
 
 KEEPS_ITS_TIMEOUT = "near copies"
-"""Description of the process group on which only a background thread waits.
+"""Description of the process group that only a background thread waits on.
 
 That thread notices by itself when its partner is lost.
 """
@@ -569,14 +569,14 @@ def raise_timeouts(seconds: float) -> None:
 ENTRIES_KEPT = 100
 """Number of recent collectives in a file, in addition to all unfinished ones.
 
-Such a file takes up about 50 kB. With all collectives, it would take up a megabyte.
+A file takes up about 50 kB. With all collectives, it would take up a megabyte.
 """
 
 
 def switch_recorder_on(folder: Path) -> None:
     """Turn on NCCL's flight recorder, with a dump when a group times out.
 
-    The environment variables are those of torch 2.10 to 2.13. Call this before the groups are
+    The environment variables are valid for torch 2.10 to 2.13. Call this before the groups are
     created. Variables that the job has set are kept.
     """
     os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "2000")

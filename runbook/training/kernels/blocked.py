@@ -8,13 +8,14 @@ ms; torch 2.13, 2026-11-21). In float32, the flash kernel is just as fast and is
 the inputs and the output are kept for the backward pass, which recomputes the probabilities of each
 block.
 
-megatron-core's cross entropy makes float32 copies of all logits (206 MB for 1,024 tokens and
+megatron-core's cross entropy creates float32 copies of all logits (206 MB for 1,024 tokens and
 GPT-2's vocabulary), and keeps one copy for the backward pass. Here only one block of logits is in
 float32 at a time. The gradient overwrites the logits, which are not read again. Sums are in float32
 for logits of any number format, and the gradient is rounded to that format once. If the vocabulary
 is not sharded and the format has float32's range, the forward pass already computes the gradient
-for a loss with weight 1, because it has the exponentials at hand. The backward pass then multiplies
-by the actual weight, so the gradient is rounded once more unless the weight is a power of two.
+for a loss with weight 1, because it has already computed the exponentials. The backward pass then
+multiplies by the actual weight, so the gradient is rounded once more unless the weight is a power
+of two.
 """
 
 from typing import Any
@@ -162,8 +163,8 @@ class _CrossEntropy(torch.autograd.Function):
             whole: torch.Tensor = ctx.saved_tensors[0]
             flat = whole.detach().view(-1, whole.shape[-1])
             weights = gradients[0].reshape(-1, 1)
-            # The product is computed in blocks. Otherwise, torch would make float32 copies of both
-            # factors as a whole.
+            # The product is computed in blocks. Otherwise, torch would create complete float32
+            # copies of both factors.
             for rows in _token_blocks(flat):
                 flat[rows].mul_(weights[rows])
             return flat.view(whole.shape), None, None

@@ -70,7 +70,7 @@ _passes = 0
 def begin_pass() -> None:
     """Make the next pass over the model convert every weight to 8 bits again.
 
-    Optimizers and checkpoints write to `weight.data`, and torch does not count such changes to a
+    Optimizers and checkpoints write to `weight.data`, and torch does not count these changes to a
     tensor. So the code that runs the model reports when the weights may have changed.
     """
     global _passes

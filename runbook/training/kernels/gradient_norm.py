@@ -6,7 +6,7 @@ import torch
 
 
 def use_own_norm() -> None:
-    """Replace the code with which megatron-core computes the norm if Apex is missing.
+    """Replace the code that megatron-core computes the norm with if Apex is missing.
 
     megatron-core's code copies the norm of every weight to the host.
     """
@@ -25,7 +25,7 @@ def _norm_of_all(
 ) -> tuple[torch.Tensor, None]:
     """Return the norm of all tensors together, on their device.
 
-    The signature is that of Apex's function.
+    The signature is the same as for Apex's function.
     """
     norms = torch._foreach_norm([tensor for tensors in tensor_lists for tensor in tensors])
     return torch.linalg.vector_norm(torch.stack(norms).float()).reshape(1), None

@@ -1,9 +1,9 @@
 """Runs megatron-core's transformer layers with few passes over memory between their matmuls.
 
-The modules, the weights' names and the communication remain those of megatron-core. Only the
-forward functions of norms, MLPs and whole layers are replaced. Values that are added to the
-residual stream are normalized in the same pass. With dropout, a layer keeps megatron-core's own
-forward function, and thus the same random numbers.
+Modules, weight names and communication remain those of megatron-core. Only the forward functions of
+norms, MLPs and whole layers are replaced. Values that are added to the residual stream are
+normalized in the same pass. With dropout, a layer keeps megatron-core's own forward function, and
+thus the same random numbers.
 """
 
 import functools
@@ -83,7 +83,7 @@ def _layer(
 ) -> tuple[torch.Tensor, Any]:
     """Return the residual stream after this layer, and the context of cross-attention.
 
-    A GPT has no such context.
+    A GPT has no cross-attention.
     """
     if layer.training and layer.hidden_dropout:
         return own_forward(  # type: ignore[no-any-return]

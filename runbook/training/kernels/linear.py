@@ -2,9 +2,9 @@
 
 megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds each
 micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here the matmul adds the bias
-itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. So the
-gradient is neither copied nor rounded to 16 bits in between. Apex's extension does the same if it
-is installed.
+itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. The
+gradient is therefore neither copied nor rounded to 16 bits in between. Apex's extension does the
+same if it is installed.
 """
 
 import functools
@@ -216,7 +216,7 @@ def _bias_gradient(bias: Any, gradient: torch.Tensor) -> torch.Tensor | None:
 
 
 def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
-    """Add `gradient.t() @ values` to `total`, whose type is float32 or that of the factors."""
+    """Add `gradient.t() @ values` to `total`, whose type is float32 or the type of the factors."""
     if total.device.type == "cpu":
         cpu.add_weight_gradient(gradient, values, total)
     elif total.dtype == values.dtype:

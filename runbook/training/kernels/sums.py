@@ -22,8 +22,7 @@ _ROW_BLOCKS = 32
 def column_sum(values: torch.Tensor, parameter: Any) -> torch.Tensor | None:
     """Sum [..., width] over all dimensions but the last.
 
-    The sum is the gradient of a bias, and `add_partials` describes the form in which it is
-    returned.
+    The sum is the gradient of a bias, and `add_partials` describes how it is returned.
     """
     values = values.contiguous()
     width = values.shape[-1]

@@ -85,7 +85,7 @@ class NearCopies:
     @property
     def place(self) -> NodePlace:
         """Return the folder of this training run on this node."""
-        assert self._place is not None, "copies are off where there is no folder"
+        assert self._place is not None, "copies are off if there is no folder"
         return self._place
 
     # Methods used at the start
@@ -334,7 +334,7 @@ class NearCopies:
         lack = ""
         if self.is_first_on_node:
             self.place.remove_all_but(kept)
-            # The node needs space for two sets of copies, of which the kept copies are one.
+            # The node needs space for two sets of copies; the kept copies are one of them.
             there = sum(path.stat().st_size for path in kept if path.exists())
             lack = lack_of_room(self.place.folder, needed - there)
 
@@ -466,7 +466,7 @@ class NearCopies:
 
     def _turn_off(self, faults: list[str]) -> bool:
         """Report the reason why copying stops, and return False. Complete copies are kept."""
-        self._say(f"no more copies are made; the training continues without them: {faults[0]}")
+        self._say(f"no more copies are made; training continues without them: {faults[0]}")
         self.log.event("near_off", message=faults[0])
         return False
 
@@ -498,7 +498,7 @@ class NearCopies:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """The information that a start has about the copies before it reads any of them."""
+    """What a starting job knows about the copies before it reads any of them."""
 
     history: LoadHistory
     files: dict[CopyKey, OpenState]

@@ -68,7 +68,7 @@ class NodeMap:
 
 
 def transfer_rounds(pairs: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Group transfers (from rank, to rank) into rounds in which each rank has at most one transfer.
+    """Group transfers (from rank, to rank) into rounds with at most one transfer per rank.
 
     All ranks begin a round together, so that none waits while its partner is busy with another
     transfer.

@@ -57,7 +57,7 @@ def training_name(spec: PhasePlan) -> str:
 
 
 STALE_SECONDS = 2 * 86_400.0
-"""Age after which the copies of a training run count as abandoned.
+"""Copies of a training run that are older than this count as abandoned.
 
 An active run writes more often.
 """

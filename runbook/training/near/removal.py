@@ -1,4 +1,4 @@
-"""Removes a training run's copies from the memory of the node on which this program runs.
+"""Removes a training run's copies from the memory of the node that this program runs on.
 
     python -m runbook.training.near.removal plan.json --phase 04-training
 

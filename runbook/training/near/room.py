@@ -11,7 +11,7 @@ from runbook.training.health.memory_and_disk import host_bytes_left
 USABLE_SHARE = 0.9
 """Share of the free memory that copies may use.
 
-The rest stays free, because the training's own use varies by a few percent.
+The rest stays free, because the memory that training uses varies by a few percent.
 """
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 _FILES = (
@@ -40,11 +40,11 @@ def lack_of_room(folder: Path, needed: int) -> str:
     room, where = min(rooms)
     if needed <= USABLE_SHARE * room:
         return ""
-    return f"copies need {in_bytes(needed)} on this node, and {in_bytes(room)} are {where}"
+    return f"copies need {in_bytes(needed)} on this node, but {in_bytes(room)} are {where}"
 
 
 def _left_in_groups() -> Iterator[int]:
-    """Yield the free memory of each control group to which this process belongs."""
+    """Yield the free memory of each control group that this process belongs to."""
     for controller, limit_name, used_name in _FILES:
         for folder in _folders(controller):
             with contextlib.suppress(OSError, ValueError):

@@ -75,7 +75,7 @@ class OpenState:
     path: Path
     header: StateHeader
     start: int
-    """Offset at which the body begins."""
+    """Offset of the body."""
 
     @property
     def file_bytes(self) -> int:

@@ -70,10 +70,10 @@ class LoadHistory:
 def load_history(events: Iterable[Mapping[str, object]]) -> LoadHistory:
     """Return the history of a run's copies from its events, which are given oldest first.
 
-    A rollback skips samples, so copies made before it belong to a course of training that was
-    abandoned. Copies from which no step was taken after loading are not tried again, and no copies
-    are loaded more than `MOST_LOADS` times. The same limit applies to starts that die while they
-    verify or fetch copies.
+    A rollback skips samples, so copies from before it belong to an abandoned course of training.
+    Copies are not tried again if no step was completed after they were loaded, and no copies are
+    loaded more than `MOST_LOADS` times. The same limit applies to starts that die while they verify
+    or fetch copies.
     """
     lineages: set[str] = set()
     loads: dict[tuple[int, str], int] = {}

@@ -28,7 +28,7 @@ from runbook.plan_file.rehearsed_work import (
 )
 
 SNAPSHOT_STEP = 1.01
-"""Factor by which the peak must grow before the tensors at the peak are recorded again."""
+"""The peak must grow by this factor before the tensors at the peak are recorded again."""
 LARGEST = 8
 FORWARD_BACKWARD = "forward and backward"
 TIMELINE_POINTS = 400

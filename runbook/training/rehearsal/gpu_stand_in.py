@@ -212,7 +212,7 @@ def move_module(
 ) -> Any:
     """Replace `Module._apply`, which swaps tensors but cannot swap fake tensors.
 
-    New parameters get the attributes of the old ones.
+    New parameters get the attributes of the old parameters.
     """
     for child in module.children() if recurse else ():
         move_module(child, change)
@@ -238,7 +238,7 @@ def move_module(
 def list_of_zeros(tensor: torch.Tensor) -> Any:
     """Replace `FakeTensor.tolist`, which reads each number separately.
 
-    With a real tensor, torch copies the whole tensor at once.
+    A real tensor is copied as a whole by torch.
     """
     if tensor.numel():
         tensor.view(-1)[0].item()

@@ -211,7 +211,7 @@ def _outside_optimizer(counts: StepCounts, kind: str) -> int:
 
 
 def microbatches_to_the_peak(spec: PhasePlan, stage: int) -> int:
-    """Return a number of micro-batches with which a step's memory reaches its peak.
+    """Return a number of micro-batches that is enough for a step's memory to reach its peak.
 
     This is the number of micro-batches in flight on this stage, plus a few.
 
@@ -326,7 +326,9 @@ class _Rehearsal:
                 own_parts.append(shard.data)
 
         on_device = [data for data in own_parts if data.device.type not in ("cpu", "meta")]
-        copies = [self.engine.host_copies.copy(data) for data in on_device]  # all alive at once
+        copies = [
+            self.engine.host_copies.copy(data) for data in on_device
+        ]  # all alive at the same time
         assert len(copies) == len(on_device)
         return sum(data.nbytes for data in own_parts if not data.is_meta)
 
@@ -390,7 +392,7 @@ class _Samples:
 
 @contextlib.contextmanager
 def _job_of(spec: PhasePlan, rank: int, *, for_gpu: bool) -> Iterator[None]:
-    """Set up the process groups of the whole job, in which only this rank exists."""
+    """Set up the process groups of the whole job, although only this rank exists."""
     if spec.device == "cpu":
         cpu.answer_for_cpu()
         gpu_stand_in.know_onednn()
@@ -468,7 +470,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the functions with which DeepSpeed receives other ranks' messages.
+    """Return replacements for the functions that DeepSpeed receives other ranks' messages with.
 
     The replacements return the content that these messages would have.
     """

@@ -47,7 +47,7 @@ def hash_of_code() -> str:
 
 
 def machine() -> str:
-    """Return the hardware of this rank, as far as it affects the bits of a result."""
+    """Return the properties of this rank's hardware that affect the bits of a result."""
     if on_gpu():
         return str(torch.cuda.get_device_name())
     threads = torch.get_num_threads()

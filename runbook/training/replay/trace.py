@@ -29,7 +29,7 @@ from runbook.training.engines.engine import StepClock
 from runbook.training.health import injected_faults
 
 HASHING = "hash_seconds"
-"""Name in metrics.jsonl of the part of a step in which fingerprints are computed."""
+"""Name in metrics.jsonl of the part of a step that computes fingerprints."""
 LAYER_OUTPUT = "output"
 """Name of a whole layer's output."""
 ALL_OUTPUTS = (
@@ -60,7 +60,7 @@ ENDS_BACKWARD = ("embedding", "input_layernorm", "linear_proj", LAYER_OUTPUT, "f
 _LAYER = re.compile(r"(?:.*\.)?layers\.(\d+)(?:\.(.*))?")
 _WORDS = ((8, torch.int64), (4, torch.int32), (2, torch.int16), (1, torch.uint8))
 _SUMS = {torch.int64: torch.int64, torch.int32: torch.int32}
-"""The type in which words are summed. int32 is summed in int32, which is seven times as fast as
+"""The type that words are summed in. int32 is summed in int32, which is seven times as fast as
 int64 on a CPU.
 """
 

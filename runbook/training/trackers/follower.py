@@ -29,14 +29,14 @@ LONGEST_WAIT_SECONDS = 60.0
 END_SECONDS = 120
 """Seconds for sending the last numbers after the trainer has closed standard input or ended."""
 LAST_TRIES_SECONDS = 90.0
-"""Seconds at the beginning of `END_SECONDS` in which a failed tracker is retried.
+"""Seconds at the beginning of `END_SECONDS` when a failed tracker is retried.
 
 Before the process ends, it reports the lines that it could not send.
 """
 LONGEST_LAST_WAIT_SECONDS = 10.0
 NO_NUMBERS = frozenset({"iteration", "time"})
 READ_BYTES = 2**20
-"""Bytes read from a file at a time (about 2,000 steps), so that a long file is sent in pieces."""
+"""Bytes read from a file at a time (about 2,000 steps), so that a long file is sent in parts."""
 
 
 @dataclass
@@ -206,7 +206,7 @@ def first_line_of(path: Path) -> str:
 
 
 def read_lines(path: Path, start: int) -> list[bytes]:
-    """Return complete lines starting at a position, at most about `READ_BYTES` of them."""
+    """Return complete lines starting at a position, up to about `READ_BYTES`."""
     try:
         with path.open("rb") as stream:
             stream.seek(start)

@@ -197,7 +197,7 @@ class MlflowService:
 
 
 class TrackioService:
-    """trackio, with a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or one in the run)."""
+    """trackio, with a Space (TRACKIO_SPACE_ID) or a folder (TRACKIO_DIR, or a folder in the run)."""
 
     def __init__(self, spec: PhasePlan) -> None:
         folder = str(spec.path(FOLDER).resolve() / "trackio")

@@ -13,14 +13,14 @@ from runbook.training.messages import TrainingMessage
 from runbook.training.trackers.services import FOLDER
 
 CLOSE_SECONDS = 10.0
-"""Seconds for which the trainer waits for the last numbers.
+"""Seconds that the trainer waits for the last numbers.
 
 A slower tracker sends its last numbers while the job ends.
 """
 
 
 class TrackerProcesses:
-    """The trackers of a training run. None of them can delay a step or raise an error."""
+    """The trackers of a training run. They never delay a step or raise an error."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -1,1 +1,1 @@
-"""A folder for PYTHONPATH with which another project's training program runs without a GPU."""
+"""A folder for PYTHONPATH that lets another project's training program run without a GPU."""

@@ -22,7 +22,7 @@ from typing import Any
 
 
 def _answer_for_gpu(torch: Any) -> None:
-    """Present one GPU per rank, whose tensors, random states and matmuls are those of the CPU."""
+    """Present one GPU per rank, whose tensors, random states and matmuls are on the CPU."""
     from torch.utils import cpp_extension
 
     from runbook.training import cpu
@@ -73,7 +73,7 @@ def _answer_for_gpu(torch: Any) -> None:
     # Megatron asks the nvcc in this folder for its version.
     cpp_extension.CUDA_HOME = os.environ["CUDA_HOME"]
     # If a program leaves gloo's threads running until the interpreter ends, these threads
-    # occasionally abort the program after all its work is done.
+    # occasionally abort the program after it has finished its work.
     atexit.register(
         lambda: torch.distributed.is_initialized() and torch.distributed.destroy_process_group()
     )
@@ -112,7 +112,7 @@ def _tensors_on_cpu(torch: Any) -> Any:
 
 
 def _answer_without_transformer_engine(module: Any) -> None:
-    """Satisfy Megatron-LM e958b2ca, which asks for Transformer Engine's version at its import."""
+    """Satisfy Megatron-LM e958b2ca, which queries Transformer Engine's version when it is imported."""
     if importlib.util.find_spec("transformer_engine") is None and hasattr(module, "_te_version"):
         module._te_version = module.PkgVersion("0")
 
@@ -213,7 +213,7 @@ If they are not installed, empty modules replace them.
 
 
 OF_OLD_DEEPSPEED = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
-"""Modules without which DeepSpeed 0.10.3 and 0.14.0 do not start on a CPU.
+"""Modules that DeepSpeed 0.10.3 and 0.14.0 need to start on a CPU.
 
 Versions 0.15.4 and 0.19.8 do not need them (seen 2026-11-26).
 """
@@ -269,7 +269,7 @@ class Changer(MetaPathFinder, Loader):
         return spec
 
     def exec_module(self, module: Any) -> None:
-        """Fill an empty module, in which every name becomes a class that does nothing.
+        """Make every name in an empty module a class that does nothing.
 
         `wandb.run` is None, as if no run had been started.
         """

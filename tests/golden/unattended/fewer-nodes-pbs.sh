@@ -278,7 +278,7 @@ replace_nodes() { # leave out nodes on which nothing starts, and put suspects la
   trusted=("${good[@]}" "${doubtful[@]}")
   if ((${#trusted[@]} < 2)); then take_left_out || return 1; fi
   ((${#trusted[@]} >= 2)) || {
-    job_reason+="; ${#trusted[@]} nodes are left, and the training needs at least 2"
+    job_reason+="; ${#trusted[@]} nodes are left, and training needs at least 2"
     return 1
   }
 }

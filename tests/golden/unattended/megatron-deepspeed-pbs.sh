@@ -48,7 +48,7 @@ if [[ -e $job/started ]]; then
   if [[ -s $job/decision ]]; then read -r action <"$job/decision"; fi
   if [[ -e $job/cancelled || -e $job/stop_requested ]]; then action="the end that a person asked for"; fi
   if [[ $action != "go on" ]]; then
-    echo "runbook: $1 exits at once. The decision after $previous: $action" >&2
+    echo "runbook: $1 exits immediately. The decision after $previous: $action" >&2
     exit 0
   fi
   for ((tries = 60; tries; tries--)); do # wait until the submitter has written this job's number to the list
@@ -318,7 +318,7 @@ replace_nodes() { # leave out nodes on which nothing starts, and put suspects la
   done
   trusted=("${good[@]}" "${doubtful[@]}")
   ((${#trusted[@]} >= 8)) || {
-    job_reason+="; ${#trusted[@]} nodes are left, and the training needs 8"
+    job_reason+="; ${#trusted[@]} nodes are left, and training needs 8"
     return 1
   }
 }

@@ -51,7 +51,7 @@ if [[ -e $job/started ]]; then
   if [[ -s $job/decision ]]; then read -r action <"$job/decision"; fi
   if [[ -e $job/cancelled || -e $job/stop_requested ]]; then action="the end that a person asked for"; fi
   if [[ $action != "go on" ]]; then
-    echo "runbook: $1 exits at once. The decision after $previous: $action" >&2
+    echo "runbook: $1 exits immediately. The decision after $previous: $action" >&2
     exit 0
   fi
   for ((tries = 60; tries; tries--)); do # wait until the submitter has written this job's number to the list
@@ -332,7 +332,7 @@ replace_nodes() { # leave out nodes on which nothing starts, and put suspects la
   done
   trusted=("${good[@]}" "${doubtful[@]}")
   ((${#trusted[@]} >= 16)) || {
-    job_reason+="; ${#trusted[@]} nodes are left, and the training needs 16"
+    job_reason+="; ${#trusted[@]} nodes are left, and training needs 16"
     return 1
   }
 }
@@ -419,7 +419,7 @@ run_step() {
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
   fi
-  if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
+  if [[ -e $job/unended ]]; then job_reason+="; its failed step did not end within 30 s and was left behind"; fi
   if [[ $resumed == "not known" ]]; then check_resume; fi
   if [[ $resumed == no ]]; then
     job_result=2 job_reason="the program ran a step without loading the checkpoint that $checkpoints/latest_checkpointed_iteration.txt names"

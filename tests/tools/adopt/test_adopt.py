@@ -46,7 +46,7 @@ def numbers(found: Adoption) -> set[int]:
 
 
 def checked(found: Adoption, folder: Path) -> params.Settings:
-    """Read the run file as `runbook check` does, and make the plan."""
+    """Read the run file as `runbook check` does, and compute the plan."""
     path = folder / "mine.yaml"
     path.write_text(found.text)
     settings = params.load(str(path), project=PROJECT, portable=True)
@@ -84,7 +84,7 @@ def test_lumis_two_scripts_are_one_job(tmp_path):
     assert {19} == numbers(found)
     left = {one.text.split()[0] for one in found.findings.leftovers}
     # module: it loads the document's container, which LUMI has archived; the site file has the
-    # nearest current one.
+    # nearest current module.
     assert left == {"NCCL_MIN_NCHANNELS=16", "shared", "--log-world-size-to-tensorboard", "module"}
     assert "training.exit_duration" not in values(found)  # 57 years means never
     checked(found, tmp_path)

@@ -93,7 +93,7 @@ OTHER_QUEUES = {
 }
 """Requests, with the resulting nodes and time, and the request that is left over.
 
-Nodes with 8 devices; those of the PBS site have 4.
+Nodes have 8 devices, and those of the PBS site have 4.
 """
 
 

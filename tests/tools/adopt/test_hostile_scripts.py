@@ -1,4 +1,6 @@
-"""Hostile scripts that use bash's own means: nothing reaches the machine, the run file or the terminal."""
+"""Hostile scripts that only use features of bash: nothing reaches the machine, the run file or the
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,7 @@ python3 -c 'open("{outside}/OWNED", "w")' """,
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder of the user with a secret, whose path every script knows."""
+    """A user's folder with a secret. Every script knows its path."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_text("the-secret-word")
@@ -74,7 +76,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port on this machine to which nobody may connect."""
+    """A port on this machine that nobody may connect to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server

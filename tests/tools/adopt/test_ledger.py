@@ -69,7 +69,7 @@ STRANGE_VALUES = (
 
 
 def random_options(rng: random.Random) -> list[list[str]]:
-    """Return known options, unknown options, and words that belong to no option."""
+    """Return known options, unknown options, and words that do not belong to any option."""
     options = [list(option) for option in rng.sample(KNOWN, 9)]
     for number in range(7):
         values = rng.choices(STRANGE_VALUES, k=rng.choice((0, 1, 1, 2)))

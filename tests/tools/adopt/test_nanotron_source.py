@@ -63,7 +63,7 @@ def values_of(text: str) -> dict[str, object]:
 
 
 def unknown_names(text: str) -> list[str]:
-    """Return a file's keys whose values only the running program knows."""
+    """Return the keys in a file whose values only the running program knows."""
     return [value.name for value in nanotron_values(ast.parse(text), "mine.py") if not value.known]
 
 

@@ -1,4 +1,4 @@
-"""What a script leaves open becomes a question in a valid run file, not a refusal."""
+"""Whatever a script leaves open becomes a question in a valid run file, not a refusal."""
 
 from __future__ import annotations
 

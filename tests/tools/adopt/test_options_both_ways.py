@@ -103,7 +103,7 @@ def test_what_render_wrote_is_read_back_as_the_same_keys(name: str) -> None:
             model[field] or getattr(make_plan(settings).phases[FULL].model.shape, field)
         )
     again = load(name, set_words=[f"{key}={value}" for key, value in keys.items()])
-    assert sorted(arguments(again)) == sorted(words)  # what a site also sets is elsewhere
+    assert sorted(arguments(again)) == sorted(words)  # a site's own settings are elsewhere
 
 
 @pytest.mark.parametrize("loss_fusion", ["auto", "native", "te"])

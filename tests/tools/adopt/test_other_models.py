@@ -1,4 +1,4 @@
-"""Sources with another model or another purpose: the run file says so, or there is no run file."""
+"""Sources with a different model or purpose: the run file says so, or there is no run file."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_every_option_of_the_script_has_a_verdict_with_both_values_and_a_reason(
     assert rows["--attention-dropout"] == (OptionVerdict.CHANGED, "0.1", "0.0")
     assert (
         rows["--save"][0] is OptionVerdict.DROPPED
-    )  # nothing is saved: there is no --save-interval
+    )  # nothing is saved, because there is no --save-interval
     assert rows["--optimizer"] == (OptionVerdict.DROPPED, "adam", "")
     assert rows["--swiglu"][0] is OptionVerdict.CHANGED
     assert rows["--clip-grad"] == (OptionVerdict.ADDED, "", "1.0")

@@ -1,4 +1,4 @@
-"""The round trip: a run file that is rendered and adopted again describes the same training."""
+"""The round trip: a run file that is rendered and adopted again describes the same training run."""
 
 from __future__ import annotations
 

@@ -407,18 +407,18 @@ def test_interrupting_leaves_no_process():
         with pytest.raises(KeyboardInterrupt):
             sandbox_files = {
                 "job.sh": "/usr/bin/sleep 8"
-            }  # called by its path, so without a stub and without filling the trace
+            }  # called by its path, so there is no stub and the trace does not fill up
             sandbox.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT)
     finally:
         timer.cancel()
     time.sleep(0.5)
-    # Fewer processes are fine: one that an earlier test left may just have ended.
+    # Fewer processes are fine, because one that an earlier test left behind may just have ended.
     assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
 
 
 def test_a_script_that_ends_before_its_training_says_why(tmp_path):
-    """400 MB of terminal output cost nothing; a value of many megabytes is traced, and fills the
-    trace.
+    """400 MB of terminal output do not matter, but a value of many megabytes is traced and fills
+    the trace.
     """
     training = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
     loud = tmp_path / "loud.sh"

@@ -150,7 +150,7 @@ def tasks(tmp_path_factory):
 
 @pytest.mark.parametrize("cut", ["tensor", "pipeline"])
 def test_every_answer_is_that_of_transformers_for_the_exported_folder(runbook, runs, tasks, cut):
-    """Ours is computed by two processes, and theirs by one."""
+    """Ours is computed in two processes, and theirs in one."""
     folder, exported = runs(cut)
     folder /= "local"
     program = (HERE / "ask_harness.py",)

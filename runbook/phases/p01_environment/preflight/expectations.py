@@ -25,7 +25,7 @@ class Expectations:
     cores_per_node: int
     """0 if the site file does not state the number of cores."""
     fabric: str
-    """Name of the fast network; empty if there is no such network, or its name is not known."""
+    """Name of the fast network; empty if there is none or if its name is not known."""
     network_bytes: float
     """Bytes per second of a node's network; 0 if the site file does not state the speed."""
     checkpoint_bytes: int

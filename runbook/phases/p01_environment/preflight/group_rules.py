@@ -1,4 +1,4 @@
-"""Rules for the last stage, in which ranks run.
+"""Rules for the last stage, which starts ranks.
 
 The ranks connect in the same way as the trainer's ranks, and use each of the trainer's process
 groups.
@@ -89,8 +89,8 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     rule = PlacedRule(
         PreflightCheck.PROCESS_GROUPS,
         "each process group of the plan is created in the trainer's order and completes an "
-        "all-reduce within 60 s (laifs-container-recipes issue 44: a second group hung after one "
-        "had passed)",
+        "all-reduce within 60 s (laifs-container-recipes issue 44: a second group hung after the "
+        "first had passed)",
         "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this "
         "fabric (FI_MR_CACHE_MONITOR, FI_CXI_*), or use another image.",
     )
@@ -161,7 +161,7 @@ def _step_check(
 
 
 def _failure_time(rank: RankFacts, part: str) -> float:
-    """Return the time at which a rank failed, or began the step in which it hung."""
+    """Return the time when a rank failed, or when it began the step that hung."""
     failed = rank.get("error_times", {}).get(part)
     if failed is not None:
         return float(failed)

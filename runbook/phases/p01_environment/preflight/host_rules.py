@@ -125,7 +125,7 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the process limits that would end a training run after it has started.
 
     Login nodes often have such limits, and Slurm passes the submitting shell's limits on to the
-    job. Answers of earlier versions do not contain them.
+    job. Answers from earlier versions of the checks lack these limits.
     """
     faults = []
     seconds = facts.get("cpu_seconds")
@@ -189,7 +189,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong if the node's temporary folder is unusable or nearly full."""
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
-        return f"TMPDIR={tmpdir} cannot hold files here; programs use {facts['folder']} instead"
+        return f"TMPDIR={tmpdir} is not usable here; programs use {facts['folder']} instead"
     if facts["free"] < thresholds.SCRATCH.value:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -287,7 +287,7 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return a different Python that precedes, on PATH, the `python3` that runs here.
 
-    A Python that comes later on PATH, as on most systems, is never started by mistake. If the job's
+    A different Python later on PATH, as on most systems, is never started by mistake. If the job's
     own Python is not on PATH, there is no fault either.
     """
     if not _is_found_by_name(facts):
@@ -343,7 +343,7 @@ def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 PYTHON_RULE = PlacedRule(
     PreflightCheck.PYTHON_ON_PATH,
-    "no other `python` or `python3` comes on PATH before the one that the job runs",
+    "no other `python` or `python3` precedes the job's Python on PATH",
     "Remove its folder from PATH, or move it to the end: scripts and builds of extensions that "
     "call `python` get a different environment than the training.",
 )
@@ -409,7 +409,7 @@ NODE_RULES = (
         ),
         "limits",
         process_limits_fault,
-        lambda facts: "none that would end a training run",
+        lambda facts: "no limit that would end a training run",
     ),
     NodeRule(
         PlacedRule(
@@ -481,8 +481,7 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.KERNEL_CACHES,
-            "caches of compiled kernels can hold files and libraries and are on the node's own "
-            "disk "
+            "caches of compiled kernels accept files and libraries and are on the node's own disk "
             "(triton issue 11512, pytorch issue 173679)",
             "Unset these variables, so that jobs put the caches in /tmp. Or set RUNBOOK_CACHE to a "
             "folder on the node's own disk that is mounted without noexec.",
@@ -670,8 +669,8 @@ def sources_check(answers: JobAnswers) -> PlacedCheck:
 
 
 READ_AGAIN = (
-    "Repeat the preflight: the files are then in the cache. If that changes nothing, the node "
-    "reads them too slowly, or the package is not installed there (see the check `versions`)."
+    "Repeat the preflight: the files are then in the cache. If that does not help, the node reads "
+    "them too slowly, or the package is not installed there (see the check `versions`)."
 )
 
 
@@ -726,7 +725,7 @@ def different_versions(
         majority = len(rarest_first[-1][1])
         is_tie = len(rarest_first[-2][1]) == majority
         for _, nodes in rarest_first:
-            # With only two nodes, it is unknown which one is wrong.
+            # With only two nodes, it is unclear which one is wrong.
             if is_tie or len(nodes) < majority:
                 odd_nodes += nodes
 
@@ -829,7 +828,7 @@ def _named_interface_problem(
     interfaces: Mapping[str, NodeFacts],
     expected: Expectations,
 ) -> str:
-    """Return why a variable names no usable interface, or an empty string if it names one."""
+    """Return why a variable does not name a usable interface, or an empty string if it does."""
     # `^eth` excludes interfaces by prefix; any other interface may be used.
     if value.startswith("^"):
         return ""

@@ -62,7 +62,7 @@ class LearnedSite:
     job: str
     """Source of the measurements: a job, or this machine."""
     defect: str
-    """The first defect, after which nothing was measured; empty if there was no defect."""
+    """The first defect, which ended the measurements; empty if there was none."""
 
     def as_dict(self) -> dict[str, object]:
         """Return the content for --json."""
@@ -260,12 +260,12 @@ def _device_memory(site: Site, smallest_bytes: int) -> Lesson:
 
 
 def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the interface through which the nodes reached each other."""
+    """Return the interface that the nodes reached each other through."""
     name = ".".join(INTERFACE)
     facts = _of_part(nodes, HOSTS, "interfaces")
     listening = _of_part(nodes, PEERS, LISTEN)
     if any(value for node_facts in facts.values() for value in node_facts["chosen"].values()):
-        return Gap(name, "the site names one, and the nodes reached each other through it")
+        return Gap(name, "the site names an interface, and the nodes reached each other through it")
     if len(listening) < 2:
         return Gap(name, "one node: no connection was tried")
     used = set()
@@ -283,7 +283,7 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
     """Return the bandwidth of TCP if the site names no fabric.
 
-    The bandwidth of a fabric differs from that of TCP.
+    The bandwidth of a fabric differs from the bandwidth of TCP.
     """
     name = "hardware.network"
     if site.hardware.fabric:

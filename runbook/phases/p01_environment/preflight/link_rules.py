@@ -114,7 +114,7 @@ def _links(answers: JobAnswers) -> tuple[list[Link], dict[str, str]]:
 def reach_check(links: Sequence[Link], silent: Mapping[str, str]) -> PlacedCheck:
     """Check that each link works in every stage.
 
-    For a link that does not work, name the stage at which it failed.
+    For a link that does not work, name the stage that failed.
     """
     rule = PlacedRule(
         PreflightCheck.LINKS,

@@ -73,7 +73,7 @@ RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules for the stages that nodes answer. The last stage is answered by ranks."""
 ANSWERS = "environment/preflight"
-"""Folder in the run's folder to which the nodes write. It is emptied at each call."""
+"""Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -95,7 +95,7 @@ class RungResult:
 
     @property
     def is_defect(self) -> bool:
-        """Whether this stage has a defect, after which the preflight stops."""
+        """Whether this stage has a defect, so that the preflight stops."""
         return any(check.verdict == "fail" for check in self.checks)
 
 
@@ -650,9 +650,8 @@ class QueueWatch:
 
         if not self._job.out.exists():
             value += (
-                f". It wrote nothing: the node could not open {self._job.out}, so the run's "
-                f"folder is missing or "
-                "read-only there"
+                f". It wrote nothing, because the node could not open {self._job.out}, so the "
+                "run's folder is missing or read-only there"
             )
 
         return rule.broken(value)

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Threshold:
-    """A number on which the verdict of a check depends."""
+    """A number that decides the verdict of a check."""
 
     value: float
     unit: str
@@ -67,7 +67,7 @@ ADDRESS_SPACE = Threshold(
 PORTS = Threshold(
     1000,
     "ports that the kernel can choose from",
-    "our choice: each pair of ranks uses one for each process group; Linux has 28,232",
+    "our choice: each pair of ranks uses one port per process group; Linux has 28,232 ports",
 )
 SCRATCH = Threshold(
     256 * MIB,
@@ -80,7 +80,7 @@ FOLDER_INODES = Threshold(
 FOLDER_WRITE = Threshold(
     2.0,
     "seconds to write a MiB to the shared folder, in the best of three attempts",
-    "our choice: half of what Ethernet of 10 Mbit/s allows, so a GiB would take half an hour",
+    "our choice: half the speed of 10 Mbit/s Ethernet, at which a GiB would take half an hour",
 )
 SLOW_CORE = Threshold(
     2.0,
@@ -90,12 +90,12 @@ SLOW_CORE = Threshold(
 SLOW_NODE = Threshold(
     2.0,
     "times slower than the fastest node in a matrix product or copy",
-    "nccl issue 349 and DeepSpeed issue 1617: one slow node halves the speed of all",
+    "nccl issue 349 and DeepSpeed issue 1617: one slow node halves the speed of all nodes",
 )
 CLOCK = Threshold(
     1.0,
     "seconds between the clocks of two nodes",
-    "logs of nodes are ordered by it; chrony is accurate to milliseconds",
+    "the logs of different nodes are merged by time; chrony is accurate to milliseconds",
 )
 NETWORK_SHARE = Threshold(
     0.5,

@@ -47,7 +47,7 @@ def torch_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedChec
 
 
 def import_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Check that torch can be imported on each node; name the signal if one ended the import."""
+    """Check that torch can be imported on each node; name the signal if a signal ended the import."""
     rule = PlacedRule(
         PreflightCheck.TORCH_IMPORT,
         "torch can be imported and used on every node",

@@ -240,7 +240,7 @@ DEVICE_RULES = (
         counterexample="n1:9:9 [0] NCCL INFO cudaIpcGetMemHandle is supported",
         source="ROCm/rccl-tests#120",
         also=CONTAINER,
-        check="If each rank has a container of its own, give them one IPC namespace (--ipc=host).",
+        check="If each rank has its own container, give them one IPC namespace (--ipc=host).",
     ),
     # A library requires a different version of CUDA, or a newer GPU.
     Rule(

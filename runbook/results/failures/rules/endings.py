@@ -1,6 +1,6 @@
 """Rules for the lines that a launcher prints when a rank has ended.
 
-Such a line is always a consequence of a different failure, never the cause.
+The line is always a consequence of a different failure, never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED
@@ -11,7 +11,7 @@ _PREPARES_FOR_SIGNALS = (
     r"|\b(?:[Rr]egister|[Ii]nstall)(?:ed|ing)\b.{0,60}\bSIG"
     r"|\bSIG\w+ handlers? .{0,20}(?:registered|installed)"
 )
-"""A line in which a program or script says which signals it will catch."""
+"""A line where a program or script says which signals it will catch."""
 
 ENDING_RULES = (
     Rule(

@@ -28,7 +28,7 @@ _UNREACHED = (
     r"(?:Name or service not known|failure in name resolution|not resolve host|unable to resolve"
     r"|No route to host|Network is unreachable|Connection (?:refused|timed out)|[Cc]annot connect to host)"
 )
-"""The messages with which programs report that they cannot reach a host."""
+"""The messages that programs print if they cannot reach a host."""
 _WEB_ADDRESS = (
     r"(?:https?://|s3://|gs://|HTTPS?Connection|HTTP request|urlopen error|[\w.-]+\.\w+:443\b)"
 )
@@ -83,7 +83,10 @@ JOB_RULES = (
         example="job preempted (node failure)",
         source="cBio/cbio-cluster#188",
         also=PREEMPTED,
-        check="The scheduler's record says which: a failed node is down in sinfo or pbsnodes.",
+        check=(
+            "The scheduler's record shows which of them it was: a failed node is down in sinfo or "
+            "pbsnodes."
+        ),
         decision=NextStep.RETRY_SAME,
     ),
     Rule(
@@ -266,7 +269,7 @@ JOB_RULES = (
         patterns=(
             r"pyxis: .{0,60}(?:fail|error|couldn't|unable)",
             r"pyxis: +\[ERROR\] ",
-            # A program of enroot at the start of its own message
+            # One of enroot's programs, at the start of its own message
             r"enroot-\w+: ",
             r"seccomp filter failed",
             r"container creation failed",
@@ -640,7 +643,7 @@ JOB_RULES = (
         source="embeddings-benchmark/mteb#2659",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # torchrun itself was ended: by its user, by the queue, or by srun after another node ended.
+    # torchrun itself was ended by its user, by the queue, or by srun after another node ended.
     Rule(
         kind=CANCELLED,
         patterns=(r"Process \d+ got signal: (?:1|2|15)\b",),

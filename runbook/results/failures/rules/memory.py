@@ -270,7 +270,7 @@ MEMORY_RULES = (
         example="RuntimeError: DataLoader worker (pid 19597) is killed by signal: Killed. ",
         source="hezhangsprinter/DCPDN#12",
     ),
-    # The worker may also have raised an error of its own, whose traceback is above.
+    # The worker may also have raised an error itself. In that case, its traceback is above.
     Rule(
         kind=HOST_MEMORY,
         patterns=(r"DataLoader worker \(pid.{0,60}\) exited unexpectedly",),

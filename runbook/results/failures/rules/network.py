@@ -159,8 +159,8 @@ NETWORK_RULES = (
         counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
         source="NVIDIA/apex#28",
     ),
-    # The line does not say with whom the connection failed. It may be another rank, or a server
-    # outside the job.
+    # The line does not say which connection failed. It may be another rank, or a server outside the
+    # job.
     Rule(
         kind=RENDEZVOUS,
         patterns=(

@@ -38,7 +38,7 @@ Planning loops over ranks and layers, so larger sizes would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""Smallest number of keys for which the share of unknown keys is checked.
+"""The share of unknown keys is checked if there are at least this many keys.
 
 A larger file is treated as another program's if more than `_UNKNOWN_SHARE` of its keys are unknown.
 """
@@ -119,7 +119,7 @@ def _kind_of(config: ProgramConfig) -> ModelKind:
 
 
 def _script_of(config: ProgramConfig, files: Sequence[NamedText]) -> Script:
-    """Return the files as the script to which comments in the run file refer."""
+    """Return the files as the script that comments in the run file refer to."""
     numbers = LineNumbers(dict(files))
     text = "".join(f"{line}\n" for line in numbers.lines)
     return Script(
@@ -183,7 +183,7 @@ def _ask_about_contradiction(
         return
     if not same_value(earlier.value, ours):
         question = (
-            f"{earlier.source} is {earlier.value}, but {value.name} is {ours}: which one applies?"
+            f"{earlier.source} is {earlier.value}, but {value.name} is {ours}. Which one applies?"
         )
         findings.ask(key, question)
 
@@ -202,7 +202,7 @@ def _note_other_model(config: ProgramConfig, findings: Findings) -> None:
 
 
 def _is_without_rotary(config: ProgramConfig) -> bool:
-    """Return whether a model uses learned positions instead of rotary ones."""
+    """Return whether a model uses learned positions instead of rotary positions."""
     key = "model.position_embedding"
     for value in config.values:
         row = config.format.row(value.name)

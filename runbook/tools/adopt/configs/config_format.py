@@ -40,7 +40,7 @@ class ConfigFormat:
     signs: frozenset[str] = field(default_factory=frozenset)
     """Keys that identify the program's files, as dotted keys or as sections with a trailing dot.
 
-    Two of them are enough.
+    Two are enough.
     """
 
     def row(self, name: str) -> KeyRow | None:

@@ -209,7 +209,7 @@ def _added(names: set[str], findings: Findings) -> Iterator[ProvenOption]:
 
 
 def _importance(row: KeyRow) -> Importance:
-    """Return how important a key is, judging by the reason for dropping it, or by our key."""
+    """Return how important a key is, based on the reason for dropping it or on our key."""
     if isinstance(row, CarriedKey):
         return _importance_of_carried(row)
     if isinstance(row, DroppedKey) and row.why in _LOGGING_REASONS:

@@ -32,14 +32,15 @@ _DIFFERENCES = (
     OtherProgram(
         topic="initial weights",
         theirs="init_method and output_layer_init_method, often small_init and wang_init",
-        ours="a normal distribution of training.init_std, output matrices by the number of layers",
+        ours=(
+            "a normal distribution with training.init_std; output matrices depend on the number "
+            "of layers"
+        ),
     ),
     OtherProgram(
         topic="tokenizer",
         theirs="the vocabulary of tokenizer_type",
-        ours=(
-            "data.tokenizer; the model's vocabulary is the one of its entry in params/models.yaml"
-        ),
+        ours=("data.tokenizer; the model's vocabulary comes from its entry in params/models.yaml"),
     ),
 )
 _LOSS_SCALES = (
@@ -92,7 +93,7 @@ def _take_precision(values: Values, findings: Findings) -> None:
 def _take_widths(values: Values, findings: Findings, kind: ModelKind) -> None:
     """Compute the width of a gated feed-forward block.
 
-    Drop position embeddings if rotary ones are used.
+    Drop position embeddings if rotary embeddings are used.
     """
     if kind["position_embedding"] == "rope":
         findings.drop("training.shape.positions")

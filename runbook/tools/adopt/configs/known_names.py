@@ -187,7 +187,7 @@ def parameters(function: Function) -> list[str]:
 
 
 def defaults_of(function: Function) -> dict[str, ast.expr]:
-    """Return the default of each parameter that has one."""
+    """Return the default value of each parameter that has one."""
     arguments = [*function.args.posonlyargs, *function.args.args]
     defaults = function.args.defaults
     last_arguments = arguments[len(arguments) - len(defaults) :]

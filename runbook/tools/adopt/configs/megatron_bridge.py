@@ -27,9 +27,9 @@ _DIFFERENCES = (
         topic="values that the file leaves out",
         theirs="the recipe's own",
         ours=(
-            "those that Bridge's recipes have in common (2026-08), and one tensor, pipeline and "
-            "context rank: adopt the whole configuration that Bridge prints or saves "
-            "(run_config.yaml), which is complete"
+            "the values that Bridge's recipes have in common (2026-08), and one tensor, pipeline "
+            "and context rank. Adopt the configuration that Bridge prints or saves "
+            "(run_config.yaml) instead, which is complete"
         ),
     ),
 )

@@ -48,7 +48,7 @@ _RESTARTS = "jobs.training.restarts and spares"
 _COUNTS_WHERE_ON = "counts where it is on"
 _MIXED_PRECISION_SAYS_IT = "mixed_precision says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
-"""Substrings that identify a precision, as in `bf16_mixed`. The first one that matches applies."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
 
 def _precision(value: Any) -> str:

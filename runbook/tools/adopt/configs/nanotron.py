@@ -41,7 +41,10 @@ _DIFFERENCES = (
     OtherProgram(
         topic="initial weights",
         theirs="model.init_method",
-        ours="a normal distribution of training.init_std, output matrices by the number of layers",
+        ours=(
+            "a normal distribution with training.init_std; output matrices depend on the number "
+            "of layers"
+        ),
     ),
     OtherProgram(
         topic="last steps of the schedule",
@@ -130,7 +133,7 @@ def _leave_later_stages(values: Values, findings: Findings) -> None:
     stages = {name.split(".")[1] for name in values if name.startswith("data_stages.")}
     if len(stages) > 1:
         line = line_of(values, "data_stages.1.name", "data_stages.1.start_training_step")
-        why = "a run has one text: train the stages one after the other, or set data.blend"
+        why = "a run has one text. Train the stages one after the other, or set data.blend"
         findings.leave(line, f"data_stages: {len(stages)} stages", why)
 
 

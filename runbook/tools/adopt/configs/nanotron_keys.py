@@ -43,7 +43,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 _MODEL_KIND = "the model's kind"
 _ONE_SEED = "one seed for weights and text: training.seed"
-_OWN_TEXT = "02-data prepares text of its own: data.dataset"
+_OWN_TEXT = "02-data prepares its own text: data.dataset"
 _IN_TOKENIZER_FILE = "the tokenizer's file says it"
 
 # models_config.py, LlamaConfig and Qwen2Config
@@ -85,7 +85,7 @@ _MODEL_CONFIG_ROWS = in_section(
     DroppedKey("is_*", why=NO_SUCH_PART, same_if=OFF, other_model="layers of its own"),
     DroppedKey("vision_config*", why=NO_SUCH_PART, same_if=UNSET, other_model="a vision encoder"),
     DroppedKey("text_config*", why="it is the text model of a vision-language model"),
-    DroppedKey("initializer_range", why="model.init_method.std is the one in use"),
+    DroppedKey("initializer_range", why="model.init_method.std is used"),
     DroppedKey("rope_interleaved", why="the order of a weight's columns", same_if=OFF),
     DroppedKey("pretraining_tp", why=PERFORMANCE, same_if=ONE),
     DroppedKey("use_cache", why="for generating text only"),
@@ -98,7 +98,7 @@ _MODEL_ROWS = in_section(
     DecimalKey("init_method.std", "training.init_std"),
     DroppedKey(
         "init_method.scaling_method",
-        why="output matrices are scaled by the number of layers",
+        why="output matrices are scaled with the number of layers",
         same_if=("NUM_LAYERS",),
     ),
     DroppedKey("init_method.path", why=OTHER_WEIGHTS),
@@ -159,7 +159,7 @@ _LAYOUT_ROWS = in_section(
     IntegerKey("pp", "parallel.pipeline"),
     DroppedKey(
         "dp",
-        why="jobs.training.nodes has the devices; what is left is data parallel",
+        why="jobs.training.nodes sets the devices; the remaining ones are data parallel",
     ),
     IntegerKey("context_parallel_size", "parallel.context"),
     DroppedKey("expert_parallel_size", why=NO_EXPERTS, same_if=ONE),
@@ -192,7 +192,7 @@ _TOKENS_ROWS = in_section(
     IntegerKey("limit_val_batches", "training.eval_iterations", why="nothing is evaluated"),
     DroppedKey("limit_test_batches", why="there is no test after the training", same_if=ZERO),
 )
-# config.py, DatasetStageArgs; earlier versions have one `data` section
+# config.py, DatasetStageArgs; earlier versions have a single `data` section
 _DATA_ROWS = (
     *in_section(
         "data_stages",
@@ -202,7 +202,7 @@ _DATA_ROWS = (
         ChosenKey("0.data.dataset", "data.dataset", {None: "mock"}),
         DroppedKey(
             "0.data.dataset.dataset_folder",
-            why="set data.folder, or data.blend with one dataset for each folder",
+            why="set data.folder, or data.blend with one dataset per folder",
         ),
         DroppedKey(
             "0.data.dataset.dataset_weights",
@@ -210,8 +210,8 @@ _DATA_ROWS = (
             same_if=(None, [1], [1.0]),
         ),
         DroppedKey("0.data.dataset.*", why=_OWN_TEXT),
-        DroppedKey("0.*", why="the one stage that is read"),
-        DroppedKey("*", why="one text for the whole training: later stages are left out"),
+        DroppedKey("0.*", why="the only stage that is read"),
+        DroppedKey("*", why="one text for the whole training run: later stages are left out"),
     ),
     *in_section(
         "data",

@@ -61,7 +61,7 @@ _CHANGES_NOTHING = (
 _READS_ONLY = ("get", "items", "keys", "index", "count")
 """Methods of lists and dictionaries that do not change them."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
-"""Functions and methods through which a loop iterates over a list's own items."""
+"""Functions and methods that let a loop iterate over a list's own items."""
 _ANY_ITEM = "*"
 """Stands for an item's index in the dotted key of a loop's variable."""
 _MOST_LOOPS = 3
@@ -429,7 +429,7 @@ class _ConfigReader:
         return None
 
     def _is_class(self, node: ast.expr) -> bool:
-        """Return whether an expression is a nanotron class, or a name of one."""
+        """Return whether an expression is a nanotron class, or a name of such a class."""
         if isinstance(node, ast.Name):
             node = self.names.get(node.id, node)
         return isinstance(node, ast.Call) and last_name(node.func) in self.classes
@@ -461,7 +461,7 @@ def _bound_by(target: ast.expr) -> list[str]:
 
 
 def _gone_through(iterable: ast.expr) -> list[ast.expr]:
-    """Return the lists over which a loop iterates, such as `stages` for `enumerate(stages)`."""
+    """Return the lists that a loop iterates over, such as `stages` for `enumerate(stages)`."""
     if not isinstance(iterable, ast.Call) or _called_name(iterable) not in _GIVES_ITEMS:
         return [iterable]
     if isinstance(iterable.func, ast.Attribute):
@@ -535,7 +535,7 @@ def _is_text(node: ast.expr | None) -> bool:
 
 
 def _sign_of_model(class_name: str) -> str:
-    """Return the key by which a YAML file identifies its model.
+    """Return the key that identifies the model in a YAML file.
 
     >>> _sign_of_model("MambaModelConfig"), _sign_of_model("Starcoder2Config")
     ('is_mamba_config', 'is_starcoder2_config')

@@ -62,7 +62,7 @@ _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
 _PLUGINS_SAY_IT = "trainer.plugins says it"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
-"""Substrings that identify a precision, as in `bf16_mixed`. The first one that matches applies."""
+"""Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
 
 def _precision(value: Any) -> str:
@@ -221,7 +221,7 @@ _OTHER_MODEL_KEYS = in_section(
     ),
     DroppedKey("*kv_channels", why=HEAD_WIDTH, same_if=UNSET),
     DroppedKey("*activation_func", why="goes with gated_linear_unit", same_if=UNSET),
-    DroppedKey("*scale_factor", why="longer sequences than those of the training"),
+    DroppedKey("*scale_factor", why="longer sequences than those in training"),
     DroppedKey("*rotary_percent", why=NO_SUCH_PART, same_if=ONE, other_model=ROTARY_SHARE),
     DroppedKey("*fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),
     DroppedKey("*pipeline_dtype", why=PERFORMANCE),

@@ -38,7 +38,7 @@ _EIGHT_BITS = {
     "fp8_subchannel": "blockwise",
     "fp8": "delayed",
 }
-"""The 8-bit scaling, by a substring of the precision's name. The first one that matches applies.
+"""The 8-bit scaling, by a substring of the precision's name. The first match applies.
 
 Source: recipes/precision/mixed_precision.py.
 """
@@ -52,9 +52,8 @@ _DIFFERENCES = (
         topic="values that the file leaves out",
         theirs="the recipe's own",
         ours=(
-            "those of NeMo's recipe of 2025-09; another version may have others: export the recipe "
-            "as YAML and "
-            "adopt that"
+            "the values of NeMo's recipe of 2025-09; another version may have different values. "
+            "Export the recipe as YAML and adopt that file"
         ),
     ),
     OtherProgram(
@@ -92,7 +91,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
     name = model_class or weights or text(values, "recipe")
     line = line_of(values, "model.config._target_", "model._target_", "recipe")
     if is_other_model(model_class.lower()) or is_other_model(weights.lower()):
-        findings.trains_another_model(line, name, "experts or layers of its own")
+        findings.trains_another_model(line, name, "experts, or its own kinds of layers")
     if all(findings.number(f"training.shape.{size}") for size in ("layers", "hidden", "heads")):
         return
 
@@ -141,7 +140,7 @@ def _take_eight_bits(values: Values, findings: Findings) -> None:
 
 
 def _take_least_rate(values: Values, findings: Findings) -> None:
-    """Use a tenth of the peak as the minimum learning rate, if the file sets none."""
+    """Use a tenth of the peak as the minimum learning rate, if the file does not set one."""
     if "optim.lr_scheduler.min_lr" in values or "optim.min_lr" in values:
         return
     peak = findings.value("training.learning_rate", _PEAK)
@@ -160,7 +159,7 @@ def _take_saves(values: Values, findings: Findings) -> None:
     if is_off or has_none:
         turn_saves_off(findings, line_of(values, "trainer.enable_checkpointing", "log.ckpt"))
     elif not whole_number(values, "log.ckpt.every_n_train_steps"):
-        question = "steps between checkpoints: NeMo saves by the clock"
+        question = "steps between checkpoints: NeMo saves at time intervals"
         findings.ask("training.save_interval", question)
 
 

@@ -70,7 +70,7 @@ class ProgramConfig:
 
     @property
     def recipe(self) -> str:
-        """The recipe from which the file starts, or an empty string."""
+        """The recipe that the file starts from, or an empty string."""
         name = by_name(self.values).get("recipe")
         return str(name.value) if name else ""
 
@@ -239,7 +239,7 @@ def _read_recipe(name: str, text: str, launch_number: int) -> ProgramConfig:
 
 
 def _chosen(calls: Sequence[RecipeCall], factory: str, launch_number: int, name: str) -> RecipeCall:
-    """Return the recipe call from which the run file is made."""
+    """Return the recipe call that the run file is based on."""
     if launch_number > len(calls):
         raise ParamsError(
             AdoptMessage.RECIPE_OUT_OF_RANGE,
@@ -279,7 +279,7 @@ def _torchtitan_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str)
 
 
 def _recipe_config(calls: Sequence[RecipeCall], call: RecipeCall, name: str) -> ProgramConfig:
-    """Return the configuration that a recipe of NeMo 2 or Megatron Bridge makes.
+    """Return the configuration that a recipe of NeMo 2 or Megatron Bridge creates.
 
     Raise `ParamsError` if the recipe's model is not a dense GPT.
     """

@@ -38,18 +38,18 @@ from runbook.tools.adopt.messages import AdoptMessage
 TRAINER_CONFIG = "Trainer.Config"
 """The class of torchtitan's configurations in Python."""
 PRETRAIN_COMMON = "_pretrain_common"
-"""The function from which each recipe in Megatron Bridge's own files starts (recipes/common.py)."""
+"""The function that each recipe in Megatron Bridge's own files starts with (recipes/common.py)."""
 NAMED_AFTER_FUNCTION = (TRAINER_CONFIG, PRETRAIN_COMMON)
 """Configurations that are named after the function that creates them.
 
-Each call of such a function makes a new configuration.
+Each call returns a new configuration.
 """
 MOST_CALLS = 100
 _MOST_VARIABLES = 300
 _MOST_MENTIONED = 50
 """Largest number of configurations mentioned in one statement.
 
-The whole statement is searched for each of them.
+The whole statement is searched for each name.
 """
 _MOST_BRANCHES = 200
 """Largest number of branches around one statement.
@@ -76,9 +76,9 @@ _NO_OBJECTS = frozenset(
 )
 """Functions that return a number, a string or an element of a dictionary."""
 Makers = Mapping[str, bool]
-"""Functions that make recipes, by name.
+"""Functions that create recipes, by name.
 
-The value is True if each call makes a new configuration, as with torchtitan's functions and
+The value is True if each call creates a new configuration, as with torchtitan's functions and
 Megatron Bridge's recipes.
 """
 
@@ -104,15 +104,14 @@ class RecipeReader:
     top: Scope
     """The module-level names."""
     start: Branches = ()
-    """The branches around the call from which this function was followed, if there is one."""
+    """The branches around the call that led to this function, if there was one."""
     is_followed: bool = False
     bindings: dict[str, list[HeldConfig]] = field(default_factory=dict)
     """The configurations that variables hold."""
     calls: list[OpenConfig] = field(default_factory=list)
     """Calls of recipes."""
     callers: list[OpenConfig] = field(default_factory=list)
-    """Calls of functions that make recipes; `recipe` is then the name of the function.
-    """
+    """Calls of functions that create recipes; `recipe` is then the name of the function."""
     returned: list[tuple[Branches, list[HeldConfig]]] = field(default_factory=list)
     """The value of each return statement that was read, and the branches around it."""
 
@@ -372,13 +371,13 @@ class RecipeReader:
         self.bindings |= {name: [HeldConfig(opened)] for name in names}
 
     def _returns_recipe(self, call: ast.Call) -> bool:
-        """Return whether a call returns a recipe that a function in the file makes."""
+        """Return whether a call returns a recipe that a function in the file creates."""
         maker = dotted(call.func)
         is_maker = self.context.makers.get(maker) is False
         return is_maker and maker in self.context.functions.with_result
 
     def _add_unread_arguments(self, statement: ast.stmt, call: ast.Call, path: Branches) -> None:
-        """Report a statement that passes a recipe to a function that makes another recipe."""
+        """Report a statement that passes a recipe to a function that creates another recipe."""
         for variable in self._mentioned([call]):
             if self._is_recipe(variable):
                 self._add_unread(variable, statement, path)
@@ -400,9 +399,9 @@ class RecipeReader:
         return opened
 
     def _is_maker(self, variable: str, call: ast.Call) -> bool:
-        """Return whether a call makes a recipe for a variable, with a function of the file.
+        """Return whether a call creates a recipe for a variable with a function in the file.
 
-        The variable is not needed if each call makes a new configuration.
+        The variable is not needed if each call creates a new configuration.
         """
         makes_own = self.context.makers.get(dotted(call.func))
         return makes_own is not None and (bool(variable) or makes_own)
@@ -410,17 +409,17 @@ class RecipeReader:
     def _open_made(
         self, statement: ast.stmt, variable: str, call: ast.Call, path: Branches
     ) -> None:
-        """Track the recipe that a function in the file makes for a variable."""
+        """Track the recipe that a function in the file creates for a variable."""
         self._add_unread_arguments(statement, call, path)
         opened = self._opened_made(call, path)
         if variable:
             self.bindings[variable] = [HeldConfig(opened)]
 
     def _opened_made(self, call: ast.Call, path: Branches) -> OpenConfig:
-        """Track the recipe that a function in the file makes.
+        """Track the recipe that a function in the file creates.
 
-        Changes to the recipe are certain only if the function is called once, or if each call makes
-        a new configuration.
+        Changes to the recipe are certain only if the function is called once, or if each call
+        creates a new configuration.
         """
         maker = dotted(call.func)
         num_calls = len(self.context.functions.calls.get(maker, []))
@@ -450,7 +449,7 @@ class RecipeReader:
             self.bindings[variable] = held_configs
 
     def _object_of(self, call: ast.Call, path: Branches) -> OpenConfig:
-        """Return the object that a call makes: `run.Config(Data, seq_length=4096)`."""
+        """Return the object that a call creates: `run.Config(Data, seq_length=4096)`."""
         new_object = OpenConfig("", self.function, call.lineno, path)
         function = dotted(call.func)
         if function in self.context.functions.plain or not _makes_object(function):
@@ -622,7 +621,7 @@ def _only_gives(statement: ast.stmt, variable: str) -> bool:
 
 
 def recipe_of(call: ast.Call) -> str:
-    """Return the recipe that a call makes: `llama3_8b` for `llm.llama3_8b.pretrain_recipe(...)`."""
+    """Return the name of a call's recipe: `llama3_8b` for `llm.llama3_8b.pretrain_recipe(...)`."""
     *modules, function = dotted(call.func).split(".")
     module = modules[-1] if modules else function
     if f"{module}.{function}" == TRAINER_CONFIG:

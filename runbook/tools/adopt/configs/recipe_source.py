@@ -50,7 +50,7 @@ class RecipeCall:
 
     @property
     def is_torchtitan(self) -> bool:
-        """Whether the call makes a torchtitan configuration, which is named after its function."""
+        """Whether the call creates a torchtitan configuration, named after its function."""
         return self.recipe == TRAINER_CONFIG
 
 
@@ -72,7 +72,7 @@ def recipe_calls(text: str, file_name: str) -> list[RecipeCall]:
 
 @contextmanager
 def refused_if_unreadable(file_name: str) -> Iterator[None]:
-    """Raise `ParamsError` for each way in which a file cannot be read as Python."""
+    """Raise `ParamsError` if a file cannot be read as Python."""
     try:
         yield
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
@@ -132,19 +132,19 @@ class _Reading:
     calls: list[OpenConfig]
     """Calls of recipes."""
     callers: list[OpenConfig]
-    """Calls of the functions that make recipes."""
+    """Calls of the functions that create recipes."""
 
 
 def _read_file(tree: ast.Module) -> list[OpenConfig]:
     """Return the calls of recipes at module level and in functions.
 
-    The first pass finds the functions that make recipes; the second finds what their callers
+    The first pass finds the functions that create recipes; the second finds what their callers
     change.
     """
     makers = _makers(_read_once(tree, {}).calls)
     reading = _read_once(tree, makers)
     for _ in range(_MOST_COPIES):
-        # A function that starts from another function's configuration also makes a configuration
+        # A function that starts from another function's configuration also creates a configuration
         more_makers = _copying_functions(reading.callers, makers)
         if not more_makers:
             break
@@ -177,9 +177,7 @@ def _rewriting_calls(tree: ast.Module) -> list[ConfigValue]:
 
 _REWRITES = ("exec", "eval", "globals", "locals", "vars", "execfile", "runpy.run_path")
 _MOST_REWRITING = 20
-"""Largest number of such calls that are listed. A single such call is enough to reject the run
-file.
-"""
+"""Largest number of calls that are listed. A single one is enough to reject the run file."""
 
 
 def _count_for_maker(caller: OpenConfig, calls: Sequence[OpenConfig]) -> None:
@@ -202,8 +200,8 @@ def _copying_functions(callers: Sequence[OpenConfig], makers: Makers) -> list[st
 def _changed_copies(calls: Sequence[OpenConfig], copies: Sequence[OpenConfig]) -> list[OpenConfig]:
     """Return a configuration for each function that calls another maker and changes its result.
 
-    Each call of such a function makes a new configuration. Functions can form a chain, each of
-    which starts from the previous function's result.
+    Each call of such a function returns a new configuration. Functions can form a chain, where each
+    starts from the previous function's result.
     """
     by_function = {call.function: call for call in calls if call.recipe in NAMED_AFTER_FUNCTION}
     changed: list[OpenConfig] = []

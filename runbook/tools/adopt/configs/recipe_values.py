@@ -61,7 +61,7 @@ class OpenConfig:
             self.values.append(replace(value, value=source, known=False))
 
     def take_part(self, call: ast.Call, values: Iterator[ConfigValue]) -> None:
-        """Read the values of the object that a call makes.
+        """Read the values of the object that a call creates.
 
         If there are too many values, use the source text of the call instead.
         """
@@ -94,7 +94,7 @@ class HeldConfig:
 Bindings = Mapping[str, Sequence[HeldConfig]]
 """The configurations that each variable may hold.
 
-There is more than one if a branch decides which.
+There are several if a branch decides which.
 """
 Follow = Callable[[ast.Call], Sequence[HeldConfig] | None]
 """Reads the function that a call runs, and returns its result."""
@@ -114,7 +114,7 @@ def object_in(held_configs: Sequence[HeldConfig]) -> OpenConfig | None:
 
 @dataclass
 class ValueReader:
-    """Evaluates expressions in which the values of some names are known."""
+    """Evaluates expressions if the values of some names are known."""
 
     scope: Scope
     bindings: Bindings

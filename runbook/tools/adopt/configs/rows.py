@@ -1,4 +1,4 @@
-"""Rows that map another program's keys to keys of the run file, or say why there is no such key."""
+"""Rows that map another program's keys to keys of the run file, or say why they have none."""
 
 import math
 import re
@@ -15,7 +15,7 @@ ONE = (1,)
 UNSET_OR_OFF = (None, False)
 UNSET_OR_ONE = (None, 1)
 UNSET_OFF_OR_ONE = (None, False, 1)
-"""Values that have no effect, so that a key with such a value can be left out."""
+"""Values that have no effect. A key with one of these values can be left out."""
 ALL_EARLIER_TOKENS = (None, [-1, -1], [-1, 0], (-1, -1), (-1, 0))
 """Attention windows that are unbounded on the left. A GPT never attends to later tokens."""
 
@@ -32,7 +32,7 @@ QUERY_KEY_NORMS = "norms of queries and keys"
 WINDOWED = "attention to a window of earlier tokens"
 SCALED_ROTARY = "scaled rotary embeddings"
 SOME_WITHOUT_ROTARY = "layers without rotary embeddings"
-NO_KEY = "the run file has no key for it, and it may change the training"
+NO_KEY = "the run file has no key for it, and it may change the training run"
 HEAD_WIDTH = "a head here has the model's width divided by the number of heads"
 OTHER_WEIGHTS = "`runbook import` starts from other weights"
 OWN_CHECKPOINT = "a restarted job continues from the run's own checkpoint"
@@ -44,7 +44,7 @@ WHOLE_WEIGHTS = "the distributed optimizer, with unsharded weights"
 ADAMW = "our optimizer is AdamW"
 FULL_RECOMPUTE_ONLY = "counts with recompute full only"
 ONE_TENSOR_RANK = "one tensor rank has nothing to split"
-FOLDER_OR_BLEND = "set data.folder, or data.blend with one dataset for each"
+FOLDER_OR_BLEND = "set data.folder, or data.blend with one dataset per file"
 EVEN_STAGES = "parallel.first_stage_layers and last_stage_layers"
 OWN_CLASS = "the program's own class"
 MODEL_CLASS = "the model's class"
@@ -142,7 +142,7 @@ class TextKey(CarriedKey):
 
 @dataclass(frozen=True)
 class ChosenKey(CarriedKey):
-    """A key with a few possible values, for which our key has different names."""
+    """A key with a few possible values, which have different names in our key."""
 
     choices: Mapping[Any, Any]
     """Our value for each of the program's values, in lower case."""

@@ -78,7 +78,7 @@ def read_shared_recipes(
 def _check_number(shared: Sequence[_SharedRecipe]) -> None:
     """Raise `ParamsError` if a name may refer to too many recipes.
 
-    Every change would be added to each of them.
+    Every change would be added to each list.
     """
     num_recipes = Counter[str]()
     for recipe in shared:

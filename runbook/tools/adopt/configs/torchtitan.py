@@ -61,7 +61,10 @@ _DIFFERENCES = (
     OtherProgram(
         topic="initial weights",
         theirs="standard deviation 0.02, smaller in deeper layers",
-        ours="training.init_std: 0.02, output matrices by the number of layers, as GPT-3",
+        ours=(
+            "training.init_std: 0.02; smaller for output matrices, depending on the number of "
+            "layers, as in GPT-3"
+        ),
     ),
     OtherProgram(
         topic="text",
@@ -70,7 +73,7 @@ _DIFFERENCES = (
     ),
     OtherProgram(
         topic="data-parallel size",
-        theirs="the remaining devices of those that torchrun was given",
+        theirs="the remaining devices that torchrun was given",
         ours="the remaining devices of jobs.training.nodes x devices",
     ),
 )
@@ -203,7 +206,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
     """Turn evaluation off unless the file turns it on."""
     if not is_on(values, "validation.enable"):
         line = line_of(values, "validation.enable")
-        source = "torchtitan validates only if it is asked to"
+        source = "torchtitan validates only on request"
         findings.take("training.eval_interval", 0, line, source)
 
 

@@ -48,7 +48,7 @@ def _recompute(mode: Any) -> str:
 
 
 def _zero_stage(degree: Any) -> int:
-    """Convert a degree of sharding, in which 1 means no sharding and -1 means all devices."""
+    """Convert a degree of sharding, where 1 means no sharding and -1 means all devices."""
     return 0 if integer(degree) == 1 else 1
 
 
@@ -245,7 +245,7 @@ _OTHER_ROWS = (
 # Only in Python: torchtitan/trainer.py, Trainer.Config
 _PYTHON_ROWS = (
     DroppedKey("model_spec.*", why="how the model is built: our trainer has its own kernels"),
-    DroppedKey("dataloader*", why="02-data prepares text of its own: data.dataset"),
+    DroppedKey("dataloader*", why="02-data prepares its own text: data.dataset"),
     DroppedKey("loss*", why="the loss is the cross entropy, in 32 bits"),
     DroppedKey("dump_folder", why=FOLDERS),
     IntegerKey("debug.seed", "training.seed"),

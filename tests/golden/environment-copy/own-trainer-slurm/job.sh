@@ -286,7 +286,7 @@ replace_nodes() { # leave out nodes on which nothing starts, and put suspects la
   done
   trusted=("${good[@]}" "${doubtful[@]}")
   ((${#trusted[@]} >= 16)) || {
-    job_reason+="; ${#trusted[@]} nodes are left, and the training needs 16"
+    job_reason+="; ${#trusted[@]} nodes are left, and training needs 16"
     return 1
   }
 }
@@ -366,7 +366,7 @@ run_step() {
     read -r killed_rank job_signal <"$job/rank-signal"
     job_reason+="; rank $killed_rank was ended by signal $job_signal"
   fi
-  if [[ -e $job/unended ]]; then job_reason+="; its step failed but did not end within 30 s, and was left behind"; fi
+  if [[ -e $job/unended ]]; then job_reason+="; its failed step did not end within 30 s and was left behind"; fi
 }
 
 # Train again in this allocation until the training is done, or until the decision is that it cannot continue here.
