@@ -24,6 +24,7 @@ class RunMessage(Message):
     FILE_CHANGED_LATER = (
         "{path} cannot be read ({error}); runbook wrote it, and it was changed later."
     )
+    FOLDER_OF_NO_RUN = "{folder} has no run.yaml, so it is not a run's folder{there}."
     JOB_CANCELLED = "{job_name}: {state} ({reason})"
     JOB_ENDED_AS = "==> {state}: {reason} <=="
     JOB_AT_WORK = (

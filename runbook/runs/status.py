@@ -59,6 +59,8 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
     else:
         there = "; there are no runs yet"
 
+    if "/" in name and Path(name).is_dir():
+        raise ParamsError(RunMessage.FOLDER_OF_NO_RUN, folder=Path(name).absolute(), there=there)
     raise ParamsError(
         RunMessage.NO_SUCH_RUN_FOLDER, root=root / stem, there=there, stem=_how_to_begin(stem, name)
     )

@@ -110,6 +110,13 @@ def test_status_of_nothing_says_how_to_begin(runs):
         status.run_folder("local", runs)
 
 
+def test_a_folder_that_is_no_run_is_named_as_it_was_given(runs, tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    with refuses(ParamsError, RunMessage.FOLDER_OF_NO_RUN, folder=folder):
+        status.run_folder(str(folder), runs)
+
+
 def test_the_nearest_run_is_named(finished, runs):
     with refuses(
         ParamsError,
