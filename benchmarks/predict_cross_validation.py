@@ -54,6 +54,11 @@ NEVER_FITTED = "benchmarks/mlperf_left_out.csv"
 """Llama 3.1 8B in MLPerf training 5.1, with one micro-batch per step. Nobody looked at it before
 the model's form was fixed, and it is never fitted.
 """
+BLIND = "benchmarks/blind_results.csv"
+"""Whole tables of eleven public projects and MLPerf results of eleven submitters. They were written
+down on 2026-11-28, before they were predicted for the first time, and are used in no fit.
+docs/measurements/predicted-speed.md has the errors of that first prediction.
+"""
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 STEP_TIMES = "a100_step_times.csv"
@@ -204,6 +209,8 @@ def main() -> None:
             print(f"{error:+8.1%}  {row.answer:10.1f}  {row.label}")
     never_fitted = read(Path(NEVER_FITTED))
     show("in no fit: mlperf_left_out.csv", never_fitted, errors(never_fitted, used))
+    for kind, blind in read_blind(Path(BLIND)).items():
+        show(f"in no fit: blind_results.csv, {kind}", blind, errors(blind, used))
     if given.fit:
         write_left_out(rows, used)
     show_left_out(read_left_out(rows))
@@ -235,6 +242,17 @@ def read(path: Path) -> list[Known]:
                 )
             )
     return found
+
+
+def read_blind(path: Path) -> dict[str, list[Known]]:
+    """Return the rows of the blind test by kind: published, InternEvo, MLPerf, near-twins."""
+    rows = read(path)
+    with path.open(encoding="utf-8", newline="") as file:
+        kinds = [cells["kind"] for cells in csv.DictReader(file)]
+    by_kind: dict[str, list[Known]] = {}
+    for kind, row in zip(kinds, rows, strict=True):
+        by_kind.setdefault(kind, []).append(row)
+    return by_kind
 
 
 def source_of(text: str) -> str:

@@ -30,6 +30,13 @@ d98e8a64ddf3, tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_d
 knows, one for each setting. They were planned on 2026-11-28 before anything was changed for them:
 median 5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix products were
 counted afterwards; their sizes come from PyTorch's and Transformer Engine's sources.
+
+gpu_peaks_blind.csv: eight ranks of four training runs, from logs that users published with all
+options: Megatron-LM of July 2023 with two layouts, Megatron-core of September 2024, and Megatron
+Bridge b30bded5da5c. They were planned on 2026-11-28, and the plan was not changed for them. Only
+the last log names its device; the others are planned on an A100. Megatron-LM of 2023 subtracted the
+largest logit out of place (core/tensor_parallel/cross_entropy.py, tag 23.06), so its last stages
+keep another copy of the logits in fp32, which the plan does not count.
 """
 
 from __future__ import annotations
@@ -259,6 +266,20 @@ def test_tests_of_megatron_core_are_planned_within_four_percent_thanks_to_worksp
     assert max(errors) < 0.04
     assert statistics.median(errors_without) == pytest.approx(0.0532, abs=5e-4)
     assert max(errors_without) == pytest.approx(0.154, abs=5e-4)
+
+
+def test_logs_of_the_third_blind_test_are_planned_somewhat_low() -> None:
+    """docs/plan.md states these errors."""
+    lines = (HERE / "gpu_peaks_blind.csv").read_text(encoding="utf-8").splitlines()
+    errors = []
+    for row in csv.DictReader(lines):
+        stage = left_out_stage(row)
+        planned_bytes = stage.most if row["keeps_scores"] == "yes" else stage.least
+        errors.append(planned_bytes / 2**20 / float(row["max_allocated_mib"]) - 1)
+    assert len(errors) == 8
+    assert statistics.median(errors) == pytest.approx(-0.041, abs=1e-3)
+    assert min(errors) == pytest.approx(-0.111, abs=1e-3)
+    assert max(errors) < 0
 
 
 @pytest.mark.parametrize(

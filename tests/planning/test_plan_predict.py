@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import csv
 import random
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,23 @@ def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     )
 
 
+def test_the_page_names_the_errors_of_the_blind_test_and_where_its_rows_are_from() -> None:
+    path = ROOT / benchmark.BLIND
+    page = (ROOT / "docs/measurements/predicted-speed.md").read_text()
+    for kind, rows in benchmark.read_blind(path).items():
+        wrong = benchmark.errors(rows, DEFAULT)
+        figures = (*benchmark.spread(wrong), benchmark.mean_of_times(wrong))
+        cells = " | ".join(f"{figure:.1%}".replace("%", " %") for figure in figures)
+        inside = sum(map(benchmark.within, rows, wrong))
+        assert f"| {kind}, now | {len(rows)} | {cells} | {inside} |" in page, (kind, cells, inside)
+    known_licences = {"MIT", "Apache-2.0", "BSD-3-Clause"}
+    for row in table(path):
+        assert re.match(r"github [\w.-]+/[\w.-]+@[0-9a-f]{9,12} ", row["source"]), row["source"]
+        assert row["license"] in known_licences
+        assert re.fullmatch(r"[0-9a-f]{64}", row["sha256"])
+        assert row["micro_batch"] or row["note"], row
+
+
 @pytest.fixture(scope="module")
 def left_out() -> list[benchmark.LeftOut]:
     """Errors of rows whose source, or whose family, was left out of the last fit."""
@@ -213,6 +231,65 @@ def test_a_softwares_age_and_words_decide_what_its_fsdp_hides_and_which_attentio
     assert iteration(megatron).output > iteration(replace(megatron, fused_loss=True)).output
     twice = replace(later, device=replace(later.device, network_bandwidth=1e9))
     assert iteration(twice).data < 0.8 * iteration(replace(twice, half_sums=False)).data
+
+
+FIRST_MEGATRON = {
+    "model": "GPT 1.5B",
+    "accelerator": "V100-SXM2-16GB",
+    "n_accel": "32",
+    "precision": "fp16",
+    "tp": "4",
+    "pp": "4",
+    "vp": "1",
+    "zero_stage": "0",
+    "global_batch": "512",
+    "micro_batch": "8",
+    "network": "12.5",
+    "software": "Megatron-LM, full recompute",
+}
+"""Megatron-LM of 2021 on four nodes with one 100 Gbit/s link each (Oneflow-Inc/DLPerf)."""
+
+
+def test_stages_of_the_first_megatron_send_a_part_from_each_tensor_rank(
+    models: dict[str, Model],
+) -> None:
+    first = setup_for_words(models, date="2021-05", **FIRST_MEGATRON)
+    assert (first.first_megatron, first.layout.sequence, first.layout.tensor) == (True, False, 4)
+    later = setup_for_words(models, date="2023-05", **FIRST_MEGATRON)
+    assert not later.first_megatron
+    whole = replace(first, first_megatron=False)
+    assert iteration(first).pipeline < 0.4 * iteration(whole).pipeline
+
+
+def test_the_first_megatron_reduces_gradients_when_all_work_is_done(
+    models: dict[str, Model],
+) -> None:
+    """Twice as long a network transfer makes the step longer by the same time, because nothing
+    hides it.
+    """
+    cells = FIRST_MEGATRON | {"tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "2"}
+    first = setup_for_words(models, date="2021-05", **cells)
+    slow = replace(first.device, network_bandwidth=first.device.network_bandwidth / 2)
+    assert iteration(replace(first, device=slow)).data == pytest.approx(
+        2 * iteration(first).data, rel=0.01
+    )
+    later = replace(first, first_megatron=False)
+    assert iteration(later).data < 0.8 * iteration(first).data
+
+
+def test_stages_that_are_stated_not_to_interleave_do_not(models: dict[str, Model]) -> None:
+    stated = setup_for_words(models, date="2021-05", **FIRST_MEGATRON)
+    assert stated.layout.virtual_pipeline == 1
+    open_cell = setup_for_words(models, date="2021-05", **(FIRST_MEGATRON | {"vp": ""}))
+    assert open_cell.layout.virtual_pipeline > 1
+    assert iteration(stated).bubble > 2 * iteration(open_cell).bubble
+
+
+def test_layers_and_hidden_units_are_enough_to_size_a_model(models: dict[str, Model]) -> None:
+    sizes = {"layers": "24", "hidden": "2304", "heads": "24", "vocabulary": "50257"}
+    named = setup_for_words(models, **(FIRST_MEGATRON | sizes | {"params_b": "1.539"}))
+    unnamed = setup_for_words(models, **(FIRST_MEGATRON | sizes | {"model": "ours"}))
+    assert unnamed.shape == named.shape
 
 
 def test_a_vendors_recipe_has_smaller_micro_batches_and_interleaves(

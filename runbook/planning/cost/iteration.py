@@ -329,6 +329,13 @@ class StepSetup:
 
     The FSDP of 2023 hides less communication than later versions.
     """
+    first_megatron: bool = False
+    """Whether the program is Megatron-LM of 2021 or 2022.
+
+    Its stages split what they send over the tensor-parallel ranks, also without sequence
+    parallelism (`scatter_gather_tensors_in_pipeline`). Replicas reduce their gradients after the
+    last backward pass (`--overlap-grad-reduce` came in 2023).
+    """
     fused_loss: bool = True
     """Whether a few fused kernels compute the loss.
 
@@ -940,8 +947,10 @@ class StepModel:
         layout = setup.layout
         activation_bytes = self._tokens * setup.shape.hidden * self._width
         # DeepSpeed's pipeline engine splits each tensor that it sends over the tensor ranks
-        # (`PartitionedTensor`). The receiving ranks gather the pieces again.
-        is_partitioned = setup.code == "unfused" and not layout.sequence
+        # (`PartitionedTensor`), and so did the first Megatron-LM. The receiving ranks gather the
+        # pieces again.
+        splits_sends = setup.code == "unfused" or setup.first_megatron
+        is_partitioned = splits_sends and not layout.sequence
         split = layout.tensor if layout.sequence or is_partitioned else 1
         bandwidth = self.bandwidth(layout.tensor * layout.context * layout.pipeline)
         sending = activation_bytes / split / bandwidth
@@ -975,8 +984,9 @@ class StepModel:
         gather = self.collective(model_bytes, ranks, span=layout.world_size // layout.pipeline)
         if self._own and setup.deepspeed:
             return self._deepspeed_data(microbatch, gather)
-        if setup.code == "unfused" and layout.zero_stage != 1:
-            return self._forks_data(gather)
+        reduces_last = setup.code == "unfused" or setup.first_megatron
+        if reduces_last and layout.zero_stage != 1:
+            return self._unhidden_data(gather)
         if layout.zero_stage >= 2 and layout.pipeline == 1:
             return setup.num_microbatches * self._sharded_data(microbatch, gather)
         # Weights are gathered in 16 bits. Gradients are reduced in 32 bits, or in 16 bits in
@@ -992,11 +1002,12 @@ class StepModel:
         gathering = self._partly_hidden(forward, gather, shown_share)
         return gathering + self._partly_hidden(backward, reduce, shown_share)
 
-    def _forks_data(self, gather: float) -> float:
-        """Return how many seconds DeepSpeed's forks wait for other replicas if ZeRO 1 is off.
+    def _unhidden_data(self, gather: float) -> float:
+        """Return the seconds of data-parallel communication if no computation hides it.
 
-        The arguments are the same as in `_deepspeed_data`. No published result shows that any of
-        this time is hidden.
+        This concerns DeepSpeed's forks and the first Megatron-LM, both without ZeRO 1. The
+        arguments are the same as in `_deepspeed_data`. No published result shows that any of this
+        time is hidden.
         """
         setup = self.setup
         layout = setup.layout

@@ -231,13 +231,16 @@ def _with_stated_parameters(model: Model, row: PublishedRow) -> Model:
 
 
 def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedRow:
-    """Add the parameter count of the catalogue model that the row names, and return the row."""
+    """Return the row with a number of parameters, if its model's name or columns imply one.
+
+    Without a name of the catalogue, layers and hidden units are taken for those of a GPT.
+    """
     if row.billions:
         return row
     name = _catalogue_name(row.model, models)
-    if not name:
-        return row
-    return replace(row, billions=_parameter_count(models[name]) / 1e9)
+    if name:
+        return replace(row, billions=_parameter_count(models[name]) / 1e9)
+    return replace(row, billions=12e-9 * row.sizes["layers"] * row.sizes["hidden"] ** 2)
 
 
 def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
@@ -272,7 +275,7 @@ def _assumed_setup(
         global_batch = _usual_batch(row, layout, sequence_length)
         assumed.append(assumed_batch(global_batch))
 
-    if layout.virtual_pipeline == 1:
+    if not layout.virtual_pipeline:
         layout = replace(layout, virtual_pipeline=_chunks(row, shape, layout.pipeline))
 
     if row.network:
@@ -293,6 +296,7 @@ def _assumed_setup(
         cuda_graphs=row.cuda_graphs,
         half_sums=row.half_sums,
         first_sharding=row.first_sharding,
+        first_megatron=row.first_megatron,
         stops_early=row.stops_early,
         fused_loss=row.fused_loss,
         first_flash=row.first_flash,

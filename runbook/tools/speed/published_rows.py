@@ -137,6 +137,7 @@ class PublishedRow:
     """Whether the software's recipes interleave stages, if the row does not state it."""
     half_sums: bool
     first_sharding: bool
+    first_megatron: bool
     stops_early: bool
     fused_loss: bool
     first_flash: bool
@@ -215,7 +216,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
     network = row.gbit_s("network")
-    virtual_pipeline = row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context) or 1
+    virtual_pipeline = row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context)
     micro_batch = row.size("micro_batch") or _stated_micro_batch(context)
     recompute = row.word("recompute") or _first_match(_RECOMPUTE, stated)
     layout = Layout(
@@ -244,6 +245,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         interleaves=has_interleaving(context),
         half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
+        first_megatron=is_first_megatron(context, row.text("date")),
         stops_early=stops_early(context, row.text("precision"), row.text("date")),
         fused_loss=has_fused_loss(context, row.text("date")),
         first_flash=has_first_flash(context, row.text("date")),
@@ -387,6 +389,15 @@ def has_first_flash(text: str, date: str) -> bool:
     if "llm-foundry" in text:
         return True
     return "2000" < date < "2023-08"
+
+
+def is_first_megatron(text: str, date: str) -> bool:
+    """Return whether a program is Megatron-LM of 2021 or 2022 (`StepSetup.first_megatron`).
+
+    >>> [is_first_megatron("megatron-lm", date) for date in ("2021-04", "2022-05", "2023", "")]
+    [True, True, False, False]
+    """
+    return "megatron-lm" in text and "2000" < date < "2023"
 
 
 def has_half_sums(text: str, precision: str) -> bool:
