@@ -24,17 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.errors import TrainingError
+from runbook.plan_file.group_limits import GIVE_UP_SECONDS, GROUP_SECONDS, MEETING_SECONDS
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
 
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
-WAIT_SECONDS = 60
-"""Seconds that ranks wait for each other, and in each process group.
-
-The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
-hangs.
-"""
 MATRIX_SIZE = {True: 8192, False: 1024}
 """Number of rows of the matrices in the timed matmul, on a GPU and on a CPU."""
 COPIED_BYTES = {True: 1 << 30, False: 64 << 20}
@@ -46,13 +41,6 @@ LIBRARIES = re.compile(
 )
 """Libraries that torch was built with. A different library with the same name may replace each."""
 GROUP_BYTES = 1 << 20
-MEETING_SECONDS = 120
-"""Seconds within which all ranks must arrive.
-
-The slowest node has to import torch and megatron-core from a cold file system.
-"""
-GIVE_UP_SECONDS = 10
-"""Extra seconds for torch's own timeout to take effect first, because torch's error says more."""
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
@@ -178,7 +166,7 @@ class Deadline:
         self,
         step: str,
         members: Sequence[int],
-        seconds: int = WAIT_SECONDS,
+        seconds: int = GROUP_SECONDS,
     ) -> Iterator[None]:
         """Limit the body to this many seconds.
 
@@ -410,7 +398,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
             tensor_model_parallel_size=tensor,
             pipeline_model_parallel_size=pipeline,
             context_parallel_size=context,
-            distributed_timeout_minutes=WAIT_SECONDS / 60,
+            distributed_timeout_minutes=GROUP_SECONDS / 60,
             create_gloo_process_groups=False,
         )
     finally:

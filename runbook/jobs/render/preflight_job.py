@@ -14,6 +14,7 @@ from runbook.jobs.render.quoting import quote, site_commands
 from runbook.jobs.render.templating import fill
 from runbook.jobs.render.training_job import QueuedTraining, RenderedJob
 from runbook.params import Job, Settings
+from runbook.plan_file.group_limits import STAGE_SECONDS
 from runbook.plan_file.phase_names import ENVIRONMENT, FULL
 from runbook.plan_file.schema import PhasePlan
 
@@ -29,8 +30,6 @@ RUNG_SECONDS = 150
 NODE_SETUP = "node_setup"
 """Name of the step that runs the site's own commands on each node."""
 NODE_SETUP_SECONDS = 150
-GROUPS_SECONDS = 240
-"""Seconds for the last stage. Ranks must arrive within 120 s, and a group may hang for 60 s."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class _PreflightJob(QueuedTraining):
         ]
         command = training_command(self.settings, self.job, variables, mounts)
         purpose = "the ranks meet as the trainer's do, and use each of its process groups"
-        return [*steps, RungStep("groups", purpose, command, GROUPS_SECONDS)]
+        return [*steps, RungStep("groups", purpose, command, STAGE_SECONDS)]
 
 
 def _without_copies(settings: Settings) -> Settings:

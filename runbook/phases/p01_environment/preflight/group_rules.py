@@ -17,6 +17,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedRule,
     PreflightCheck,
 )
+from runbook.plan_file.group_limits import GROUP_SECONDS, MEETING_SECONDS
 
 RankFacts = Mapping[str, Any]
 """The answer of one rank of the probe, written by training/probe.py."""
@@ -75,7 +76,8 @@ def meeting_check(facts: Sequence[RankFacts], world_size: int) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.RENDEZVOUS,
-        "all ranks connect and complete an all-reduce within 60 s",
+        f"all ranks connect within {show_duration(MEETING_SECONDS)}, and complete an all-reduce "
+        f"within {show_duration(GROUP_SECONDS)}",
         (
             "Check that rank's node first: its log is in err of the job's folder. Then check the "
             "site's network variables."
@@ -89,8 +91,8 @@ def groups_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCh
     rule = PlacedRule(
         PreflightCheck.PROCESS_GROUPS,
         "each process group of the plan is created in the trainer's order and completes an "
-        "all-reduce within 60 s (laifs-container-recipes issue 44: a second group hung after the "
-        "first had passed)",
+        f"all-reduce within {show_duration(GROUP_SECONDS)} (laifs-container-recipes issue 44: a "
+        "second group hung after the first had passed)",
         "Update the network plug-in (aws-ofi-nccl, aws-ofi-rccl) and its settings for this "
         "fabric (FI_MR_CACHE_MONITOR, FI_CXI_*), or use another image.",
     )

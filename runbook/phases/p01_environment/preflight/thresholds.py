@@ -1,6 +1,6 @@
 """The thresholds for a healthy node, link or group, each with its source.
 
-How long a process group may take is in runbook/training/probe.py, which ends a rank that hangs.
+How long a process group may take is in runbook/plan_file/group_limits.py.
 """
 
 from dataclasses import dataclass

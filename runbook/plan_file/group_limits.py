@@ -1,0 +1,23 @@
+"""Time limits of the preflight's last stage, in which ranks meet and use each process group.
+
+The ranks' program ends a step that takes longer, the job's script ends the ranks, and the rules
+show the limits.
+"""
+
+MEETING_SECONDS = 120
+"""Seconds within which all ranks must arrive.
+
+The slowest node has to import torch and megatron-core from a cold file system.
+"""
+GROUP_SECONDS = 60
+"""Seconds for each step of a process group: to create it, and to sum over it.
+
+The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
+hangs.
+"""
+GIVE_UP_SECONDS = 10
+"""Extra seconds for torch's own timeout to take effect first, because torch's error says more."""
+START_SECONDS = 40
+"""Seconds in which the launcher starts the ranks' program."""
+STAGE_SECONDS = START_SECONDS + MEETING_SECONDS + GROUP_SECONDS + 2 * GIVE_UP_SECONDS
+"""Seconds of the stage, if all ranks meet at the last moment and one group hangs."""
