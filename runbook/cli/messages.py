@@ -29,6 +29,10 @@ class CliMessage(Message):
     )
     KEPT = "exists and was kept"
     LEFT_OUT = "left out: {records:,} records, {files:,} files"
+    MODULE_REPLACED = (
+        "{path} replaces Python's own module {module}. Remove its folder from PYTHONPATH, or rename "
+        "the file."
+    )
     NOT_A_SHARE = "{share!r} is not I/N, such as 0/32"
     NEEDS_TASKS = "{options} needs --tasks."
     NEXT_STEP = (

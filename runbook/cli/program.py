@@ -12,6 +12,7 @@ from runbook import __version__
 from runbook.cli.commands import COMMANDS, Group, load_command
 from runbook.cli.extras import which_extra
 from runbook.cli.messages import CliMessage
+from runbook.cli.replaced_modules import which_file
 from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal, replace_unprintable
 
@@ -108,6 +109,8 @@ def _run_command() -> NoReturn:
         sys.exit(141)
     except ModuleNotFoundError as error:
         _end(f"Error: {which_extra(error)}", 1)
+    except ImportError as error:
+        _end(f"Error: {which_file(error)}", 1)
     except OSError as error:
         # For example a full disk, or a folder without write permission
         where = f"{error.filename}: " if error.filename else ""

@@ -351,6 +351,20 @@ class Slurm(Queue):
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)
 
+    def largest_array(self) -> int | None:
+        """Return the number of elements that an array job may have, or None if it is unknown."""
+        return parse_largest_array(self.answer("scontrol", "show", "config"))
+
+
+def parse_largest_array(text: str) -> int | None:
+    r"""Return the largest array from the output of `scontrol show config`.
+
+    >>> parse_largest_array("MaxArraySize            = 1001\nMaxDBDMsgs = 20024\n")
+    1001
+    """
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
+    return int(match[1]) if match else None
+
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
     r"""Return the nodes listed by `sinfo --list-reasons --format=%D|%N|%T|%E`.

@@ -12,9 +12,11 @@ from pathlib import Path
 from runbook.node_checks import (
     caches,
     cores,
+    foreign_programs,
     installation,
     machine,
     networks,
+    operating_system,
     shared_folder,
     torch_child,
 )
@@ -63,6 +65,10 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
     rung.ask("memory", machine.look_at_memory, LOCAL_SECONDS)
     rung.ask("cores", cores.look_at_cores, LOCAL_SECONDS)
     rung.ask("scratch", machine.look_at_scratch, LOCAL_SECONDS)
+    rung.ask("account", operating_system.look_at_account, FOLDER_SECONDS)
+    rung.ask("devices", operating_system.look_at_devices, LOCAL_SECONDS)
+    rung.ask("kernel", operating_system.look_at_kernel_settings, LOCAL_SECONDS)
+    rung.ask("foreign programs", foreign_programs.look_at_foreign_programs, LOCAL_SECONDS)
     rung.ask("tools", machine.look_at_tools, FOLDER_SECONDS)
     rung.ask("interfaces", networks.look_at_interfaces, LOCAL_SECONDS)
     rung.ask("names", networks.look_at_names, FOLDER_SECONDS)

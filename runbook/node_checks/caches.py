@@ -1,12 +1,16 @@
 """Finds the caches of compiled kernels, and determines whether they are on a local disk."""
 
+import contextlib
+import itertools
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.mounts import mount_of
+from runbook.node_checks.written_files import write_error
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,21 @@ CACHES = (
     Cache("MIOPEN_CUSTOM_CACHE_DIR", "~/.cache/miopen", "MIOpen documentation, kernel cache"),
 )
 
+LOCK_NAME = "lock"
+"""Lock file of a build (torch/utils/cpp_extension.py, FileBaton). Another build waits until it is
+gone, without a time limit.
+"""
+OLD_LOCK_SECONDS = 3600.0
+"""No build of an extension takes longer."""
+MAX_EXAMINED = 1000
+"""Number of entries of a cache that are searched for locks. A cache has a folder for each build."""
+
 
 def look_at_caches() -> Facts:
     """Return each cache's folder and the type of the file system.
 
-    Also return whether the folder is shared, and whether it rejects files.
+    Also return whether the folder is shared, whether it rejects files, and a lock that a killed
+    build left there.
     """
     facts: Facts = {}
     for cache in CACHES:
@@ -64,7 +78,8 @@ def look_at_caches() -> Facts:
             "file_system": mount.kind,
             "is_shared": mount.is_shared,
             "refuses_libraries": cache.holds_libraries and mount.is_without_programs,
-            "error": _write_error(folder),
+            "old_lock": _old_lock(folder),
+            "error": write_error(_nearest(folder)),
         }
 
     return facts
@@ -80,13 +95,14 @@ def _nearest(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
-def _write_error(folder: Path) -> str:
-    """Return why files cannot be written to the cache, or '' if they can be written.
+def _old_lock(folder: Path) -> str:
+    """Return the lock of a build that must have ended, or an empty string."""
+    now = time.time()
+    entries = itertools.chain(folder.glob("*"), folder.glob("*/*"), folder.glob("*/*/*"))
+    for entry in itertools.islice(entries, MAX_EXAMINED):
+        # Another build may delete its lock at this moment.
+        with contextlib.suppress(OSError):
+            if entry.name == LOCK_NAME and now - entry.stat().st_mtime > OLD_LOCK_SECONDS:
+                return str(entry)
 
-    No file is left behind.
-    """
-    try:
-        with tempfile.TemporaryFile(dir=_nearest(folder)):
-            return ""
-    except OSError as error:
-        return error.strerror or str(error)
+    return ""

@@ -7,12 +7,15 @@ import resource
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import memory_left, memory_limit, task_limit
+from runbook.node_checks.mounts import mount_of
+from runbook.node_checks.written_files import write_error
 
 PACKAGES = (
     "torch",
@@ -32,13 +35,21 @@ A package that is missing on all nodes is not a fault.
 """
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
+DEFAULT_SCRATCH = Path("/tmp")
+"""The folder that programs use if TMPDIR is not set. Some use no other (CUDA's MPS, X11, SSH)."""
 TOOL_SECONDS = 20
 
 
 def look_at_software() -> Facts:
-    """Return the versions of Python and of each package, with None for a missing package."""
+    """Return the versions of Python and of each package, with None for a missing package.
+
+    Also return the folder of the packages, and whether libraries there cannot be loaded.
+    """
     installed = {name: _version(name) for name in PACKAGES}
+    packages_folder = sysconfig.get_paths()["platlib"]
     return {
+        "packages_folder": packages_folder,
+        "refuses_libraries": mount_of(Path(packages_folder)).is_without_programs,
         "python": platform.python_version(),
         "executable": sys.executable,
         "kernel": platform.release(),
@@ -62,6 +73,7 @@ def look_at_limits() -> Facts:
         "file_size": _limit(resource.RLIMIT_FSIZE),
         "cpu_seconds": _limit(resource.RLIMIT_CPU),
         "address_space": _limit(resource.RLIMIT_AS),
+        "data": _limit(resource.RLIMIT_DATA),
         "ports": _count_ports(),
     }
 
@@ -102,7 +114,7 @@ def look_at_memory() -> Facts:
         "left": memory_left(),
         "shm_total": shared.f_blocks * shared.f_frsize,
         "shm_free": shared.f_bavail * shared.f_frsize,
-        "shm_writable": os.access(SHARED_MEMORY, os.W_OK),
+        "shm_error": write_error(SHARED_MEMORY),
     }
 
 
@@ -126,6 +138,7 @@ def look_at_scratch() -> Facts:
     return {
         "folder": str(folder),
         "asked": os.environ.get("TMPDIR", ""),
+        "default_error": write_error(DEFAULT_SCRATCH),
         "free": status.f_bavail * status.f_frsize,
         "free_inodes": status.f_favail if status.f_files else None,
     }

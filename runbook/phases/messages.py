@@ -39,9 +39,13 @@ class PhaseMessage(Message):
     BUS_BANDWIDTH = (
         "{ranks} ranks, {message_bytes} in {slowest}: {speed:.2f} GB/s bus bandwidth ({backend})"
     )
+    ARRAY_OF_JOB = "array of jobs.{section}"
+    ARRAY_SIZES = "{size} elements, and Slurm allows {largest} (MaxArraySize)"
+    CACHE_LOCKED = "{variable}: a build that no longer runs left the lock {old_lock}"
     CACHE_SHARED = "{variable}: {folder} is on {file_system}"
     CACHE_UNWRITABLE = "{variable}: {folder}: {error}"
     CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
+    CHANGE_ARRAY = "Reduce jobs.{section}.array (0 is a single job), or ask the operators to raise MaxArraySize."
     CELLS_COPIED_AGAIN = "  --fresh copies the masters again and keeps these copies."
     CELLS_DIFFER = (
         "  {name} differs from its master in {cells}: either it was edited, or the master is newer."
@@ -86,6 +90,7 @@ class PhaseMessage(Message):
     FOLDER_OF_OTHER_VALUES = "{folder} was created with different values:{changes}{remedies}"
     FOLDER_OF_THE_MASTERS = "{folder} contains the original notebooks; choose another folder."
     FOLDER_SLOW = "{folder} ({mount}): a node needs {time} to write a MiB"
+    FOREIGN_PROGRAM = "process {pid} computes all the time: {command}"
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with different parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
@@ -97,6 +102,7 @@ class PhaseMessage(Message):
         "Nothing to download: {home} (data.folder) contains files that are not part of {name}; "
         "they are used as they are."
     )
+    HOME_UNWRITABLE = "no file can be written to {home}: {error}"
     HISTORY_NOT_KEPT = "not kept (PBS's default)"
     IMAGE_NOT_READABLE = "{image}: {reason}"
     IMAGE_OF_NO_KIND = "{image} is neither SquashFS nor SIF"
@@ -125,6 +131,7 @@ class PhaseMessage(Message):
         "keep the old results in its history: runbook run {run} --redo 00-plan, with the same "
         "--set."
     )
+    KERNEL_SETTING_LOW = "{name} is {value}, below {minimum}"
     KEPT_OVERRIDES = "Kept from earlier calls of {run} ({file}): {values}."
     LADDER_NEEDS_OUR_TRAINER = (
         "A ladder needs the runbook's own trainer, which evaluates after the last step, but "
@@ -191,6 +198,7 @@ class PhaseMessage(Message):
     )
     NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
     NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
+    NAME_SLOW = "{name} took {time} to resolve"
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
     NOTEBOOKS_MISSING = (
@@ -269,6 +277,7 @@ class PhaseMessage(Message):
     PYTHON_IN_FRONT = (
         "{name} on PATH is {path} (Python {version}), before the job's own {executable}"
     )
+    PACKAGES_WITHOUT_LIBRARIES = "{folder} is mounted noexec, so no compiled library loads"
     QUEUE_OF_JOB = "queue of jobs.{section}"
     RANKS_ANSWERED = (
         "{present} of {world_size} ranks answered; rank {missing}{where} did not answer"
@@ -348,6 +357,7 @@ class PhaseMessage(Message):
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
+    SECOND_OWNER = "it has {address}, the address of {name}, as well"
     SECRET_FILE_READABLE = "; only you may have read permission"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
@@ -355,6 +365,7 @@ class PhaseMessage(Message):
         "this is one of {tasks} tasks, but none of the variables {rank_variables} contains its "
         "number. Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
+    SHARED_MEMORY_UNWRITABLE = "no file can be written to /dev/shm: {error}"
     SITE_HIDES_GPUS = (
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
         "torch sees, one per process"
@@ -380,6 +391,9 @@ class PhaseMessage(Message):
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
     TASK_JOB_WATCHED = "{state}. It is not started again; its output follows."
+    TEMPORARY_FOLDER_UNWRITABLE = (
+        "/tmp cannot hold files here ({error}); programs use {folder} instead"
+    )
     TEXT_OF_MODEL_CARD = "- {title} (`{text}`, weight {weight:g}); licence: {licence}"
     TEXT_READ_TOO_OFTEN = (
         "The run reads its text {epochs:.1f} times, but a law for new tokens is valid up to "
@@ -404,6 +418,7 @@ class PhaseMessage(Message):
         "{phase} is not finished, because its training is not ({missing}). Run the cells that "
         "launch and watch it, then run this cell again."
     )
+    USER_UNKNOWN = "user id {user_id} has no name in the node's user database"
     VALUE_REPLACED = "{key}: {old} -> {new}"
     VALUE_CHANGED = "\n  {key}: {old} in the folder, {new} now{origin}"
     VERSION_ON_NODES = "{version} on {nodes}"

@@ -19,11 +19,13 @@ from toy_run import PROJECT, TOY
 from runbook import params
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.jobs.slurm import Slurm
 from runbook.params.schema.site import Checkout, Preparation
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment import node_probe as checks
 from runbook.phases.p01_environment import phase as setting_up
 from runbook.phases.p01_environment.doctor import (
+    array_checks,
     image_check,
     locks_check,
     queue_checks,
@@ -448,6 +450,21 @@ def test_a_rented_cluster_whose_machines_are_stopped_is_reported_with_how_to_sta
     elsewhere = replace(settings, site=settings.site.model_copy(update={"fleet": None}))
     row = next(one for one in queue_checks(elsewhere) if one.name == "queue of jobs.smoke")
     assert row.verdict == verdict and "fleet" not in (row.remedy or "")
+
+
+@pytest.mark.parametrize(("largest", "verdict"), [(1, "fail"), (1001, "pass")])
+def test_an_array_that_slurm_does_not_allow_is_named(largest, verdict, tmp_path, monkeypatch):
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(f"#!/bin/sh\necho 'MaxArraySize            = {largest}'\n")
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    settings = params.load("aws-pile-175b", project=PROJECT, set_words=["jobs.data.array=2"])
+    (check,) = array_checks(settings, Slurm())
+    assert (check.name, check.verdict) == (
+        PhaseMessage.ARRAY_OF_JOB.fill(section="data"),
+        verdict,
+    )
+    assert check.value == PhaseMessage.ARRAY_SIZES.fill(size=2, largest=largest)
 
 
 def test_setting_up_a_rented_cluster_writes_what_starts_its_machines(tmp_path):

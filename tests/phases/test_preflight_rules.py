@@ -87,7 +87,7 @@ HOST_FACTS = {
         "limit": None,
         "shm_total": 32 * GIB,
         "shm_free": 32 * GIB,
-        "shm_writable": True,
+        "shm_error": "",
     },
     "cores": {
         "cores": 2,
@@ -99,6 +99,10 @@ HOST_FACTS = {
     },
     "scratch": {"folder": "/tmp", "asked": "", "free": 10 * GIB, "free_inodes": 10**6},
     "tools": {"nvcc": "", "driver": ""},
+    "account": {"user_id": 1000, "user": "me", "home": "/home/me", "home_error": ""},
+    "devices": {"faults": {}},
+    "kernel": {"net.ipv4.tcp_rmem": 6 << 20, "net.core.somaxconn": 4096, "vm.max_map_count": None},
+    "foreign programs": {"busy": []},
     "interfaces": {
         "interfaces": {
             "lo": {"address": "127.0.0.1", "is_up": True, "mtu": 65536},
@@ -218,6 +222,61 @@ INTERFACES = HOST_FACTS["interfaces"]
         ("processes", "limits", {"tasks": 400}, "400 processes and threads for the control group"),
         ("shared memory", "memory", {"shm_total": 16 << 20}, "n2: /dev/shm has 16.0 MiB"),
         ("shared memory", "memory", {"shm_free": 0}, "0 B free"),
+        (
+            "shared memory",
+            "memory",
+            {"shm_error": "Read-only file system"},
+            PhaseMessage.SHARED_MEMORY_UNWRITABLE.fill(error="Read-only file system"),
+        ),
+        ("limits of a process", "limits", {"data": 1 << 29}, "limited to 512 MiB (-d)"),
+        ("user account", "account", {"user": ""}, PhaseMessage.USER_UNKNOWN.fill(user_id=1000)),
+        (
+            "home folder",
+            "account",
+            {"home_error": "Read-only file system"},
+            PhaseMessage.HOME_UNWRITABLE.fill(home="/home/me", error="Read-only file system"),
+        ),
+        (
+            "folder of packages",
+            "software",
+            {"refuses_libraries": True, "packages_folder": "/env/lib"},
+            PhaseMessage.PACKAGES_WITHOUT_LIBRARIES.fill(folder="/env/lib"),
+        ),
+        ("device files", "devices", {"faults": {"/dev/null": "a file"}}, "n2: /dev/null: a file"),
+        (
+            "settings of the kernel",
+            "kernel",
+            {"net.ipv4.tcp_rmem": 4096},
+            PhaseMessage.KERNEL_SETTING_LOW.fill(
+                name="net.ipv4.tcp_rmem", value="4.00 KiB", minimum="256 KiB"
+            ),
+        ),
+        (
+            "settings of the kernel",
+            "kernel",
+            {"net.core.somaxconn": 1},
+            PhaseMessage.KERNEL_SETTING_LOW.fill(name="net.core.somaxconn", value=1, minimum=128),
+        ),
+        (
+            "programs outside of the job",
+            "foreign programs",
+            {"busy": [{"pid": 7, "command": "python old.py"}]},
+            PhaseMessage.FOREIGN_PROGRAM.fill(pid=7, command="python old.py"),
+        ),
+        (
+            "names of the nodes",
+            "names",
+            {"own": "n2", "addresses": {"n1": ["10.0.0.1"]}, "seconds": {"n1": 5.0}},
+            PhaseMessage.NAME_SLOW.fill(name="n1", time="5.00 s"),
+        ),
+        (
+            "temporary folder",
+            "scratch",
+            {"default_error": "Read-only file system", "folder": "/var/tmp"},
+            PhaseMessage.TEMPORARY_FOLDER_UNWRITABLE.fill(
+                error="Read-only file system", folder="/var/tmp"
+            ),
+        ),
         ("host memory", "memory", {"limit": 512 << 20}, "the job may use 512 MiB"),
         (
             "host memory",
@@ -342,6 +401,7 @@ def test_a_shared_or_read_only_cache_is_named():
         ({"is_shared": True, "file_system": "nfs4"}, PhaseMessage.CACHE_SHARED),
         ({"error": "Read-only file system"}, PhaseMessage.CACHE_UNWRITABLE),
         ({"refuses_libraries": True}, PhaseMessage.CACHE_WITHOUT_LIBRARIES),
+        ({"old_lock": "/tmp/cache/triton/lock"}, PhaseMessage.CACHE_LOCKED),
     ):
         changed = {**cache, **change}
         answers = hosts("caches", TRITON_CACHE_DIR=changed)
@@ -349,6 +409,36 @@ def test_a_shared_or_read_only_cache_is_named():
         assert check.name == PreflightCheck.KERNEL_CACHES
         text = fault.fill(variable="TRITON_CACHE_DIR", **changed)
         assert check.value == f"n2: {text}"
+
+
+def test_a_home_that_is_read_only_on_all_nodes_is_the_sites_choice():
+    error = "Read-only file system"
+    read_only = {**HOST_FACTS["account"], "home_error": error}
+    answers = hosts("account", home_error=error)
+    on_first = job_of(line("hosts", "n1", "account", read_only))
+    answers = replace(answers, answers={**answers.answers, **on_first.answers})
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert (check.name, check.verdict) == (PreflightCheck.HOME_FOLDER, "warn")
+
+
+def test_a_node_that_has_the_address_of_another_one_is_named_and_a_bridges_address_is_not():
+    bridge = "172.17.0.1"
+    lines = []
+    for node, addresses in (
+        ("n1", ["10.0.0.1", bridge]),
+        ("n2", ["10.0.0.2", "10.0.0.1", bridge]),
+    ):
+        interfaces = {**INTERFACES, "addresses": addresses}
+        lines.append(line("hosts", node, "interfaces", interfaces))
+        names = {"n1": ["10.0.0.1"], "n2": ["10.0.0.2"]}
+        own = {**HOST_FACTS["names"], "own": node, "host": node, "addresses": names}
+        lines.append(line("hosts", node, "names", own))
+    answers = hosts()
+    answers = replace(answers, answers={**answers.answers, **job_of(*lines).answers})
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert (check.name, check.nodes) == (PreflightCheck.NODE_ADDRESSES, ("n2",))
+    text = PhaseMessage.SECOND_OWNER.fill(address="10.0.0.1", name="n1")
+    assert check.value == f"n2: {text}"
 
 
 def test_the_remedy_for_an_interface_lists_that_nodes_own_devices():

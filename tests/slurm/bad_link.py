@@ -32,6 +32,8 @@ VNET_BYTES = 10
 """Size of struct virtio_net_hdr: a frame's offloads, which both devices understand."""
 IPV4 = b"\x08\x00"
 TCP = 6
+TCP_SYN = 0x02
+TCP_ACK = 0x10
 QUEUE_FRAMES = 1000
 SLURM_PORTS = {16817, 17000, *range(60001, 63001)}
 """Ports from cluster.sh: slurmctld, slurmd, and those that srun listens on."""
@@ -64,6 +66,13 @@ class Frame:
         return source, target
 
     @property
+    def opens_connection(self) -> bool:
+        """Whether TCP's flags are SYN without ACK, valid only if `is_tcp`."""
+        ethernet = self.content[VNET_BYTES:]
+        flags = ethernet[14 + 4 * (ethernet[14] & 0xF) + 13]
+        return flags & (TCP_SYN | TCP_ACK) == TCP_SYN
+
+    @property
     def is_slurm(self) -> bool:
         """Whether the frame belongs to Slurm, whose network is often separate from the trainer's."""
         return self.is_tcp and any(port in SLURM_PORTS for port in self.ports)
@@ -83,6 +92,8 @@ class Cable:
     first_port: int
     last_port: int
     """TCP to these ports is dropped, except Slurm's own and the meeting port; 0: none."""
+    drops_connections: bool
+    """New TCP connections are dropped, except Slurm's own."""
     flap: float
     """The link is dead for this many seconds, and then works for as long; 0: never dead."""
 
@@ -96,10 +107,21 @@ class Cable:
             return True
         if self.flap and int(time.monotonic() / self.flap) % 2:
             return True
+        if self.drops_connections and frame.is_tcp and frame.opens_connection:
+            return True
         return frame.is_tcp and self.first_port <= frame.ports[1] <= self.last_port
 
 
-SOUND_CABLE = Cable(loss=0.0, delay=0.0, rate=0.0, largest=0, first_port=0, last_port=-1, flap=0.0)
+SOUND_CABLE = Cable(
+    loss=0.0,
+    delay=0.0,
+    rate=0.0,
+    largest=0,
+    first_port=0,
+    last_port=-1,
+    drops_connections=False,
+    flap=0.0,
+)
 
 
 def open_tap(name: str) -> int:
@@ -182,16 +204,20 @@ def main() -> None:
     parser.add_argument("--last-port", type=int, default=-1)
     parser.add_argument("--flap", type=float, default=0.0)
     parser.add_argument("--outwards", action="store_true", help="bad in this direction only")
+    parser.add_argument("--drops-connections", action="store_true")
+    parser.add_argument("--inwards", action="store_true", help="bad towards the node only")
     options = vars(parser.parse_args())
-    is_one_way = options.pop("outwards")
+    is_outwards_only = options.pop("outwards")
+    is_inwards_only = options.pop("inwards")
     cable = Cable(**options)
-    cable_back = SOUND_CABLE if is_one_way else cable
+    cable_out = SOUND_CABLE if is_inwards_only else cable
+    cable_back = SOUND_CABLE if is_outwards_only else cable
     tap, wire = replace_device()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     back = threading.Thread(target=carry, args=(cable_back, wire.fileno(), tap), daemon=True)
     back.start()
-    carry(cable, tap, wire.fileno())
+    carry(cable_out, tap, wire.fileno())
 
 
 if __name__ == "__main__":

@@ -113,6 +113,11 @@ class BrokenNode:
         update = ("scontrol", "update", f"nodename={self.name}", f"reason={reason}")
         self.cluster.do("exec", *update, "state=drain")
 
+    def kill_daemon(self) -> None:
+        """Kill the node's slurmd, so that the node no longer answers the controller."""
+        self._is_touched = True
+        self.cluster.do("slurmd-kill", self.name)
+
     def configure(self, line: str) -> None:
         """Add a line to slurm.conf, which every daemon reads again."""
         self._is_touched = True

@@ -130,6 +130,29 @@ mkdir -p /var/tmp/runbook-tests
 mount -t tmpfs -o nr_inodes=2 tmpfs /var/tmp/runbook-tests
 touch /var/tmp/runbook-tests/left
 """
+NO_ACCOUNT = """
+grep -v ^root: /etc/passwd > {work}/passwd
+mount --bind {work}/passwd /etc/passwd
+"""
+READ_ONLY = "mount --bind {folder} {folder}; mount -o remount,ro,bind {folder}"
+SMALL_BUFFERS = """
+for name in tcp_rmem tcp_wmem; do echo 4096 4096 4096 > /proc/sys/net/ipv4/$name; done
+"""
+NOEXEC_ENVIRONMENT = """
+environment=$(realpath {packages}/../../..)
+mount --bind $environment $environment
+mount -o remount,noexec,bind $environment
+"""
+FILE_FOR_DEVICE = "echo left > {work}/null; mount --bind {work}/null /dev/null"
+OLD_LOCK = """
+mkdir -p /tmp/runbook-cache-0
+mount -t tmpfs tmpfs /tmp/runbook-cache-0
+mkdir -p /tmp/runbook-cache-0/extensions/py311_cpu/cpu_adam
+touch -d '3 days ago' /tmp/runbook-cache-0/extensions/py311_cpu/cpu_adam/lock
+"""
+BUSY = "print('ready', flush=True)\nwhile True: pass"
+SCRATCH = Path("/var/tmp/runbook-scratch")
+NAME_SERVER = Path(__file__).with_name("name_server.py")
 LIBSTDCXX = Path("/usr/lib/x86_64-linux-gnu/libstdc++.so.6")
 TAKEN_PORTS = """
 import socket, time
@@ -207,6 +230,41 @@ def foreign_torch(node: BrokenNode, place: Place) -> None:
 def taken_ports(node: BrokenNode, place: Place) -> None:
     """Let a leftover program occupy the ports."""
     node.start(place.python, "-c", TAKEN_PORTS)
+
+
+def slow_names(node: BrokenNode, place: Place) -> None:
+    """Put a name server that does not answer before the one that knows the nodes."""
+    node.hosts("10.66.0.254 head", "10.66.0.2 node2")
+    file = Path(place.work, "resolv.conf")
+    file.write_text("nameserver 10.66.0.77\nnameserver 10.66.0.2\n")
+    node.run(f"mount --bind {file} /etc/resolv.conf")
+    node.start(place.python, str(NAME_SERVER), "node1", "10.66.0.1")
+
+
+def task_prolog(line: str) -> Break:
+    """Let Slurm's TaskProlog print a line, such as a variable that each task gets."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        script = Path(place.work, "task_prolog.sh")
+        script.write_text(f"#!/bin/bash\necho '{line}'\n")
+        script.chmod(0o755)
+        node.configure(f"TaskProlog={script}")
+
+    return do
+
+
+def own_module(node: BrokenNode, place: Place) -> None:
+    """Write a file of the user that has the name of a module of Python."""
+    folder = Path(place.work, "mine")
+    folder.mkdir(exist_ok=True)
+    (folder / "random.py").write_text("numbers = [1, 2]\n")
+
+
+def absent_scratch(node: BrokenNode, place: Place) -> None:
+    """Make a folder that only the second node does not mount."""
+    SCRATCH.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
+    SCRATCH.joinpath("site.sh").write_text("export SITE=1\n")
+    node.run(f"mount -t tmpfs tmpfs {SCRATCH}")
 
 
 def extra_interface(state: str) -> Break:
@@ -308,9 +366,93 @@ NODE_DEFECTS = (
         "shm-read-only",
         "/dev/shm read-only",
         ("shared memory",),
-        ("/dev/shm",),
+        ("/dev/shm", "Read-only"),
         "node2",
         on_node("mount -t tmpfs -o ro tmpfs /dev/shm"),
+    ),
+    Defect(
+        "data-segment",
+        "512 MiB of private memory (login node's limit)",
+        ("limits of a process",),
+        ("private memory", "512 MiB"),
+        "node2",
+        limits="ulimit -d 524288;",
+    ),
+    Defect(
+        "no-account",
+        "user database of a node without the user",
+        ("user account",),
+        ("user id 0",),
+        "node2",
+        on_node(NO_ACCOUNT),
+    ),
+    Defect(
+        "device-file",
+        "/dev/null is a regular file",
+        ("device files",),
+        ("/dev/null",),
+        "node2",
+        on_node(FILE_FOR_DEVICE),
+    ),
+    Defect(
+        "small-buffers",
+        "buffers of TCP limited to 4 KiB (sysctl)",
+        ("settings of the kernel",),
+        ("tcp_rmem", "4.00 KiB"),
+        "node2",
+        on_node(SMALL_BUFFERS),
+    ),
+    Defect(
+        "busy-program",
+        "left-over program that computes",
+        ("programs outside of the job",),
+        ("while True",),
+        "node2",
+        lambda node, place: node.start(place.python, "-c", BUSY),
+    ),
+    Defect(
+        "own-module",
+        "file of the user on PYTHONPATH that replaces a module of Python",
+        ("(no answer)",),
+        ("random.py replaces", "PYTHONPATH"),
+        "",
+        own_module,
+        variables={"PYTHONPATH": "{work}/mine"},
+    ),
+    Defect(
+        "home-read-only",
+        "home folder read-only",
+        ("home folder",),
+        ("Read-only",),
+        "node2",
+        lambda node, place: node.run(READ_ONLY.format(folder=Path.home())),
+    ),
+    Defect(
+        "tmp-read-only",
+        "/tmp read-only",
+        ("temporary folder",),
+        ("Read-only",),
+        "node2",
+        lambda node, place: node.run(READ_ONLY.format(folder="/tmp")),
+    ),
+    Defect(
+        "old-lock",
+        "lock that a killed build of an extension left",
+        ("caches of kernels",),
+        ("cpu_adam/lock",),
+        "node2",
+        on_node(OLD_LOCK),
+    ),
+    Defect(
+        "node-setup",
+        "node_setup reads a file that is not there",
+        ("node setup",),
+        ("site.sh", "node2"),
+        "node2",
+        absent_scratch,
+        site={
+            "launcher: torchrun": f"launcher: torchrun\nnode_setup:\n  - source {SCRATCH}/site.sh"
+        },
     ),
     Defect(
         "one-core",
@@ -505,6 +647,23 @@ NODE_DEFECTS = (
 )
 FILE_DEFECTS = (
     Defect(
+        "absent-scratch",
+        "folder of the checkpoints not mounted",
+        ("shared folder",),
+        (str(SCRATCH),),
+        "node2",
+        absent_scratch,
+        site={"rehearses: true": f"rehearses: true\npaths:\n  checkpoints: {SCRATCH}/checkpoints"},
+    ),
+    Defect(
+        "noexec-environment",
+        "Python's environment mounted noexec",
+        ("folder of packages",),
+        ("noexec",),
+        "node2",
+        on_node(NOEXEC_ENVIRONMENT),
+    ),
+    Defect(
         "read-only",
         "run folder read-only",
         ("shared folder",),
@@ -609,6 +768,38 @@ FILE_DEFECTS = (
     ),
 )
 NETWORK_DEFECTS = (
+    Defect(
+        "slow-names",
+        "name server that does not answer before the one that does",
+        ("names of the nodes",),
+        ("node1 took",),
+        "node2",
+        slow_names,
+    ),
+    Defect(
+        "double-address",
+        "node has the other node's address as well",
+        ("addresses of the nodes", "answers (hosts)"),
+        ("10.66.0.1",),
+        "node2",
+        on_node("ip addr add 10.66.0.1/32 dev lo"),
+    ),
+    Defect(
+        "one-way",
+        "firewall that lets no connection to a node",
+        ("links between nodes",),
+        ("node1 to node2", "firewall"),
+        "node2",
+        linked("--drops-connections", "--inwards"),
+    ),
+    Defect(
+        "task-prolog",
+        "TaskProlog that exports another interface",
+        ("network interface",),
+        ("GLOO_SOCKET_IFNAME=lo",),
+        "node2",
+        task_prolog("export GLOO_SOCKET_IFNAME=lo"),
+    ),
     Defect(
         "unknown-name",
         "the other node's name unknown",
@@ -821,6 +1012,21 @@ RANK_DEFECTS = (
     ),
 )
 QUEUE_DEFECTS = (
+    Defect(
+        "array-size",
+        "no array jobs (MaxArraySize)",
+        ("array of jobs.data",),
+        ("2 elements", "MaxArraySize"),
+        breaks=lambda node, place: node.configure("MaxArraySize=1"),
+    ),
+    Defect(
+        "dead-daemon",
+        "node's slurmd killed",
+        ("nodes of the queue",),
+        ("node2 down", "Not responding"),
+        "node2",
+        lambda node, place: node.kill_daemon(),
+    ),
     Defect(
         "time-limit",
         "partition with a shorter time limit",

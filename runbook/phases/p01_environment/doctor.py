@@ -467,7 +467,37 @@ def queue_checks(settings: Settings) -> list[Check]:
             checks.append(_limits_check(settings, phase, limits, queue.queue_word))
 
     if isinstance(queue, Slurm):
+        checks += array_checks(settings, queue)
         checks.append(nodes_check(preflight_job(settings), limits, queue))
+    return checks
+
+
+def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:
+    """Check that Slurm allows array jobs of the sizes that the run's jobs have."""
+    sizes = {}
+    for phase, section in JOB_SECTIONS.items():
+        size = settings.job(phase).array
+        if size:
+            sizes[section] = size
+    if not sizes:
+        return []
+    try:
+        largest = slurm.largest_array()
+    except JobError:
+        largest = None
+    if largest is None:
+        return []
+    checks = []
+    for section, size in sizes.items():
+        check = judge(
+            PhaseMessage.ARRAY_OF_JOB.fill(section=section),
+            size <= largest,
+            PhaseMessage.ARRAY_SIZES.fill(size=size, largest=largest),
+            "Slurm allows an array job of this size (MaxArraySize in slurm.conf)",
+            PhaseMessage.CHANGE_ARRAY.fill(section=section),
+        )
+        checks.append(check)
+
     return checks
 
 
@@ -517,7 +547,8 @@ def nodes_check(job: Job, limits: Sequence[QueueLimits], slurm: Slurm) -> Check:
         return check("pass", value)
     remedy = (
         "Ask the cluster's operators about these nodes (scontrol show node NAME; "
-        "scontrol update nodename=NAME state=resume where they are repaired), "
+        "scontrol update nodename=NAME state=resume where they are repaired; if a node is not "
+        "responding, its slurmd, munge, clock or network failed), "
         "or choose another partition."
     )
     return check("fail", f"{value}, the job needs {job.nodes}", remedy=remedy)

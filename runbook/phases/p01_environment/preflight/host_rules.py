@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from runbook.core.checks import counted
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
@@ -18,6 +18,14 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedRule,
     PreflightCheck,
 )
+from runbook.phases.p01_environment.preflight.system_rules import (
+    account_fault,
+    devices_fault,
+    foreign_programs_fault,
+    home_fault,
+    kernel_fault,
+    packages_fault,
+)
 
 ANSWERED = "answers"
 """Prefix of the name of the check that every node answered."""
@@ -28,6 +36,13 @@ INNER_ADDRESSES = ("127.", "::1", "fe80:")
 """Prefixes of addresses that refer to the node itself on every node."""
 GRANTED_SLACK_SECONDS = 90
 """How much of a job's granted time may have passed when the check reads the remaining time."""
+
+KINDS_OF_LIMITS = {
+    "file_size": "file size",
+    "stack": "stack",
+    "address_space": "address space",
+    "data": "private memory",
+}
 
 
 @dataclass(frozen=True)
@@ -135,11 +150,12 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
         ("file_size", thresholds.FILE_SIZE, "-f"),
         ("stack", thresholds.STACK, "-s"),
         ("address_space", thresholds.ADDRESS_SPACE, "-v"),
+        ("data", thresholds.DATA_SEGMENT, "-d"),
     ):
         limit = facts.get(name)
-        needs_all = name == "address_space" and not expected.on_cpu
+        needs_all = name in ("address_space", "data") and not expected.on_cpu
         if limit is not None and (needs_all or limit < threshold.value):
-            kind = name.replace("_", " ")
+            kind = KINDS_OF_LIMITS[name]
             faults.append(f"{kind} is limited to {show_bytes(limit)} ({option})")
 
     return "; ".join(faults)
@@ -148,8 +164,8 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong if /dev/shm is too small."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
-    if not facts["shm_writable"]:
-        return "no file can be written to /dev/shm"
+    if facts["shm_error"]:
+        return PhaseMessage.SHARED_MEMORY_UNWRITABLE.fill(error=facts["shm_error"])
     if facts["shm_total"] < threshold.value:
         size = show_bytes(facts["shm_total"])
         return f"/dev/shm has {size}, below {show_bytes(int(threshold.value))}"
@@ -190,6 +206,10 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
     tmpdir = facts["asked"]
     if tmpdir and tmpdir.rstrip("/") != facts["folder"].rstrip("/"):
         return f"TMPDIR={tmpdir} is not usable here; programs use {facts['folder']} instead"
+    if not tmpdir and facts.get("default_error"):
+        return PhaseMessage.TEMPORARY_FOLDER_UNWRITABLE.fill(
+            error=facts["default_error"], folder=facts["folder"]
+        )
     if facts["free"] < thresholds.SCRATCH.value:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
@@ -198,7 +218,7 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a fault for each kernel cache that is read-only, shared, or mounted noexec."""
+    """Return a fault for each kernel cache that is read-only, shared, mounted noexec, or locked."""
     faults = []
     for variable, cache in facts.items():
         if cache["error"]:
@@ -207,6 +227,8 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
             fault = PhaseMessage.CACHE_SHARED
         elif cache["refuses_libraries"]:
             fault = PhaseMessage.CACHE_WITHOUT_LIBRARIES
+        elif cache.get("old_lock"):
+            fault = PhaseMessage.CACHE_LOCKED
         else:
             continue
         faults.append(fault.fill(variable=variable, **cache))
@@ -221,6 +243,10 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
         leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
         if leads_here and name != facts["own"]:
             faults.append(f"{name} is {', '.join(addresses)}, which is this node itself")
+
+    for name, seconds in facts.get("seconds", {}).items():
+        if seconds > thresholds.NAME_SECONDS.value:
+            faults.append(PhaseMessage.NAME_SLOW.fill(name=name, time=show_duration(seconds)))
 
     return "; ".join(faults)
 
@@ -348,6 +374,60 @@ PYTHON_RULE = PlacedRule(
     "call `python` get a different environment than the training.",
 )
 NODE_RULES = (
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.PACKAGES_FOLDER,
+            "the compiled libraries of Python's packages can be loaded",
+            "Mount that file system without noexec there (mount -o remount,exec), or put the "
+            "environment on another one.",
+        ),
+        "software",
+        packages_fault,
+        lambda facts: str(facts.get("packages_folder", "")),
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.USER_ACCOUNT,
+            "each node knows the job's user (getpwuid)",
+            "Repair the user database of that node (sssd, nslcd, /etc/passwd): `id` fails there.",
+        ),
+        "account",
+        account_fault,
+        lambda facts: facts["user"],
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.DEVICE_FILES,
+            "/dev/null, /dev/zero and /dev/urandom are the kernel's devices",
+            "Create it again there, for example: rm -f /dev/null; mknod -m 666 /dev/null c 1 3.",
+        ),
+        "devices",
+        devices_fault,
+        lambda facts: "as the kernel made them",
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.KERNEL_SETTINGS,
+            "; ".join(
+                f"{name} at least {threshold.value:.0f}: {threshold.source}"
+                for name, threshold in thresholds.KERNEL_SETTINGS.items()
+            ),
+            "Set it on that node (sysctl -w), and in /etc/sysctl.d, so that it stays.",
+        ),
+        "kernel",
+        kernel_fault,
+        lambda facts: "as Linux has them, or higher",
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.FOREIGN_PROGRAMS,
+            "no program of this user computes on a node of the job without belonging to the job",
+            "End what an earlier job left there (kill PID on that node), or wait for your other job.",
+        ),
+        "foreign programs",
+        foreign_programs_fault,
+        lambda facts: "none that computes",
+    ),
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
     # Our own programs are started by their path, so only builds of extensions could use the wrong
     # Python.
@@ -405,7 +485,7 @@ NODE_RULES = (
             f"({thresholds.ADDRESS_SPACE.source})",
             "Raise them in the shell that submits the job (`ulimit` with the named option; Slurm "
             "passes them on), or in /etc/security/limits.d of the node, or set "
-            "PropagateResourceLimitsExcept=CPU,FSIZE,STACK,AS.",
+            "PropagateResourceLimitsExcept=CPU,FSIZE,STACK,AS,DATA.",
         ),
         "limits",
         process_limits_fault,
@@ -468,10 +548,12 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.NODE_NAMES,
-            "every node's name resolves on every node, to another node's address",
+            "every node's name resolves on every node, to another node's address, within "
+            f"{show_duration(thresholds.NAME_SECONDS.value)} ({thresholds.NAME_SECONDS.source})",
             (
                 "Fix /etc/hosts or the DNS of these nodes. If a name resolves to 127.0.1.1, gloo "
-                "listens on an address that other nodes cannot reach."
+                "listens on an address that other nodes cannot reach. If it is slow, remove the "
+                "server that does not answer from /etc/resolv.conf."
             ),
         ),
         "names",
@@ -483,8 +565,9 @@ NODE_RULES = (
             PreflightCheck.KERNEL_CACHES,
             "caches of compiled kernels accept files and libraries and are on the node's own disk "
             "(triton issue 11512, pytorch issue 173679)",
-            "Unset these variables, so that jobs put the caches in /tmp. Or set RUNBOOK_CACHE to a "
-            "folder on the node's own disk that is mounted without noexec.",
+            "Delete the folder of an old lock: the build that made it was killed, and another build "
+            "waits for it. Unset these variables, so that jobs put the caches in /tmp. Or set "
+            "RUNBOOK_CACHE to a folder on the node's own disk that is mounted without noexec.",
         ),
         "caches",
         caches_fault,
@@ -556,6 +639,7 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         sources_check(answers),
         interfaces_check(answers, expected),
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
+        home_check(answers, expected),
         host_names_check(answers),
         foreign_addresses_check(answers),
         slow_core_check(answers),
@@ -906,6 +990,24 @@ def _usable_interfaces(facts: NodeFacts) -> str:
     return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
 
 
+def home_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Check that the home folder accepts files.
+
+    Some sites mount it read-only on all compute nodes, so it is a defect only if nodes differ.
+    """
+    rule = PlacedRule(
+        PreflightCheck.HOME_FOLDER,
+        "files can be written to the home folder, where programs keep settings and caches",
+        "Mount it on that node as on the others, or check its quota.",
+    )
+    on_each = judge_each_node(
+        NodeRule(rule, "account", home_fault, lambda facts: facts["home"]), answers, expected
+    )
+    if on_each.verdict == "fail" and len(on_each.nodes) == len(answers.nodes):
+        return replace(on_each, verdict="warn")
+    return on_each
+
+
 def host_names_check(answers: JobAnswers) -> PlacedCheck:
     """Check that each node has its own host name, because ranks and NCCL identify nodes by it."""
     rule = PlacedRule(
@@ -963,12 +1065,32 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
                     f"(it has {', '.join(own_outer_addresses)})"
                 )
 
+    faults |= _second_owners(answers, own_addresses)
     if faults:
         return rule.broken(_by_node(faults), list(faults))
     return rule.passed(
         f"{counted(len(own_addresses), 'name')} resolved to the right node",
         ", ".join(answers.nodes),
     )
+
+
+def _second_owners(answers: JobAnswers, own_addresses: Mapping[str, set[str]]) -> dict[str, str]:
+    """Return, for each node that has the address of another node as well, which address that is.
+
+    Only addresses to which names resolve count: bridges of containers have the same address on all
+    nodes.
+    """
+    faults = {}
+    for facts in answers.facts(HOSTS, "names").values():
+        for name, addresses in facts["addresses"].items():
+            outer_addresses = {each for each in addresses if not each.startswith(INNER_ADDRESSES)}
+            for node, of_node in own_addresses.items():
+                if node != name and outer_addresses & of_node:
+                    faults[node] = PhaseMessage.SECOND_OWNER.fill(
+                        address=", ".join(sorted(outer_addresses & of_node)), name=name
+                    )
+
+    return faults
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:

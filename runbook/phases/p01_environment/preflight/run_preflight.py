@@ -74,6 +74,8 @@ JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules for the stages that nodes answer. The last stage is answered by ranks."""
 ANSWERS = "environment/preflight"
 """Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
+PROBE_FOLDER = ".preflight-{run}"
+"""Folder beside the checkpoints to which the nodes write. It is deleted after each call."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -204,6 +206,37 @@ def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
     yield answers, token
 
 
+@contextmanager
+def _outer_checkpoints(
+    settings: Settings, plan: Plan, folder: Path, token: str
+) -> Iterator[list[Path]]:
+    """Make a folder beside the checkpoints, if they are not in the run's folder.
+
+    The result is empty if the nodes need no other folder than the run's, or if this machine cannot
+    write there; another check reports that.
+    """
+    existing_folder = _existing_folder(folder / plan.phases[FULL].checkpoint.folder).resolve()
+    probe_folder = existing_folder / PROBE_FOLDER.format(run=settings.name)
+    if existing_folder.is_relative_to(folder.resolve()):
+        yield []
+        return
+    try:
+        shutil.rmtree(probe_folder, ignore_errors=True)
+        write_text(probe_folder / TOKEN_NAME, f"{token}\n")
+    except OSError:
+        yield []
+        return
+    try:
+        yield [probe_folder]
+    finally:
+        shutil.rmtree(probe_folder, ignore_errors=True)
+
+
+def _existing_folder(folder: Path) -> Path:
+    """Return the folder, or its nearest existing parent."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
+
+
 def _probe_options(
     settings: Settings,
     plan: Plan,
@@ -215,8 +248,7 @@ def _probe_options(
     The options give the folders for answers and files, the device, and the layout.
     """
     training = plan.phases[FULL]
-    saves = folder / training.checkpoint.folder
-    existing_folder = next(path for path in (saves, *saves.parents) if path.is_dir())
+    existing_folder = _existing_folder(folder / training.checkpoint.folder)
     return [
         *("--out", str(folder / ANSWERS)),
         *("--device", str(training.device)),
@@ -335,9 +367,12 @@ def _climb_in_queue(
         report(exclusion.as_text())
     world_size = job.nodes * job.devices_per_node
     expected = expectations_of(settings, plan, job.walltime)
-    with _answers_folder(folder) as (answers_folder, token):
+    with (
+        _answers_folder(folder) as (answers_folder, token),
+        _outer_checkpoints(settings, plan, folder, token) as outer_folders,
+    ):
         options = tuple(_probe_options(settings, plan, folder, world_size))
-        questions = PreflightQuestions((answers_folder,), token, options)
+        questions = PreflightQuestions((answers_folder, *outer_folders), token, options)
         rendered = render_preflight(settings, plan.phases[FULL], PACKAGE, questions)
         job_folder = next_job_folder(folder, PREFLIGHT_PHASE)
         write_job(job_folder, rendered)

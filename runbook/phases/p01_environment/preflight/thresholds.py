@@ -69,6 +69,43 @@ PORTS = Threshold(
     "ports that the kernel can choose from",
     "our choice: each pair of ranks uses one port per process group; Linux has 28,232 ports",
 )
+NAME_SECONDS = Threshold(
+    1.0,
+    "seconds to resolve a node's name for the second time",
+    "resolv.conf(5): a name server that does not answer costs 5 s for each name",
+)
+DATA_SEGMENT = Threshold(
+    64 * GIB,
+    "bytes of private memory (ulimit -d) on a node that trains on its CPU; GPUs need it unlimited",
+    "getrlimit(2): since Linux 4.7 it limits all private maps that can be written",
+)
+KERNEL_SETTINGS = {
+    "net.ipv4.tcp_rmem": Threshold(
+        256 << 10,
+        "bytes of a connection's largest receive buffer",
+        "our choice: 1 Gbit/s over 1 ms fills 125 KiB; Linux has 6 MiB (tcp(7))",
+    ),
+    "net.ipv4.tcp_wmem": Threshold(
+        256 << 10,
+        "bytes of a connection's largest send buffer",
+        "our choice, as for the receive buffer; Linux has 4 MiB (tcp(7))",
+    ),
+    "net.ipv4.tcp_window_scaling": Threshold(
+        1, "on or off", "tcp(7): without it, at most 64 KiB of a connection are on the way"
+    ),
+    "net.core.somaxconn": Threshold(
+        128,
+        "connections that wait to be accepted",
+        "listen(2): Linux had 128 before 5.4; all ranks connect to the rendezvous at once",
+    ),
+    "kernel.pid_max": Threshold(
+        4096, "processes and threads of a node", "our choice: proc(5) names 32,768 as the default"
+    ),
+    "vm.max_map_count": Threshold(
+        65530, "memory maps of a process", "sysctl/vm.rst of the kernel: the default"
+    ),
+}
+"""The lowest value of each setting of sysctl with which a training runs at full speed."""
 SCRATCH = Threshold(
     256 * MIB,
     "free bytes of the node's temporary folder",

@@ -1,0 +1,103 @@
+"""Reports what the operating system provides to every program on a node.
+
+These are the user's account and home folder, the kernel's device files, and its settings.
+"""
+
+import os
+import pwd
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts
+from runbook.node_checks.written_files import write_error
+
+SETTINGS_FOLDER = Path("/proc/sys")
+KERNEL_SETTINGS = (
+    "net.core.somaxconn",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_window_scaling",
+    "net.ipv4.tcp_wmem",
+    "kernel.pid_max",
+    "vm.max_map_count",
+)
+"""Settings of sysctl on which connections and large programs depend."""
+
+
+@dataclass(frozen=True)
+class DeviceFile:
+    """A device file, with the numbers that the kernel gave to the device."""
+
+    path: str
+    major: int
+    minor: int
+
+
+DEVICE_FILES = (
+    DeviceFile("/dev/null", 1, 3),
+    DeviceFile("/dev/zero", 1, 5),
+    DeviceFile("/dev/urandom", 1, 9),
+)
+"""The numbers are from admin-guide/devices.txt of the kernel."""
+
+
+def look_at_account() -> Facts:
+    """Return the name of the job's user, and the reason why the home folder accepts no file.
+
+    The name is empty if the node's user database does not know the user.
+    """
+    user_id = os.getuid()
+    try:
+        user = pwd.getpwuid(user_id).pw_name
+    except KeyError:
+        user = ""
+    home = Path("~").expanduser()
+    return {
+        "user_id": user_id,
+        "user": user,
+        "home": str(home),
+        "home_error": write_error(home),
+    }
+
+
+def look_at_devices() -> Facts:
+    """Return a fault of each device file that is missing or is something else."""
+    faults: Facts = {}
+    for device in DEVICE_FILES:
+        fault = device_fault(device)
+        if fault:
+            faults[device.path] = fault
+    return {"faults": faults}
+
+
+def device_fault(device: DeviceFile) -> str:
+    """Return why a path is not the device, or an empty string."""
+    try:
+        status = Path(device.path).stat()
+    except OSError as error:
+        return error.strerror or str(error)
+
+    if not stat.S_ISCHR(status.st_mode):
+        return "it is not a device, but a file that a program left in its place"
+    if (os.major(status.st_rdev), os.minor(status.st_rdev)) != (device.major, device.minor):
+        return "it is another device"
+    if not os.access(device.path, os.R_OK):
+        return "it cannot be read"
+    return ""
+
+
+def look_at_kernel_settings() -> Facts:
+    """Return each of KERNEL_SETTINGS that the kernel has. Of several numbers, the last one counts.
+
+    The last of the three numbers of tcp_rmem and tcp_wmem is the largest buffer of a connection.
+    """
+    return {name: kernel_setting(name) for name in KERNEL_SETTINGS}
+
+
+def kernel_setting(name: str) -> int | None:
+    """Return a setting, or None if the kernel does not have it."""
+    try:
+        numbers = SETTINGS_FOLDER.joinpath(*name.split(".")).read_text().split()
+        return int(numbers[-1])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,68 @@
+"""Rules for what the operating system of a node provides: account, devices, kernel, programs."""
+
+from runbook.core.units import show_bytes
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.job_answers import NodeFacts
+
+SHOWN_PROGRAMS = 3
+SHOWN_COMMAND_LETTERS = 80
+
+
+def packages_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong if libraries of Python's packages cannot be loaded."""
+    if not facts.get("refuses_libraries"):
+        return ""
+    return PhaseMessage.PACKAGES_WITHOUT_LIBRARIES.fill(folder=facts["packages_folder"])
+
+
+def account_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong if a node does not know the job's user."""
+    if facts["user"]:
+        return ""
+    return PhaseMessage.USER_UNKNOWN.fill(user_id=facts["user_id"])
+
+
+def home_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return why the home folder accepts no file, or an empty string."""
+    if not facts["home_error"]:
+        return ""
+    return PhaseMessage.HOME_UNWRITABLE.fill(home=facts["home"], error=facts["home_error"])
+
+
+def devices_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the faults of the device files that every program needs."""
+    return "; ".join(f"{path}: {fault}" for path, fault in facts["faults"].items())
+
+
+def kernel_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return each setting of the kernel that is below its threshold."""
+    faults = []
+    for name, threshold in thresholds.KERNEL_SETTINGS.items():
+        value = facts.get(name)
+        if value is None or value >= threshold.value:
+            continue
+        minimum = int(threshold.value)
+        is_size = threshold.unit.startswith("bytes")
+        faults.append(
+            PhaseMessage.KERNEL_SETTING_LOW.fill(
+                name=name,
+                value=show_bytes(value) if is_size else value,
+                minimum=show_bytes(minimum) if is_size else minimum,
+            )
+        )
+
+    return "; ".join(faults)
+
+
+def foreign_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the user's programs that compute on a node outside of the job."""
+    if not expected.has_queue:
+        return ""
+    texts = []
+    for program in facts["busy"][:SHOWN_PROGRAMS]:
+        command = str(program["command"])[:SHOWN_COMMAND_LETTERS]
+        texts.append(PhaseMessage.FOREIGN_PROGRAM.fill(pid=program["pid"], command=command))
+
+    return "; ".join(texts)

@@ -1,0 +1,110 @@
+"""A node's report about its account, device files, kernel settings, caches and other programs."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import subprocess
+import sys
+import time
+
+import pytest
+
+from runbook.node_checks import caches, foreign_programs, networks, operating_system
+from runbook.node_checks.operating_system import DEVICE_FILES, DeviceFile, device_fault
+
+DAY_SECONDS = 86400
+
+
+def test_the_account_of_this_user_is_known_and_its_home_accepts_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    facts = operating_system.look_at_account()
+    assert facts["user"] == pwd.getpwuid(os.getuid()).pw_name
+    assert (facts["home"], facts["home_error"]) == (str(tmp_path), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_user_without_an_account_has_no_name_and_a_missing_home_is_reported(monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: 2_000_000_007)
+    monkeypatch.setenv("HOME", "/nowhere/me")
+    facts = operating_system.look_at_account()
+    assert facts["user"] == ""
+    assert facts["home_error"] == "No such file or directory"
+
+
+def test_the_kernels_own_devices_have_no_fault():
+    assert operating_system.look_at_devices() == {"faults": {}}
+
+
+def test_a_file_in_place_of_a_device_is_a_fault_and_so_is_another_device(tmp_path):
+    path = tmp_path / "null"
+    null = DEVICE_FILES[0]
+    assert device_fault(DeviceFile(str(path), null.major, null.minor))
+    path.write_text("the output of a program\n")
+    assert device_fault(DeviceFile(str(path), null.major, null.minor))
+    assert device_fault(DeviceFile("/dev/zero", null.major, null.minor))
+
+
+def test_the_largest_of_three_numbers_counts_and_a_missing_setting_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(operating_system, "SETTINGS_FOLDER", tmp_path)
+    folder = tmp_path / "net" / "ipv4"
+    folder.mkdir(parents=True)
+    (folder / "tcp_rmem").write_text("4096\t131072\t6291456\n")
+    settings = operating_system.look_at_kernel_settings()
+    assert settings["net.ipv4.tcp_rmem"] == 6291456
+    assert settings["net.core.somaxconn"] is None
+
+
+@pytest.mark.parametrize(("age_seconds", "is_old"), [(3 * DAY_SECONDS, True), (30, False)])
+def test_only_the_lock_of_a_build_that_has_ended_is_old(tmp_path, monkeypatch, age_seconds, is_old):
+    lock = tmp_path / "py311_cpu" / "cpu_adam" / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    made = time.time() - age_seconds
+    os.utime(lock, (made, made))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    facts = caches.look_at_caches()["TORCH_EXTENSIONS_DIR"]
+    assert facts["old_lock"] == (str(lock) if is_old else "")
+
+
+def test_a_name_that_takes_long_again_has_these_seconds(monkeypatch):
+    def resolve(name: str) -> list[str]:
+        time.sleep(0.2)
+        return ["10.0.0.1"]
+
+    monkeypatch.setenv("RUNBOOK_NODES", "n1 n2")
+    monkeypatch.setattr(networks, "_resolve", resolve)
+    assert min(networks.look_at_names()["seconds"].values()) >= 0.2
+    monkeypatch.setattr(networks, "NAMES_SECONDS", 0.0)
+    assert list(networks.look_at_names()["seconds"]) == ["n1"]
+
+
+BUSY = "print('ready', flush=True)\nwhile True: pass"
+IDLE = "import time\nprint('ready', flush=True)\ntime.sleep(60)"
+
+
+@pytest.mark.parametrize(
+    ("job", "program", "is_named"),
+    [("6", BUSY, True), ("", BUSY, True), ("7", BUSY, False), ("6", IDLE, False)],
+)
+def test_only_a_program_that_computes_outside_of_the_job_is_named(
+    monkeypatch, job, program, is_named
+):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    environment = {**os.environ, "SLURM_JOB_ID": job}
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            busy = foreign_programs.look_at_foreign_programs()["busy"]
+        finally:
+            process.kill()
+
+    assert (process.pid in [entry["pid"] for entry in busy]) == is_named
+
+
+def test_without_a_job_no_program_is_outside_of_it(monkeypatch):
+    for name in foreign_programs.JOB_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    assert foreign_programs.look_at_foreign_programs() == {"busy": []}
