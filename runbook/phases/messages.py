@@ -168,6 +168,7 @@ class PhaseMessage(Message):
         "the run has {decades:.1f} decades more compute than the largest training runs that the "
         "law was fitted to, so its interval is {widening:.1f} times as wide"
     )
+    LESS_MEMORY = "it has {total} of memory, another node has {largest}"
     LIBRARIES_NOT_COMPARED = "they were not compared on {nodes}, because the import took too long"
     LIBRARY_REPLACED = (
         "{name} is {path} (version {version}); without LD_LIBRARY_PATH it would be {other_path} "
@@ -187,6 +188,7 @@ class PhaseMessage(Message):
         "the job may use {limit}; programs that already run leave {left}, which is less than 1 "
         "GiB for each of its processes"
     )
+    MEMORY_MISSING = "the node has {total} of memory, the site states {stated}"
     MEMORY_OF_DEVICE = "Memory of one {device}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"

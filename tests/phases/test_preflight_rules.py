@@ -39,6 +39,7 @@ EXPECTED = Expectations(
     accelerator=None,
     devices_per_node=1,
     cores_per_node=2,
+    node_memory=0,
     fabric="",
     network_bytes=0.125e9,
     checkpoint_bytes=100 << 20,
@@ -99,7 +100,7 @@ HOST_FACTS = {
     },
     "scratch": {"folder": "/tmp", "asked": "", "free": 10 * GIB, "free_inodes": 10**6},
     "tools": {"nvcc": "", "driver": ""},
-    "account": {"user_id": 1000, "user": "me", "home": "/home/me", "home_error": ""},
+    "account": {"user_id": 1000, "user": "me", "home": "/u/me", "home_error": ""},
     "devices": {"faults": {}},
     "kernel": {"net.ipv4.tcp_rmem": 6 << 20, "net.core.somaxconn": 4096, "vm.max_map_count": None},
     "foreign programs": {"busy": []},
@@ -234,7 +235,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             "home folder",
             "account",
             {"home_error": "Read-only file system"},
-            PhaseMessage.HOME_UNWRITABLE.fill(home="/home/me", error="Read-only file system"),
+            PhaseMessage.HOME_UNWRITABLE.fill(home="/u/me", error="Read-only file system"),
         ),
         (
             "folder of packages",
@@ -409,6 +410,24 @@ def test_a_shared_or_read_only_cache_is_named():
         assert check.name == PreflightCheck.KERNEL_CACHES
         text = fault.fill(variable="TRITON_CACHE_DIR", **changed)
         assert check.value == f"n2: {text}"
+
+
+def test_a_node_with_less_memory_than_the_others_is_a_warning_and_than_stated_a_defect():
+    answers = hosts("memory", total=32 * GIB)
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert (check.name, check.verdict, check.nodes) == (
+        PreflightCheck.EQUAL_MEMORY,
+        "warn",
+        ("n2",),
+    )
+    stated = replace(EXPECTED, node_memory=64 * GIB)
+    assert broken(host_checks(hosts(), stated)) == []
+    first = broken(host_checks(answers, stated))[0]
+    assert (first.name, first.verdict, first.nodes) == (
+        PreflightCheck.HOST_MEMORY,
+        "fail",
+        ("n2",),
+    )
 
 
 def test_a_home_that_is_read_only_on_all_nodes_is_the_sites_choice():

@@ -4,6 +4,7 @@ report it.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -133,6 +134,9 @@ touch /var/tmp/runbook-tests/left
 NO_ACCOUNT = """
 grep -v ^root: /etc/passwd > {work}/passwd
 mount --bind {work}/passwd /etc/passwd
+grep -v ^passwd: /etc/nsswitch.conf > {work}/nsswitch.conf
+echo passwd: files >> {work}/nsswitch.conf
+mount --bind {work}/nsswitch.conf /etc/nsswitch.conf
 """
 READ_ONLY = "mount --bind {folder} {folder}; mount -o remount,ro,bind {folder}"
 SMALL_BUFFERS = """
@@ -144,6 +148,11 @@ mount --bind $environment $environment
 mount -o remount,noexec,bind $environment
 """
 FILE_FOR_DEVICE = "echo left > {work}/null; mount --bind {work}/null /dev/null"
+HALF_MEMORY = """
+awk '/^Mem/ {{$2=int($2/2)}} 1' /proc/meminfo > {work}/meminfo
+mount --bind {work}/meminfo /proc/meminfo
+"""
+MEMORY_GIB = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 30
 OLD_LOCK = """
 mkdir -p /tmp/runbook-cache-0
 mount -t tmpfs tmpfs /tmp/runbook-cache-0
@@ -406,7 +415,7 @@ NODE_DEFECTS = (
         "busy-program",
         "left-over program that computes",
         ("programs outside of the job",),
-        ("while True",),
+        ("print('ready'",),
         "node2",
         lambda node, place: node.start(place.python, "-c", BUSY),
     ),
@@ -430,10 +439,20 @@ NODE_DEFECTS = (
     Defect(
         "tmp-read-only",
         "/tmp read-only",
-        ("temporary folder",),
-        ("Read-only",),
+        ("temporary folder", "answers (hosts)"),
+        ("/tmp", "Read-only"),
         "node2",
         lambda node, place: node.run(READ_ONLY.format(folder="/tmp")),
+    ),
+    Defect(
+        "half-memory",
+        "half of the memory that the site states",
+        ("host memory",),
+        ("the site states",),
+        "node2",
+        on_node(HALF_MEMORY),
+        site={"cores_per_node: 1": f"cores_per_node: 1\n  node_memory: {MEMORY_GIB}GiB"},
+        is_simulated=True,
     ),
     Defect(
         "old-lock",

@@ -26,6 +26,11 @@ QUICK = (
     ("taken-memory", "no-map"),
     ("prolog", "slow-folder"),
     ("loopback-down", "empty-extension"),
+    ("device-file", "home-read-only"),
+    ("small-buffers", "old-lock"),
+    ("slow-names", "own-module"),
+    ("absent-scratch", "array-size"),
+    ("busy-program", "node-setup"),
 )
 """Pairs that take a few seconds each; their stages come before the ranks start."""
 

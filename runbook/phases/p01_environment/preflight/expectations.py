@@ -24,6 +24,8 @@ class Expectations:
     devices_per_node: int
     cores_per_node: int
     """0 if the site file does not state the number of cores."""
+    node_memory: int
+    """Bytes of a node's main memory; 0 if the site file does not state it."""
     fabric: str
     """Name of the fast network; empty if there is none or if its name is not known."""
     network_bytes: float
@@ -52,6 +54,7 @@ def expectations_of(settings: Settings, plan: Plan, walltime: int) -> Expectatio
         accelerator=ACCELERATORS.get(hardware.device),
         devices_per_node=settings.job(FULL).devices_per_node,
         cores_per_node=hardware.cores_per_node,
+        node_memory=int(hardware.node_memory),
         fabric=hardware.fabric,
         network_bytes=hardware.network * 1e9,
         checkpoint_bytes=int(plan.checkpoint[FULL].checkpoint_bytes),

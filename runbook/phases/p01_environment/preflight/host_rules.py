@@ -187,6 +187,10 @@ def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
     left = facts.get("left")
     if left is not None and left < needed:
         return PhaseMessage.MEMORY_IN_USE.fill(limit=show_bytes(limit), left=show_bytes(left))
+    if facts["total"] < thresholds.MEMORY_SHARE.value * expected.node_memory:
+        return PhaseMessage.MEMORY_MISSING.fill(
+            total=show_bytes(facts["total"]), stated=show_bytes(expected.node_memory)
+        )
     if facts["available"] < needed:
         return f"{show_bytes(facts['available'])} free, below 1 GiB for each of its processes"
     return ""
@@ -639,6 +643,7 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         sources_check(answers),
         interfaces_check(answers, expected),
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
+        equal_memory_check(answers),
         home_check(answers, expected),
         host_names_check(answers),
         foreign_addresses_check(answers),
@@ -988,6 +993,30 @@ def _usable_interfaces(facts: NodeFacts) -> str:
             usable.append(name)
 
     return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
+
+
+def equal_memory_check(answers: JobAnswers) -> PlacedCheck:
+    """Warn if a node has less main memory than the others, as after a module of memory failed.
+
+    Queues with two kinds of nodes are sound, so it is no defect.
+    """
+    rule = PlacedRule(
+        PreflightCheck.EQUAL_MEMORY,
+        f"no node has less than {thresholds.MEMORY_SHARE.value:.0%} of the memory of another one",
+        "Look for failed modules there (dmidecode -t memory, ipmitool sel list).",
+    )
+    totals = {node: facts["total"] for node, facts in answers.facts(HOSTS, "memory").items()}
+    largest = max(totals.values(), default=0)
+    faults = {}
+    for node, total in totals.items():
+        if total < thresholds.MEMORY_SHARE.value * largest:
+            faults[node] = PhaseMessage.LESS_MEMORY.fill(
+                total=show_bytes(total), largest=show_bytes(largest)
+            )
+
+    if faults:
+        return rule.broken(_by_node(faults), list(faults), verdict="warn")
+    return rule.passed(show_bytes(largest), ", ".join(totals))
 
 
 def home_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:

@@ -16,6 +16,7 @@ class PreflightCheck(StrEnum):
     CORES = "cores of a node"
     CUDA_COMPILER = "CUDA compiler"
     DEVICE_FILES = "device files"
+    EQUAL_MEMORY = "memory of the nodes"
     FOREIGN_PROGRAMS = "programs outside of the job"
     GPUS = "GPUs of a node"
     HOME_FOLDER = "home folder"

@@ -69,6 +69,11 @@ PORTS = Threshold(
     "ports that the kernel can choose from",
     "our choice: each pair of ranks uses one port per process group; Linux has 28,232 ports",
 )
+MEMORY_SHARE = Threshold(
+    0.9,
+    "of the memory that the site states, or that another node has",
+    "our choice: the kernel and the firmware keep a few percent; a module of memory is more",
+)
 NAME_SECONDS = Threshold(
     1.0,
     "seconds to resolve a node's name for the second time",
