@@ -717,6 +717,8 @@ def test_a_connection_whose_ends_are_unknown_hides_no_cause():
 
 
 RIGHT_KIND = (
+    ("slurmctld: error: auth/munge: munge_encode failed", kinds.CREDENTIAL),
+    ("pbsnodes: cannot connect to server mu01, error=15137", kinds.UNREACHED),
     ("AssertionError: CublasLt version 12.1.3.x or higher required for FP8", kinds.GPU_STACK),
     ("RuntimeError: nvrtc: error: invalid value for --gpu-architecture (-arch)", kinds.GPU_STACK),
     ("OSError: [Errno 16] Device or resource busy: '.nfs0000b3f'", kinds.STORAGE),

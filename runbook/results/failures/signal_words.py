@@ -317,6 +317,7 @@ SIGNAL_WORDS = (
     "unrecognized argument",
     "unresponsive",
     "unsatisfied",
+    "unsched",
     "unsupported cuda",
     "vend err",
     "vendor err",

@@ -139,6 +139,7 @@ JOB_RULES = (
             # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"Unable to establish control machine address",
+            r"^(?:\S*/)?(?:qstat|qdel|pbsnodes|pbsdsh): cannot connect to server",
             r"slurmstepd: error: Unable to resolve ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
@@ -160,7 +161,7 @@ JOB_RULES = (
     Rule(
         kind=CREDENTIAL,
         patterns=(
-            r"[Mm]unge (?:de|en)code failed",
+            r"[Mm]unge[ _](?:de|en)code failed",
             r"^(?!srun: ).*slurm_\w+: Zero Bytes were transmitted",
         ),
         example="error: Munge decode failed: Expired credential",

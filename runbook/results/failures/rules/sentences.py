@@ -13,6 +13,7 @@ from runbook.results.failures.kinds import (
     CONTAINER,
     DATA,
     DEVICE_MEMORY,
+    DISK,
     FABRIC,
     GPU_STACK,
     HOST_MEMORY,
@@ -176,6 +177,13 @@ RANK_SENTENCES = (
         source="jax-ml/jax#39095",
         level=Level.CONSEQUENCE,
     ),
+    # Intel's and Cornelis' fabric library
+    Rule(
+        kind=FABRIC,
+        patterns=(r"Assertion failure at psm\d?/",),
+        example="machine:rank1: Assertion failure at psm3/ptl_am/ptl.c:196: nbytes == req->req_data.recv_msglen",
+        source="uxlfoundation/oneCCL#109",
+    ),
     Rule(
         kind=FABRIC,
         patterns=(r"Open MPI failed an OFI Libfabric library call",),
@@ -245,6 +253,18 @@ RANK_SENTENCES = (
     ),
 )
 FILE_SENTENCES = (
+    # DeepSpeed swaps parameters and optimizer states to a local disk.
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"buffer nbytes != file bytes",
+            r"deepspeed_\w*aio\w*\.cpp:\d+: .{0,300}Assertion",
+        ),
+        example="/zero_stage_3/optimizer/rank1/1403_gradient_9881.tensor.swp: buffer nbytes != file bytes 301989888 != 0",
+        source="deepspeedai/DeepSpeed#1627",
+        also=DISK,
+        check="`df` and `df -i` of nvme_path on the node show whether the disk is full.",
+    ),
     Rule(
         kind=STORAGE,
         patterns=(
@@ -339,6 +359,7 @@ SOFTWARE_SENTENCES = (
             r"error: Key \"[\w.]+\" is not expected",
             r"Target modules? .{0,200}not found in the base model",
             r"Cannot re-initialize CUDA in forked subprocess",
+            r"Not enough buffers \d+ for swapping \d+",
         ),
         example="Key 'period' not in 'ModelCheckpointConf'",
         counterexample="Key 'period' not in the cache, it is computed anew",
@@ -354,11 +375,17 @@ JOB_SENTENCES = (
     ),
     Rule(
         kind=REFUSED_JOB,
-        patterns=(r"nodes are available: .{0,40}Insufficient", r"Unable to run job: job rejected"),
+        patterns=(
+            r"nodes are available: .{0,40}Insufficient",
+            r"Unable to run job: job rejected",
+            r"PodGroup \S+ unschedulable",
+        ),
         example="0/12 nodes are available: 12 Insufficient nvidia.com/gpu.",
+        counterexample="spec: unschedulable: false",
         source="Kubernetes, an event of the scheduler",
         level=Level.SYMPTOM,
         decision=NextStep.RETRY_AFTER_WAIT,
+        in_warnings=True,
     ),
     Rule(
         kind=REFUSED_JOB,
