@@ -17,6 +17,7 @@ from runbook.core.errors import JobError, ProgramError
 from runbook.core.files import write_text
 from runbook.core.units import show_duration
 from runbook.jobs import job_folder, job_request
+from runbook.jobs.job_chain import chain_goes_on, chain_of, followers_of
 from runbook.jobs.job_folder import (
     ACTIVE,
     EarlierJob,
@@ -29,9 +30,6 @@ from runbook.jobs.job_folder import (
 from runbook.jobs.job_request import QueueLimits
 from runbook.jobs.messages import JobMessage
 from runbook.plan_file.errors import STOPPED
-
-GO_ON = "go on"
-"""First line of a job's decision file if the next job of the chain is to continue the training."""
 
 SUBMIT_SECONDS = 60.0
 """Time limit for a submission, in seconds."""
@@ -368,7 +366,7 @@ class QueueScheduler(Scheduler):
 
     def end_followers(self, folder: JobFolder) -> int:
         """Remove a chain's waiting jobs from the queue, and return their number."""
-        numbers = [follower.partition("-")[2] for follower in _followers(folder)]
+        numbers = [follower.partition("-")[2] for follower in followers_of(folder)]
         waiting = []
         for number in numbers:
             job = self._ask(number)
@@ -390,9 +388,9 @@ class QueueScheduler(Scheduler):
         UNKNOWN. If the chain counted as ended, a second training run could start in the same
         folders.
         """
-        if not _chain_goes_on(folder):
+        if not chain_goes_on(folder):
             return None
-        for follower in _followers(folder):
+        for follower in followers_of(folder):
             number = follower.partition("-")[2]
             try:
                 job = self._ask(number)
@@ -427,7 +425,7 @@ class QueueScheduler(Scheduler):
             raise JobError(JobMessage.NOTHING_TO_CANCEL, folder=folder.path, reason=status.reason)
 
         folder.cancelled.touch()
-        for follower in _followers(folder):
+        for follower in followers_of(folder):
             self.queue.end(follower.partition("-")[2])
 
         def ended() -> bool:
@@ -545,7 +543,7 @@ class QueueScheduler(Scheduler):
         """
         record = job_folder.read_record(folder)
         start = job_folder.read_started(folder)
-        if start and start.job_id in _chain(folder)[1:]:
+        if start and start.job_id in chain_of(folder)[1:]:
             return start.job_id.partition("-")[2]
         if record and record.queue_id:
             return record.queue_id
@@ -668,43 +666,6 @@ class QueueScheduler(Scheduler):
         reason: str,
     ) -> JobStatus:
         return job_folder.status_by_files(folder, self._id(number) if number else "", state, reason)
-
-
-def _chain(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs that share a folder, in order.
-
-    Return an empty list if there is no chain.
-    """
-    return job_folder.read_text(folder.chain).split()
-
-
-def _followers(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs in a chain that come after the job that started last."""
-    chain = _chain(folder)
-    start = job_folder.read_started(folder)
-    if start is None or start.job_id not in chain:
-        return chain[1:]
-    return chain[chain.index(start.job_id) + 1 :]
-
-
-def _chain_goes_on(folder: JobFolder) -> bool:
-    """Return whether the next job of a chain trains, according to the rule in chain.sh.j2."""
-    if folder.cancelled.exists() or folder.stop_requested.exists():
-        return False
-    # Read the decision file before looking for its saved copy, because the next job may move it in
-    # between.
-    start = job_folder.read_started(folder)
-    decision = job_folder.read_text(folder.decision)
-    if decision:
-        return decision.startswith(f"{GO_ON}\n")
-    # Without a start record, either no job has started, or the next job is moving the previous
-    # job's files away. It moves the decision file first.
-    if start is None or folder.decision_kept_for(start.job_id).exists():
-        return True
-
-    # Read the file in the same way as chain.sh.j2 does. A job that is killed along with its script
-    # leaves no file, whatever exit code its queue reports.
-    return job_folder.read_text(folder.exit_code).strip() in ("", str(STOPPED))
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:

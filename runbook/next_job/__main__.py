@@ -26,7 +26,6 @@ from runbook.next_job.attempts import (
 )
 from runbook.next_job.decisions import (
     DECIDED_BY_JOB,
-    Action,
     Attempt,
     Decision,
     decide_restart,
@@ -36,7 +35,7 @@ from runbook.next_job.job_files import JobFiles, read_or_empty
 from runbook.next_job.suspect_nodes import nodes_to_replace
 from runbook.plan_file.bad_node_lifetimes import LIFETIMES, FoundBy
 from runbook.plan_file.errors import FINISHED, STOPPED
-from runbook.plan_file.job_ends import EndCause, JobEnd, JobState
+from runbook.plan_file.job_ends import Action, EndCause, JobEnd, JobState
 from runbook.plan_file.json_records import append_line
 
 

@@ -18,11 +18,11 @@ from runbook.plan_file.job_ends import (
     FROM_OUTSIDE,
     MAY_PASS,
     WILL_REPEAT,
+    Action,
     EndCause,
     JobEnd,
     JobState,
 )
-from runbook.plan_file.text_enum import StrEnum
 
 DECIDED_BY_JOB = "the job itself"
 """Names who decided what follows a job that no process watched."""
@@ -34,14 +34,6 @@ three restarts together wait longer.
 """
 MOST_STARTS_WITHOUT_A_STEP = 2
 """Number of attempts that may end without a step before their allocation is given up."""
-
-
-class Action(StrEnum):
-    """What can follow a job."""
-
-    DONE = "done"
-    GO_ON = "go on"
-    STOP = "stop"
 
 
 def error_signature(error: str) -> str:

@@ -1,4 +1,4 @@
-"""The possible ends of a job, as numbers and names. They decide whether there is a next job.
+"""The possible ends of a job, as numbers and names, and what can follow it.
 
 Other modules render them as text. No decision depends on such text.
 """
@@ -45,6 +45,14 @@ class EndCause(StrEnum):
     WRONG_NETWORK_INTERFACE = "wrong network interface"
     # Any other failure. If the same failure occurs twice at the same step, it is not a coincidence.
     OTHER = "another failure"
+
+
+class Action(StrEnum):
+    """What can follow a job. A job writes its value as the first line of its decision file."""
+
+    DONE = "done"
+    GO_ON = "go on"
+    STOP = "stop"
 
 
 FROM_OUTSIDE = frozenset({EndCause.KILLED, EndCause.NODE_UNREACHED})

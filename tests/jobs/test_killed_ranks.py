@@ -17,9 +17,10 @@ from runbook.jobs import job_folder
 from runbook.jobs.job_end import EndCause
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
 from runbook.jobs.render.training_job import render_job, write_job
-from runbook.next_job.decisions import Action, decide_restart
+from runbook.next_job.decisions import decide_restart
 from runbook.params.schema.site import Container
 from runbook.phases.job_control.ended_jobs import read_attempt
+from runbook.plan_file.job_ends import Action
 from runbook.planning import make_plan
 
 PROJECT = Path(__file__).parents[2]

@@ -9,9 +9,10 @@ import pytest
 
 from runbook.jobs.job_end import WILL_REPEAT, EndCause, JobEnd
 from runbook.jobs.job_folder import JobFolder, JobState, JobStatus
-from runbook.next_job.decisions import RECOVERY_SECONDS, Action, Attempt, decide_restart
+from runbook.next_job.decisions import RECOVERY_SECONDS, Attempt, decide_restart
 from runbook.next_job.messages import NextJobMessage
 from runbook.phases.job_control.ended_jobs import read_attempt
+from runbook.plan_file.job_ends import Action
 from runbook.results.failures import kinds
 from runbook.results.failures.kinds import KINDS
 

@@ -19,10 +19,11 @@ from two_nodes import Cluster, wait_until, what_is_missing
 from runbook.jobs.job_folder import JobState
 from runbook.jobs.messages import JobLine, JobReason
 from runbook.jobs.render.training_job import UNENDED_SECONDS
-from runbook.next_job.decisions import DECIDED_BY_JOB, Action
+from runbook.next_job.decisions import DECIDED_BY_JOB
 from runbook.phases.job_control import training_jobs
 from runbook.phases.job_control.ended_jobs import decision_of_job
 from runbook.phases.phase_steps import train_step
+from runbook.plan_file.job_ends import Action
 from runbook.plan_file.resume_sources import near_partner
 from runbook.records.logbook import make_entry
 from runbook.runs.bad_nodes import bad_nodes_file, read_bad_nodes

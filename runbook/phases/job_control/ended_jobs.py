@@ -14,8 +14,9 @@ from runbook.jobs.job_end import job_end
 from runbook.jobs.job_folder import JobFolder, JobStatus, log_tail
 from runbook.next_job import attempts
 from runbook.next_job.attempts import LOG_LINES, EndedJob, JobEvent
-from runbook.next_job.decisions import Action, Attempt, Decision
+from runbook.next_job.decisions import Attempt, Decision
 from runbook.plan_file.bad_node_lifetimes import FoundBy
+from runbook.plan_file.job_ends import Action
 
 
 def read_attempt(

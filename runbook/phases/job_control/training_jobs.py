@@ -17,7 +17,6 @@ from runbook.jobs.job_folder import ACTIVE, JobFolder, JobStatus
 from runbook.jobs.render.training_job import ENVIRONMENT_FILE, RenderedJob, render_job
 from runbook.jobs.watcher_wait import begin_wait
 from runbook.next_job.decisions import (
-    Action,
     Attempt,
     Decision,
     decide_restart,
@@ -37,6 +36,7 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import train_step
 from runbook.plan_file.bad_node_lifetimes import FoundBy
 from runbook.plan_file.diagnostics import Statement
+from runbook.plan_file.job_ends import Action
 from runbook.records.logbook import add_note
 from runbook.records.session import Session
 from runbook.runs.bad_nodes import report_bad_nodes, without_bad_nodes

@@ -8,7 +8,7 @@ from typing import Any
 from runbook.core.errors import JobError, RecordError
 from runbook.display import CheckTable, Table, View, show_text
 from runbook.jobs.job_folder import JobState
-from runbook.next_job.decisions import Action, Decision
+from runbook.next_job.decisions import Decision
 from runbook.phases import trained_model, training_results
 from runbook.phases.job_control import job_step, readiness, training_jobs
 from runbook.phases.job_control.job_step import JobStep
@@ -23,6 +23,7 @@ from runbook.phases.steps import PhaseStep, step
 from runbook.phases.training_results import show_account as show_account
 from runbook.phases.training_results import show_loss as show_loss
 from runbook.plan_file import offline_defaults
+from runbook.plan_file.job_ends import Action
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check
 from runbook.records.session import Session

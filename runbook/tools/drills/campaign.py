@@ -18,7 +18,8 @@ from runbook.core.table import Table
 from runbook.core.units import show_duration
 from runbook.jobs.job_end import EndCause, JobEnd
 from runbook.jobs.job_folder import JobState
-from runbook.next_job.decisions import Action, Attempt, decide_restart
+from runbook.next_job.decisions import Attempt, decide_restart
+from runbook.plan_file.job_ends import Action
 from runbook.planning import Plan
 from runbook.planning.cost.fault_simulation import (
     HANG,
