@@ -38,7 +38,7 @@ def _prefix(_: click.Context, __: click.Parameter, value: str) -> Path:
     return Path(value.removesuffix(".bin").removesuffix(".idx"))
 
 
-@data.command()
+@data.command(short_help="Turn text into .bin and .idx files.")
 @click.argument("inputs", nargs=-1, required=True, type=_PATH, metavar="INPUT...")
 @click.option(
     "--out",
@@ -241,7 +241,7 @@ def _report_left_out(manifest: Manifest) -> None:
         click.echo(f"  ... and {left_out - len(manifest.problems):,} more", err=True)
 
 
-@data.command()
+@data.command(short_help="Check .bin and .idx files.")
 @click.argument("prefix", callback=_prefix)
 @AS_JSON
 def verify(prefix: Path, as_json: bool) -> None:
@@ -288,7 +288,7 @@ def _verify(prefixes: Sequence[Path], *, checksums: bool = True) -> None:
     click.echo(CliMessage.CHECKS_PASSED.fill(number=len(checks)))
 
 
-@data.command()
+@data.command(short_help="Decode some documents.")
 @click.argument("prefix", callback=_prefix)
 @click.option(
     "--count",
@@ -335,7 +335,7 @@ def show(
         click.echo()
 
 
-@data.command()
+@data.command(short_help="Download a dataset's missing files.")
 @click.argument("dataset")
 @click.option("--folder", default="", help="Folder for the files (default: the catalogue's).")
 @click.option(

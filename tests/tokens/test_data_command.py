@@ -72,6 +72,12 @@ def test_text_under_another_key_is_answered_with_the_option(tmp_path: Path) -> N
     assert made.exit_code == 0
 
 
+def test_help_cuts_no_sentence() -> None:
+    commands = call("--help").stdout.partition("Commands:")[2]
+    assert set(re.findall(r"^  (\w+)", commands, re.M)) == set(data.commands)
+    assert "..." not in commands
+
+
 def test_failed_check_is_exit_1(tmp_path: Path) -> None:
     source = tmp_path / "in.jsonl"
     source.write_bytes(json_lines(["Hello world"]))
