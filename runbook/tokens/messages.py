@@ -93,7 +93,8 @@ class TokenMessage(Message):
         "{path} has version {version}, but only version {index_version} is known. {remedy}"
     )
     INPUT_EMPTY = (
-        "input {path} is empty (0 bytes): did a download fail? Fetch it again, or leave it out."
+        "input {path} is empty (0 bytes): did a download fail? Fetch it again, or leave such files "
+        "out with --bad-records skip (data.bad_records)."
     )
     INPUT_LEAVES_FOLDER = (
         "{path} leads out of {folder}, to {resolve}. Name that file itself as an input, or remove "
