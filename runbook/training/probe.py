@@ -24,7 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from runbook.plan_file.errors import TrainingError
-from runbook.plan_file.group_limits import GIVE_UP_SECONDS, GROUP_SECONDS, MEETING_SECONDS
+from runbook.plan_file.group_limits import (
+    GIVE_UP_SECONDS,
+    GROUP_SECONDS,
+    IMPORT_SECONDS,
+    MEETING_SECONDS,
+)
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
 
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
@@ -126,7 +131,10 @@ def main() -> int:
         if arguments.layout:
             # These modules are imported before the ranks connect, because a slow import afterwards
             # would look like a hung group.
-            with contextlib.suppress(ImportError):
+            with (
+                deadline.over("importing megatron-core", [ranks.rank], IMPORT_SECONDS),
+                contextlib.suppress(ImportError),
+            ):
                 importlib.import_module("megatron.core.parallel_state")
 
         look("group", lambda: _reach(ranks, deadline))
