@@ -14,7 +14,7 @@ from runbook.node_checks.networks import GLOO_VARIABLE
 from runbook.params.schema.site import Site
 from runbook.params.schema.value_types import Framework
 from runbook.phases.messages import PhaseMessage
-from runbook.phases.p01_environment.preflight.host_rules import different_versions
+from runbook.phases.p01_environment.preflight.software_rules import different_versions
 from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, Plan
 

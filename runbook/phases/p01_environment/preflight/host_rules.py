@@ -1,22 +1,43 @@
-"""Rules for the first stage: facts that a node reports about itself, in plain Python."""
+"""Rules for the first stage: a node's limits, memory, cores and setup; the order of all its rules.
+
+The facts are in plain Python. The rules about folders, software, interfaces and names are in
+folder_rules.py, software_rules.py and interface_rules.py.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runbook.core.checks import counted
 from runbook.core.units import GIB, clock_seconds, show_bytes, show_duration
 from runbook.jobs.render.preflight_job import NODE_SETUP, NODE_SETUP_SECONDS
-from runbook.node_checks.answers import HOSTS, OWN_PACKAGE, ProgramEnd
-from runbook.node_checks.networks import GLOO_VARIABLE
+from runbook.node_checks.answers import HOSTS
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.folder_rules import file_clock_fault, folder_checks
+from runbook.phases.p01_environment.preflight.interface_rules import (
+    foreign_addresses_check,
+    host_names_check,
+    interfaces_check,
+    names_fault,
+)
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.node_rules import (
+    NodeRule,
+    by_node,
+    judge_each_node,
+    presence_check,
+)
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,
     PreflightCheck,
+)
+from runbook.phases.p01_environment.preflight.software_rules import (
+    named_program_fault,
+    program_fault,
+    sources_check,
+    versions_check,
 )
 from runbook.phases.p01_environment.preflight.system_rules import (
     account_fault,
@@ -27,15 +48,12 @@ from runbook.phases.p01_environment.preflight.system_rules import (
     packages_fault,
 )
 
-ANSWERED = "answers"
-"""Prefix of the name of the check that every node answered."""
-Fault = Callable[[NodeFacts, Expectations], str]
-"""Returns what is wrong with a node, or an empty string."""
 UNLIMITED = "unlimited"
-INNER_ADDRESSES = ("127.", "::1", "fe80:")
-"""Prefixes of addresses that refer to the node itself on every node."""
+
+
 GRANTED_SLACK_SECONDS = 90
 """How much of a job's granted time may have passed when the check reads the remaining time."""
+
 
 KINDS_OF_LIMITS = {
     "file_size": "file size",
@@ -43,53 +61,6 @@ KINDS_OF_LIMITS = {
     "address_space": "address space",
     "data": "private memory",
 }
-
-
-@dataclass(frozen=True)
-class NodeRule:
-    """A rule that is applied to each node separately."""
-
-    rule: PlacedRule
-    part: str
-    fault: Fault
-    shown: Callable[[NodeFacts], str]
-    """Returns the value of a healthy node, which the row of a passed check shows."""
-    verdict: str = "fail"
-
-
-def judge_each_node(
-    node_rule: NodeRule,
-    answers: JobAnswers,
-    expected: Expectations,
-    rung: str = HOSTS,
-) -> PlacedCheck:
-    """Apply a rule to every node. A node without an answer breaks the rule."""
-    silent = answers.missing(rung, node_rule.part)
-    if silent:
-        return node_rule.rule.broken(_by_node(silent), list(silent))
-    facts = answers.facts(rung, node_rule.part)
-    faults = {}
-    for node, node_facts in facts.items():
-        fault = node_rule.fault(node_facts, expected)
-        if fault:
-            faults[node] = fault
-
-    if faults:
-        return node_rule.rule.broken(_by_node(faults), list(faults), verdict=node_rule.verdict)
-    texts = dict.fromkeys(node_rule.shown(node_facts) for node_facts in facts.values())
-    return node_rule.rule.passed(" or ".join(texts), ", ".join(facts))
-
-
-def _by_node(texts: Mapping[str, str]) -> str:
-    """Return a text that groups the nodes with the same value.
-
-    >>> _by_node({"n1": "64 KiB", "n2": "64 KiB", "n3": "8 KiB"})
-    'n1, n2: 64 KiB; n3: 8 KiB'
-    """
-    nodes_of: dict[str, list[str]] = {}
-    for node, text in texts.items():
-        nodes_of.setdefault(text, []).append(node)
-    return "; ".join(f"{', '.join(nodes)}: {text}" for text, nodes in nodes_of.items())
 
 
 def _limit_text(value: int | None) -> str:
@@ -240,72 +211,6 @@ def caches_fault(facts: NodeFacts, expected: Expectations) -> str:
     return "; ".join(faults)
 
 
-def names_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the names of other nodes that this node cannot resolve, or resolves to itself."""
-    faults = [f"{name}: {error}" for name, error in facts["errors"].items()]
-    for name, addresses in facts["addresses"].items():
-        leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
-        if leads_here and name != facts["own"]:
-            faults.append(f"{name} is {', '.join(addresses)}, which is this node itself")
-
-    for name, seconds in facts.get("seconds", {}).items():
-        if seconds > thresholds.NAME_SECONDS.value:
-            faults.append(PhaseMessage.NAME_SLOW.fill(name=name, time=show_duration(seconds)))
-
-    return "; ".join(faults)
-
-
-def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong with a shared folder, or an empty string."""
-    folder = facts["folder"]
-    mount = f"{facts['file_system']} at {facts['mount_point']}"
-    if facts["errors"]:
-        errors = ", ".join(f"{step}: {error}" for step, error in facts["errors"].items())
-        return f"{folder} ({mount}): {errors}"
-
-    if facts["read_only"]:
-        return f"{folder} ({mount}) is mounted read-only"
-    if facts["token"] == "other":
-        return (
-            f"{folder} ({mount}) has different content than on the submitting machine: "
-            f"it is another folder, or a stale view"
-        )
-
-    if facts["token"] != "same":
-        return f"{folder} ({mount}): {facts['token']}"
-    if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
-        return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
-    if facts.get("write_seconds", 0.0) > thresholds.FOLDER_WRITE.value:
-        return PhaseMessage.FOLDER_SLOW.fill(
-            folder=folder, mount=mount, time=show_duration(facts["write_seconds"])
-        )
-    if facts["free"] < expected.checkpoint_bytes:
-        free = show_bytes(facts["free"])
-        return (
-            f"{folder} ({mount}) has {free} free, a checkpoint needs "
-            f"{show_bytes(expected.checkpoint_bytes)}"
-        )
-
-    return ""
-
-
-def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the nodes whose files are not visible in a shared folder."""
-    if not facts["unseen"]:
-        return ""
-    mount = f"{facts['file_system']} at {facts['mount_point']}"
-    return (
-        f"{facts['folder']} ({mount}) does not show what was written by "
-        f"{', '.join(facts['unseen'])}"
-    )
-
-
-def _folder_text(facts: NodeFacts) -> str:
-    return (
-        f"{facts['folder']}: the same view, write, rename, link, lock, map ({facts['file_system']})"
-    )
-
-
 def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong if the kernel's port range is too small."""
     ports = facts.get("ports")
@@ -314,69 +219,14 @@ def ports_fault(facts: NodeFacts, expected: Expectations) -> str:
     return f"the kernel chooses from {ports} ports, below {thresholds.PORTS.value:.0f}"
 
 
-def program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that precedes, on PATH, the `python3` that runs here.
-
-    A different Python later on PATH, as on most systems, is never started by mistake. If the job's
-    own Python is not on PATH, there is no fault either.
-    """
-    if not _is_found_by_name(facts):
-        return ""
-    return _python_in_front(facts)
-
-
-def named_program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that comes before the site file's Python on PATH."""
-    if _is_found_by_name(facts):
-        return ""
-    return _python_in_front(facts)
-
-
-def _is_found_by_name(facts: NodeFacts) -> bool:
-    """Return whether `python3` on PATH is the Python that the job runs."""
-    return bool(facts["programs"].get("python3", {}).get("is_own", False))
-
-
-def _python_in_front(facts: NodeFacts) -> str:
-    own_place = facts["own_place"]
-    if own_place is None:
-        return ""
-    for name, program in facts["programs"].items():
-        place = program["place"]
-        if program["is_own"] or place is None or place >= own_place:
-            continue
-        if program["ended"] == ProgramEnd.FAILED.value:
-            return PhaseMessage.BROKEN_PYTHON_IN_FRONT.fill(
-                name=name,
-                path=program["path"],
-                executable=facts["executable"],
-            )
-        if program["ended"] == ProgramEnd.WELL.value:
-            return PhaseMessage.PYTHON_IN_FRONT.fill(
-                name=name,
-                path=program["path"],
-                version=program["version"],
-                executable=facts["executable"],
-            )
-
-    return ""
-
-
-def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if the node's clock differs too much from the file server's."""
-    ahead = facts["ahead"]
-    if abs(ahead) <= thresholds.CLOCK.value:
-        return ""
-    direction = "behind" if ahead > 0 else "ahead of"
-    return f"its clock is {show_duration(abs(ahead))} {direction} the file server's"
-
-
 PYTHON_RULE = PlacedRule(
     PreflightCheck.PYTHON_ON_PATH,
     "no other `python` or `python3` precedes the job's Python on PATH",
     "Remove its folder from PATH, or move it to the end: scripts and builds of extensions that "
     "call `python` get a different environment than the training.",
 )
+
+
 NODE_RULES = (
     NodeRule(
         PlacedRule(
@@ -651,30 +501,6 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
     ]
 
 
-def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
-    """Check that each node of the job answered."""
-    rule = PlacedRule(
-        f"{ANSWERED} ({rung})",
-        "every node of the job starts the program and answers",
-        (
-            "See err in the job's folder. The shared folder, the container or Python is missing on "
-            "that node."
-        ),
-    )
-    silent = []
-    for node in answers.nodes:
-        if all(answers.answer(rung, node, part) is None for part in answers.parts(rung)):
-            silent.append(node)
-
-    if silent or not answers.nodes:
-        value = f"{len(answers.nodes) - len(silent)} of {len(answers.nodes)} nodes answered"
-        return rule.broken(f"{value}; no answer from {', '.join(silent) or 'the job'}", silent)
-
-    return rule.passed(
-        f"{len(answers.nodes)} of {len(answers.nodes)} nodes", ", ".join(answers.nodes)
-    )
-
-
 def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """Check that the queue granted the time that the job requested."""
     rule = PlacedRule(
@@ -693,306 +519,6 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
     if granted and granted + GRANTED_SLACK_SECONDS < expected.walltime:
         return rule.broken(value)
     return rule.passed(value)
-
-
-def versions_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that all nodes have the same packages.
-
-    Name each package and node with a different version.
-    """
-    rule = PlacedRule(
-        PreflightCheck.VERSIONS,
-        "Python and every package have the same version on all nodes",
-        "Give all nodes the same image or environment; these nodes have a different one.",
-    )
-    silent = answers.missing(HOSTS, "software")
-    if silent:
-        return rule.broken(_by_node(silent), list(silent))
-    facts = answers.facts(HOSTS, "software")
-    versions = {}
-    for node, node_facts in facts.items():
-        versions[node] = {"python": node_facts["python"], **node_facts["packages"]}
-
-    differences, odd_nodes = different_versions(versions)
-    if differences:
-        return rule.broken("; ".join(differences), odd_nodes)
-    return rule.passed("the same on all nodes", ", ".join(facts))
-
-
-def sources_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that packages of the same version have the same source files on all nodes."""
-    rule = PlacedRule(
-        PreflightCheck.PACKAGE_SOURCES,
-        "a package has the same source files on all nodes, not only the same version",
-        "Give all nodes the same checkout or image: update this folder to the same commit, and "
-        "look for local changes (`git status` there).",
-    )
-    silent = answers.missing(HOSTS, "sources")
-    if silent:
-        return rule.broken(_by_node(silent), list(silent))
-    facts = answers.facts(HOSTS, "sources")
-    # A node with a cold file cache may have run out of time before the last packages.
-    common = set.intersection(*(set(node_facts) for node_facts in facts.values()))
-    sources: dict[str, dict[str, str | None]] = {}
-    for node, node_facts in facts.items():
-        of_node: dict[str, str | None] = {}
-        for package, source in node_facts.items():
-            if package in common:
-                of_node[package] = source["checksum"]
-        sources[node] = of_node
-
-    differences, odd_nodes = different_versions(sources)
-    if differences:
-        folders = [_source_folder(facts, text.partition(" ")[0]) for text in differences]
-        value = "; ".join(
-            PhaseMessage.DIFFERENT_SOURCES.fill(versions=text, folder=folder)
-            for text, folder in zip(differences, folders, strict=True)
-        )
-        return rule.broken(value, odd_nodes)
-    not_reached = _not_reached(facts)
-    if not_reached:
-        return rule.broken(
-            _by_node(not_reached), list(not_reached), remedy=READ_AGAIN, verdict="warn"
-        )
-    return rule.passed(", ".join(sorted(common)), ", ".join(facts))
-
-
-READ_AGAIN = (
-    "Repeat the preflight: the files are then in the cache. If that does not help, the node reads "
-    "them too slowly, or the package is not installed there (see the check `versions`)."
-)
-
-
-def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
-    """Return, for each node, the packages that only other nodes have read.
-
-    Our own package must be on every node, so it counts even if no node read it.
-    """
-    packages = {OWN_PACKAGE}.union(*facts.values())
-    not_reached = {}
-    for node, node_facts in facts.items():
-        names = sorted(packages - set(node_facts))
-        if names:
-            not_reached[node] = PhaseMessage.SOURCES_NOT_READ.fill(packages=", ".join(names))
-
-    return not_reached
-
-
-def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
-    """Return the folder of a package, or the folder on each node if they differ."""
-    folders = {node: str(node_facts[package]["folder"]) for node, node_facts in facts.items()}
-    if len(set(folders.values())) == 1:
-        return next(iter(folders.values()))
-    return _by_node(folders)
-
-
-def different_versions(
-    versions: Mapping[str, Mapping[str, str | None]],
-) -> tuple[list[str], list[str]]:
-    """Return a text for each package whose versions differ, and the nodes not in the majority.
-
-    >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
-    (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])
-    """
-    texts = []
-    odd_nodes: list[str] = []
-    packages = dict.fromkeys(name for packages in versions.values() for name in packages)
-    for package in packages:
-        nodes_of: dict[str, list[str]] = {}
-        for node, node_versions in versions.items():
-            nodes_of.setdefault(node_versions.get(package) or "(none)", []).append(node)
-        if len(nodes_of) < 2:
-            continue
-        rarest_first = sorted(nodes_of.items(), key=lambda item: len(item[1]))
-        parts = [
-            PhaseMessage.VERSION_ON_NODES.fill(version=version, nodes=_some_nodes(nodes))
-            for version, nodes in rarest_first
-        ]
-        texts.append(
-            PhaseMessage.DIFFERENT_VERSIONS.fill(package=package, versions=", ".join(parts))
-        )
-        majority = len(rarest_first[-1][1])
-        is_tie = len(rarest_first[-2][1]) == majority
-        for _, nodes in rarest_first:
-            # With only two nodes, it is unclear which one is wrong.
-            if is_tie or len(nodes) < majority:
-                odd_nodes += nodes
-
-    return texts, list(dict.fromkeys(odd_nodes))
-
-
-def _some_nodes(nodes: Sequence[str]) -> str:
-    if len(nodes) == 1:
-        return nodes[0]
-    return f"{nodes[0]} and {len(nodes) - 1} more"
-
-
-def folder_checks(
-    answers: JobAnswers,
-    expected: Expectations,
-    folders: Sequence[str],
-) -> list[PlacedCheck]:
-    """Check each folder that the nodes share."""
-    return [_folder_check(answers, expected, folder) for folder in folders]
-
-
-def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
-    """Check one folder.
-
-    If a node cannot write there, files that other nodes miss are not reported.
-    """
-    rule = PlacedRule(
-        PreflightCheck.SHARED_FOLDER,
-        (
-            "every node sees the same folder and can write, rename, link, lock and map files "
-            "there; one checkpoint fits"
-        ),
-        (
-            "Mount it on these nodes as on the others, free space, or choose another folder "
-            "(jobs.stage, --runs)."
-        ),
-    )
-    folder_check = judge_each_node(
-        NodeRule(rule, part, folder_fault, _folder_text), answers, expected
-    )
-    if folder_check.verdict == "fail":
-        return folder_check
-    return judge_each_node(NodeRule(rule, part, unseen_fault, _folder_text), answers, expected)
-
-
-def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
-    """Check the interfaces that environment variables name.
-
-    Each interface must exist, be up and have an address on every node.
-    """
-    rule = PlacedRule(
-        PreflightCheck.NETWORK_INTERFACE,
-        "each interface that the environment names exists, is up and has an address",
-    )
-    silent = answers.missing(HOSTS, "interfaces")
-    if silent:
-        return rule.broken(_by_node(silent), list(silent))
-    faults = {}
-    offered = {}
-    for node, facts in answers.facts(HOSTS, "interfaces").items():
-        fault = interface_fault(facts, expected)
-        if fault:
-            faults[node] = fault
-            offered[node] = _usable_interfaces(facts)
-
-    if faults:
-        remedy = PhaseMessage.NAME_OFFERED_INTERFACES.fill(offered=_by_node(offered))
-        return rule.broken(_by_node(faults), list(faults), remedy=remedy)
-
-    return rule.passed("as named", ", ".join(answers.nodes))
-
-
-def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return why an interface that a variable names is unusable, or an empty string."""
-    for variable, value in facts["chosen"].items():
-        if variable == GLOO_VARIABLE:
-            problem = _exact_interfaces_problem(value, facts["interfaces"], expected)
-        else:
-            problem = _named_interface_problem(value, facts["interfaces"], expected)
-        if problem:
-            return f"{variable}={value}: {problem}"
-
-    loopback = facts["interfaces"].get("lo")
-    if loopback is not None and not _is_usable(loopback):
-        return PhaseMessage.LOOPBACK_UNUSABLE.fill(
-            problem=_unusable_text("lo", facts["interfaces"])
-        )
-    inactive = []
-    for port, state in facts["infiniband"].items():
-        if "ACTIVE" not in state:
-            inactive.append(port)
-
-    if expected.fabric == "verbs" and inactive and len(inactive) == len(facts["infiniband"]):
-        return f"no InfiniBand port is active: {', '.join(inactive)}"
-    return ""
-
-
-def _named_interface_problem(
-    value: str,
-    interfaces: Mapping[str, NodeFacts],
-    expected: Expectations,
-) -> str:
-    """Return why a variable does not name a usable interface, or an empty string if it does."""
-    # `^eth` excludes interfaces by prefix; any other interface may be used.
-    if value.startswith("^"):
-        return ""
-    prefixes = _interface_prefixes(value)
-    if not prefixes:
-        return ""
-
-    matching = [name for name in interfaces if name.startswith(prefixes)]
-    if not matching:
-        return "there is no such interface"
-
-    usable = [name for name in matching if _is_usable(interfaces[name])]
-    if usable:
-        is_loopback_only = set(usable) == {"lo"}
-        if is_loopback_only and expected.has_queue:
-            return "lo reaches no other node"
-        return ""
-
-    return _unusable_text(matching[0], interfaces)
-
-
-def _exact_interfaces_problem(
-    value: str,
-    interfaces: Mapping[str, NodeFacts],
-    expected: Expectations,
-) -> str:
-    """Return the first unusable interface in Gloo's list with the reason, or an empty string.
-
-    Gloo opens every interface in the list, and treats no name as a prefix.
-    """
-    names = [name for name in value.split(",") if name]
-    for name in names:
-        if name not in interfaces:
-            return (
-                "there is no such interface" if len(names) == 1 else f"there is no interface {name}"
-            )
-        if not _is_usable(interfaces[name]):
-            return _unusable_text(name, interfaces)
-
-    if "lo" in names and expected.has_queue:
-        return "lo reaches no other node"
-    return ""
-
-
-def _unusable_text(name: str, interfaces: Mapping[str, NodeFacts]) -> str:
-    if interfaces[name]["is_up"]:
-        return f"{name} has no address"
-    return f"{name} is down"
-
-
-def _interface_prefixes(value: str) -> tuple[str, ...]:
-    """Return the name prefixes in a list such as `=hsn0,eth` or `mlx5_0:1`.
-
-    NCCL reads a name as a prefix. A leading `=` requests exactly that name, and `:1` is a port of a
-    device.
-    """
-    names = []
-    for name in value.split(","):
-        if name:
-            names.append(name.lstrip("=").partition(":")[0])
-
-    return tuple(names)
-
-
-def _is_usable(interface: NodeFacts) -> bool:
-    return bool(interface["is_up"] and interface["address"])
-
-
-def _usable_interfaces(facts: NodeFacts) -> str:
-    usable = []
-    for name, interface in facts["interfaces"].items():
-        if _is_usable(interface) and name != "lo":
-            usable.append(name)
-
-    return ", ".join([*usable, *facts["infiniband"]]) or "none is up"
 
 
 def equal_memory_check(answers: JobAnswers) -> PlacedCheck:
@@ -1015,7 +541,7 @@ def equal_memory_check(answers: JobAnswers) -> PlacedCheck:
             )
 
     if faults:
-        return rule.broken(_by_node(faults), list(faults), verdict="warn")
+        return rule.broken(by_node(faults), list(faults), verdict="warn")
     return rule.passed(show_bytes(largest), ", ".join(totals))
 
 
@@ -1035,91 +561,6 @@ def home_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     if on_each.verdict == "fail" and len(on_each.nodes) == len(answers.nodes):
         return replace(on_each, verdict="warn")
     return on_each
-
-
-def host_names_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that each node has its own host name, because ranks and NCCL identify nodes by it."""
-    rule = PlacedRule(
-        PreflightCheck.HOST_NAMES,
-        (
-            "each node has its own host name, which is not localhost (NCCL and torch tell nodes "
-            "apart by it)"
-        ),
-        (
-            "Set it on these nodes: hostnamectl set-hostname NAME. Cloud images often start as "
-            "localhost."
-        ),
-    )
-    hosts = {node: str(facts["host"]) for node, facts in answers.facts(HOSTS, "names").items()}
-    num_nodes_of = Counter(hosts.values())
-    faults = {}
-    for node, host in hosts.items():
-        if host.partition(".")[0] in ("localhost", ""):
-            faults[node] = f"its host name is {host or 'empty'}"
-        elif num_nodes_of[host] > 1:
-            faults[node] = f"{num_nodes_of[host]} nodes have the host name {host}"
-
-    if faults:
-        return rule.broken(_by_node(faults), list(faults))
-    return rule.passed(counted(len(num_nodes_of), "name"), ", ".join(hosts))
-
-
-def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
-    """Check that each node's name resolves to an address that the node really has.
-
-    The name is resolved on every other node.
-    """
-    rule = PlacedRule(
-        PreflightCheck.NODE_ADDRESSES,
-        "a node's name resolves to an address of that node",
-        ("Fix /etc/hosts or the DNS of these nodes: they reach another machine under this name."),
-    )
-    own_addresses = {}
-    for node, facts in answers.facts(HOSTS, "interfaces").items():
-        if facts["addresses"]:
-            own_addresses[node] = set(facts["addresses"])
-
-    faults = {}
-    for node, facts in answers.facts(HOSTS, "names").items():
-        for name, addresses in facts["addresses"].items():
-            has_address = own_addresses.get(name)
-            if has_address is not None and not has_address & set(addresses):
-                own_outer_addresses = []
-                for address in sorted(has_address):
-                    if not address.startswith(INNER_ADDRESSES):
-                        own_outer_addresses.append(address)
-
-                faults[node] = (
-                    f"{name} is {', '.join(addresses)}, which {name} does not have "
-                    f"(it has {', '.join(own_outer_addresses)})"
-                )
-
-    faults |= _second_owners(answers, own_addresses)
-    if faults:
-        return rule.broken(_by_node(faults), list(faults))
-    return rule.passed(
-        f"{counted(len(own_addresses), 'name')} resolved to the right node",
-        ", ".join(answers.nodes),
-    )
-
-
-def _second_owners(answers: JobAnswers, own_addresses: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return, for each node that has the address of another node as well, which address that is.
-
-    Only addresses to which names resolve count: bridges of containers have the same address on all
-    nodes.
-    """
-    faults = {}
-    for facts in answers.facts(HOSTS, "names").values():
-        for name, addresses in facts["addresses"].items():
-            outer_addresses = {each for each in addresses if not each.startswith(INNER_ADDRESSES)}
-            for node, of_node in own_addresses.items():
-                if node != name and outer_addresses & of_node:
-                    faults[node] = PhaseMessage.SECOND_OWNER.fill(
-                        address=", ".join(sorted(outer_addresses & of_node)), name=name
-                    )
-
-    return faults
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:
@@ -1151,6 +592,6 @@ def slow_core_check(answers: JobAnswers) -> PlacedCheck:
             faults[node] = f"core {node_facts['slowest_core']} needs {factor:.1f} times as long"
 
     if faults:
-        return rule.broken(_by_node(faults), list(faults))
+        return rule.broken(by_node(faults), list(faults))
     models = Counter(node_facts["model"] for node_facts in facts.values())
     return rule.passed(", ".join(models) or "all alike", ", ".join(facts))

@@ -44,17 +44,14 @@ from runbook.phases.p01_environment.preflight.group_rules import (
     rank_presence_check,
     transport_check,
 )
-from runbook.phases.p01_environment.preflight.host_rules import (
-    ANSWERED,
-    NODE_SETUP_RULE,
-    host_checks,
-)
+from runbook.phases.p01_environment.preflight.host_rules import NODE_SETUP_RULE, host_checks
 from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
 )
 from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
+from runbook.phases.p01_environment.preflight.node_rules import ANSWERED
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,

@@ -7,8 +7,8 @@ from runbook.node_checks.libraries import numbers
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
-from runbook.phases.p01_environment.preflight.host_rules import presence_check
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.node_rules import presence_check
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,

@@ -1,0 +1,108 @@
+"""Rules for the first stage: folders that the nodes share, and the file server's clock."""
+
+from collections.abc import Sequence
+
+from runbook.core.units import show_bytes, show_duration
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.node_rules import NodeRule, judge_each_node
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
+
+
+def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with a shared folder, or an empty string."""
+    folder = facts["folder"]
+    mount = f"{facts['file_system']} at {facts['mount_point']}"
+    if facts["errors"]:
+        errors = ", ".join(f"{step}: {error}" for step, error in facts["errors"].items())
+        return f"{folder} ({mount}): {errors}"
+
+    if facts["read_only"]:
+        return f"{folder} ({mount}) is mounted read-only"
+    if facts["token"] == "other":
+        return (
+            f"{folder} ({mount}) has different content than on the submitting machine: "
+            f"it is another folder, or a stale view"
+        )
+
+    if facts["token"] != "same":
+        return f"{folder} ({mount}): {facts['token']}"
+    if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
+        return f"{folder} ({mount}) has {facts['free_inodes']} inodes free"
+    if facts.get("write_seconds", 0.0) > thresholds.FOLDER_WRITE.value:
+        return PhaseMessage.FOLDER_SLOW.fill(
+            folder=folder, mount=mount, time=show_duration(facts["write_seconds"])
+        )
+    if facts["free"] < expected.checkpoint_bytes:
+        free = show_bytes(facts["free"])
+        return (
+            f"{folder} ({mount}) has {free} free, a checkpoint needs "
+            f"{show_bytes(expected.checkpoint_bytes)}"
+        )
+
+    return ""
+
+
+def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the nodes whose files are not visible in a shared folder."""
+    if not facts["unseen"]:
+        return ""
+    mount = f"{facts['file_system']} at {facts['mount_point']}"
+    return (
+        f"{facts['folder']} ({mount}) does not show what was written by "
+        f"{', '.join(facts['unseen'])}"
+    )
+
+
+def _folder_text(facts: NodeFacts) -> str:
+    return (
+        f"{facts['folder']}: the same view, write, rename, link, lock, map ({facts['file_system']})"
+    )
+
+
+def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong if the node's clock differs too much from the file server's."""
+    ahead = facts["ahead"]
+    if abs(ahead) <= thresholds.CLOCK.value:
+        return ""
+    direction = "behind" if ahead > 0 else "ahead of"
+    return f"its clock is {show_duration(abs(ahead))} {direction} the file server's"
+
+
+def folder_checks(
+    answers: JobAnswers,
+    expected: Expectations,
+    folders: Sequence[str],
+) -> list[PlacedCheck]:
+    """Check each folder that the nodes share."""
+    return [_folder_check(answers, expected, folder) for folder in folders]
+
+
+def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
+    """Check one folder.
+
+    If a node cannot write there, files that other nodes miss are not reported.
+    """
+    rule = PlacedRule(
+        PreflightCheck.SHARED_FOLDER,
+        (
+            "every node sees the same folder and can write, rename, link, lock and map files "
+            "there; one checkpoint fits"
+        ),
+        (
+            "Mount it on these nodes as on the others, free space, or choose another folder "
+            "(jobs.stage, --runs)."
+        ),
+    )
+    folder_check = judge_each_node(
+        NodeRule(rule, part, folder_fault, _folder_text), answers, expected
+    )
+    if folder_check.verdict == "fail":
+        return folder_check
+    return judge_each_node(NodeRule(rule, part, unseen_fault, _folder_text), answers, expected)
