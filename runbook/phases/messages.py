@@ -164,6 +164,10 @@ class PhaseMessage(Message):
         "A ladder of small training runs forecasts the loss on this text; runbook ladder {run} "
         "--plan shows its cost."
     )
+    LAUNCH_FAILED = (
+        "Slurm could not start the program on {node}: {text}. The log of its slurmd has the reason, "
+        "such as a user that the node does not know (`id`) or a full spool folder"
+    )
     LAW_FAR_FROM_RUN = (
         "the run has {decades:.1f} decades more compute than the largest training runs that the "
         "law was fitted to, so its interval is {widening:.1f} times as wide"

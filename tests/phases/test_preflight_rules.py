@@ -884,6 +884,16 @@ def test_libraries_that_the_time_did_not_suffice_for_are_not_called_right():
     assert check.value == PhaseMessage.LIBRARIES_NOT_COMPARED.fill(nodes="n2")
 
 
+def test_a_node_on_which_slurm_cannot_start_a_program_is_named_before_the_tasks_it_ends():
+    errors = (
+        "srun: error: Task launch for StepId=1.0 failed on node node2: Unspecified error\n"
+        "srun: error: Application launch failed: Unspecified error\n"
+        "srun: error: node1: task 0: Killed\n"
+    )
+    expected = PhaseMessage.LAUNCH_FAILED.fill(node="node2", text="Unspecified error")
+    assert first_end(errors) == expected
+
+
 def test_the_process_that_ended_first_is_named():
     assert first_end(TORCHRUN_REPORT) == (
         PhaseMessage.RANK_ENDED_FIRST.fill(rank=1, host="node2", ending=shell.how_it_ended(137))

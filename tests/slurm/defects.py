@@ -390,8 +390,9 @@ NODE_DEFECTS = (
     Defect(
         "no-account",
         "user database of a node without the user",
-        ("user account",),
-        ("user id 0",),
+        # Slurm starts no program for a user that the node does not know.
+        ("user account", "answers (hosts)"),
+        ("node2", "does not know"),
         "node2",
         on_node(NO_ACCOUNT),
     ),

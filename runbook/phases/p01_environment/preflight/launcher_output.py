@@ -16,6 +16,10 @@ ROOT_CAUSE = re.compile(
 )
 """torchrun's own report, which contains the rank."""
 TASK_ENDED = re.compile(r"srun: error: (?P<node>\S+): tasks? (?P<task>\S+): (?P<words>.+)")
+LAUNCH_FAILED = re.compile(
+    r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<words>.+)"
+)
+"""Slurm's message when a node's daemon cannot start a program; other nodes' tasks then end."""
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines from the launcher and from our own scripts."""
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
@@ -60,6 +64,9 @@ def first_end(errors: str) -> str:
     >>> first_end("srun: error: n2: task 1: Exited with exit code 1\n")
     'task 1 on n2: Exited with exit code 1'
     """
+    launch = LAUNCH_FAILED.search(errors)
+    if launch is not None:
+        return PhaseMessage.LAUNCH_FAILED.fill(node=launch["node"], text=launch["words"].strip())
     report = ROOT_CAUSE.search(errors)
     if report is not None:
         ending = shell.how_it_ended(_exit_code(int(report["code"])))
