@@ -1,7 +1,7 @@
-"""Rules for the first stage: a node's limits, memory, cores and setup; the order of all its rules.
+"""Rules for the first stage: limits, memory, cores and setup of a node; the list of all rules.
 
-The facts are in plain Python. The rules about folders, software, interfaces and names are in
-folder_rules.py, software_rules.py and interface_rules.py.
+`NODE_RULES` has the name, remedy and verdict of each rule for a single node. What counts as a fault
+is in this file, folder_rules.py, software_rules.py, interface_rules.py and system_rules.py.
 """
 
 from collections import Counter
