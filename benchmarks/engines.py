@@ -1,7 +1,7 @@
 """Compare the trainer's two engines: whether they reach the same losses, and how fast each is.
 
     python -m benchmarks.engines agree     every allowed mixture on at most 4 processes, 20 iterations in fp32
-    python -m benchmarks.engines speed     the smoke shape, by turns, median of the rounds
+    python -m benchmarks.engines speed     the smoke shape, alternately, median of the rounds
 
 Both print a table for docs/engines.md. `speed` needs an idle machine.
 """

@@ -72,7 +72,7 @@ def lab(
     click.echo("JupyterLab starts; Ctrl-C ends it. Jobs that were launched continue without it.")
     if os.geteuid() == 0 and "--allow-root" not in words:
         click.echo(
-            f"You are root, as whom JupyterLab refuses to start: runbook lab {run_name} -- "
+            f"JupyterLab refuses to start as root. To allow it: runbook lab {run_name} -- "
             "--allow-root"
         )
 

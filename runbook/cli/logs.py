@@ -139,7 +139,7 @@ def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
     spec = read_plan_file(folder).phases.get(phase)
     if spec is None:
         raise click.UsageError(
-            f"{phase} trains nothing: give --phase 03-smoke-test or 04-training."
+            f"{phase} does not train a model: give --phase 03-smoke-test or 04-training."
         )
 
     return replace(spec, root=folder)

@@ -96,7 +96,7 @@ def sample(
 
         click.echo(f"{written.prompt}{written.continuation}")
         length = f"{len(written.ids)} tokens"
-        click.echo(f"({length} by {folder.name} after iteration {written.iteration})", err=True)
+        click.echo(f"({length} from {folder.name}, iteration {written.iteration})", err=True)
 
 
 def _prompt_lines(file: TextIO) -> list[str]:

@@ -36,7 +36,7 @@ A separate input tells the process that this value was used.
 """
 FEWEST_POINTS = 3
 SHARES_MEASURED = (0.35, 0.5, 0.65, 0.85)
-"""Shares of the steps at which the width of the interval was measured."""
+"""Points at which the width of the interval was measured, as shares of the steps."""
 LENGTH = 2.0
 """Length scale within which curves count as similar, in standard deviations of the inputs."""
 NOISE = 0.05

@@ -39,8 +39,8 @@ class PhaseRun:
     def evaluation_interval(self) -> int:
         """Return the number of steps between two evaluations.
 
-        Without evaluations, this is the length of the training, because some programs do not accept
-        0.
+        Without evaluations, this is the length of the training run, because some programs do not
+        accept 0.
         """
         return self.phase.evaluation.interval or self.phase.duration.iterations
 

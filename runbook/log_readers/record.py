@@ -135,7 +135,7 @@ class ParsedLog:
     failures: list[Failure] = field(default_factory=list)
     """Known failures, found in the lines between the records."""
     cause: Failure | None = None
-    """The failure that explains the end of the training.
+    """The failure that explains why training ended.
 
     The cause is None if no known failure occurred, or if the training continued afterwards.
     """

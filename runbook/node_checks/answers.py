@@ -118,7 +118,7 @@ class Rung:
         """Write the findings of `action`, or the reason why it failed.
 
         Return None if the action failed or took too long. A check of a dead file server never
-        returns, and no signal ends it. In that case, its thread is abandoned, and the next part
+        returns, and no signal can end it. In that case, its thread is abandoned, and the next part
         begins.
         """
         self.write(part, PartState.BEGUN)

@@ -106,7 +106,7 @@ class ParamsMessage(Message):
         "devices_per_node is 0, which only device {auto} allows. Write the number of devices of a "
         "node."
     )
-    NO_LENGTH = "the length of the training is missing: give one of {duration}."
+    NO_LENGTH = "the length of the training run is missing: give one of {duration}."
     NO_RUN_NAMED = "run: no run is named. Write the name of a file in params/, or a path to one."
     NO_SUCH_FILE = "{where}: there is no such file."
     NO_SUCH_KEY = "There is no key {key}. {hint}"

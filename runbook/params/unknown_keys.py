@@ -147,8 +147,7 @@ DOCUMENT_NAMES = {
     "squashed_nemo_image": DocumentName(
         (),
         "No NeMo image is used: the runbook's own programs download, join and tokenize "
-        "(docs/departures.md). "
-        "jobs.image is the image of the training.",
+        "(docs/departures.md). jobs.image is the image that training runs in.",
     ),
     "gas": DocumentName(
         ("training.global_batch", "training.micro_batch"),

@@ -68,7 +68,7 @@ class OpenRun:
 
     @property
     def training(self) -> TrainingResults:
-        """The training's steps, evaluations, events, results and figures.
+        """The steps, evaluations, events, results and figures of the training run.
 
         Raise `RecordError` if no step has finished yet.
         """

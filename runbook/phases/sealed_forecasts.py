@@ -63,7 +63,7 @@ Each start takes 20 s on two idle cores.
 
 
 def seal_forecasts(run: PlannedRun) -> None:
-    """Write the forecasts of the training once, with the time and a checksum.
+    """Write the forecasts of the training run once, with the time and a checksum.
 
     A training run that starts again with different values gets a new seal, and the old seal moves
     to the history. Raise `RecordError` if a sealed forecast has changed.

@@ -1,4 +1,4 @@
-"""The cost of making token files from a run's text: time, disk and reads, by each method."""
+"""The cost of tokenizing a run's text (time, disk space and reads) with each method."""
 
 from dataclasses import dataclass, replace
 

@@ -451,8 +451,8 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
         for path in sorted((run_folder / cache).glob("*.npy")):
             entry = built.get(path.name)
             if entry is None:
-                # The cache was written by an older version or is still being built. The next start
-                # of the training rebuilds it.
+                # The cache was written by an older version or is still being built. It is rebuilt
+                # when training next starts.
                 continue
 
             digest = sha256_of(path)

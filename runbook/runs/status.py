@@ -289,7 +289,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
 
 
 def _training_texts(folder: Path) -> list[str]:
-    """Return what the training itself reports: lost replicas, expected loss, copies in memory."""
+    """Return what the trainer itself reports: lost replicas, expected loss, copies in memory."""
     texts = []
     fewer = _fewer_replicas(folder)
     if fewer is not None:

@@ -58,7 +58,7 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     `checksums=False`, the content of the .bin is not read, so that the check is quick.
     """
     files = TokenFiles.existing(Path(prefix))
-    rule = "the .idx is Megatron's and agrees with both file sizes"
+    rule = "the .idx is in Megatron's format and agrees with both file sizes"
     try:
         reader = IndexedReader(files.bin, files.idx)
     except DataError as error:

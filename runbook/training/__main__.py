@@ -102,7 +102,9 @@ def main() -> int:
         "--until",
         type=int,
         default=0,
-        help="end after this step without a save (runbook replay); 0: at the end of the training",
+        help=(
+            "end after this step without saving (runbook replay); 0: at the end of the training run"
+        ),
     )
     arguments = parser.parse_args()
     # Registered first, so that it runs last, after any traceback has been printed

@@ -199,7 +199,7 @@ HEAD = "run: mine\nmodel: tiny\n"
         ),
         ("model: tiny\ntraining: {iterations: 3}\n", "run (params/mine.yaml): must be mine"),
         ("run: mine\n", "model (params/mine.yaml): " + ParamsMessage.MODEL_MISSING.value),
-        (HEAD, "the length of the training is missing: give one of training.iterations,"),
+        (HEAD, "the length of the training run is missing: give one of training.iterations,"),
         (
             HEAD + "training: 3\n",
             "training = 3 (params/mine.yaml:3): is a section: write its keys below it",

@@ -57,7 +57,7 @@ def training_command(
 
 
 def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command for the only process of a one-node job, in the training's container."""
+    """Return the command for the only process of a one-node job, in the training container."""
     step = ["srun --nodes=1 --ntasks=1"] if settings.site.container.kind == "pyxis" else []
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
@@ -65,7 +65,7 @@ def single_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str
 
 
 def one_process_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command for one process on a job's first node, in the training's container."""
+    """Return the command for one process on a job's first node, in the training container."""
     program = " ".join(map(quote, argv))
     if settings.site.container.kind != "pyxis":
         return _LINE_END.join([*_inside(settings, mounts), program])
@@ -79,7 +79,7 @@ REMOVAL_SECONDS = 60
 
 
 def near_removal_command(settings: Settings, argv: Sequence[str], mounts: Sequence[str]) -> str:
-    """Return the command for one process on the node `$node`, in the training's container."""
+    """Return the command for one process on the node `$node`, in the training container."""
     starter = get_queue_scripts(settings.site).on_one_node(REMOVAL_SECONDS)
     pyxis = _pyxis(settings, ["PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"], mounts)
     program = " ".join(map(quote, argv))
@@ -97,7 +97,7 @@ def rung_command(
     variables: Sequence[str],
     mounts: Sequence[str],
 ) -> str:
-    """Return the command for one process on each node, in the training's container."""
+    """Return the command for one process on each node, in the training container."""
     inner = [*_inside(settings, mounts), f"{RUNG_SCRIPT} {rung}"]
     queue = get_queue_scripts(settings.site)
     container = _pyxis(settings, variables, mounts) if queue.has_container_option else []

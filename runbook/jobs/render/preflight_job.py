@@ -158,11 +158,11 @@ def _without_copies(settings: Settings) -> Settings:
 def preflight_job(settings: Settings) -> Job:
     """Return the resources that the job requests from the queue.
 
-    The job uses each node as the training does, and takes the queue and the number of nodes from
-    jobs.environment.
+    The job uses each node in the same way as the training job, and takes the queue and the number
+    of nodes from jobs.environment.
 
-    If jobs.environment requests one node and the training more, the job requests two, because one
-    node cannot test the network.
+    If jobs.environment requests one node and the training job uses more, the preflight job requests
+    two, because one node cannot test the network.
     """
     training = settings.job(FULL)
     environment_job = settings.job(ENVIRONMENT)

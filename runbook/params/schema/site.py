@@ -142,7 +142,7 @@ class Hardware(Strict):
 
 
 class Container(Strict):
-    """The image in which a job's programs run, and the folders visible inside."""
+    """The container image that a job's programs run in, and the folders visible inside it."""
 
     kind: Literal["none", "pyxis", "singularity"] = "none"
     """none, pyxis (srun with enroot) or singularity."""
@@ -276,7 +276,7 @@ class Site(Strict):
     given on the command line are kept.
     """
     container: Container = Container()
-    """The image in which a job's programs run."""
+    """The container image that a job's programs run in."""
     binding: Binding = Binding()
     """The cores of each rank."""
     preparation: list[Preparation] = []

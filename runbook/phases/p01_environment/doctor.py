@@ -575,7 +575,7 @@ def _limits_check(
         not problems,
         "; ".join(problems)
         or PhaseMessage.LIMITS_ASKED.fill(nodes=counted(job.nodes, "node"), time_limit=time_limit),
-        "the queue's limits on time, nodes and accounts admit the job",
+        "the queue's limits on time, nodes and accounts allow the job",
         f"Change jobs.{section} (walltime, nodes, account, partition).",
     )
 

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
-    """Make one job's part of every pair of token files.
+    """Produce one job's share of every pair of token files.
 
     Without `share`, produce everything that is missing and join the shards.
     """

@@ -311,7 +311,7 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
 
 
 def _remove_old_scores(measuring: StepOfRun) -> None:
-    """Remove our own scores and, if the training has changed, the scores of every program."""
+    """Remove our own scores and, if the trained model has changed, the scores of every program."""
     folder = measuring.run_folder
     marker = measuring.marker()
     if marker and marker.fingerprint != measuring.fingerprint:
@@ -322,7 +322,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Make the measurements that a run's newest checkpoint still lacks, and return all scores."""
+    """Measure what is still missing for a run's newest checkpoint, and return all scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):
@@ -361,7 +361,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 def checks(scores: Sequence[Row]) -> Iterator[Check]:
     """Check that each score is a number.
 
-    Also check that the training has made held-out text more likely.
+    Also check that training has made held-out text more likely.
     """
     num_scores = counted(len(scores), "score")
     is_sound = all(math.isfinite(row["after"]) for row in scores)

@@ -43,7 +43,7 @@ def modelled_step(
         time = iteration(setup_for(choice, device))
         basis = PlanningMessage.MODELLED.fill(device=device.name, peak=peak, precision=precision)
         if choice.own_trainer and choice.deepspeed and choice.layout.zero_stage == 3:
-            basis += ", the host's time in ZeRO 3 by one training run on one H200"
+            basis += ", the host's time in ZeRO 3 according to one training run on one H200"
         return time.seconds, basis, asdict(time)
 
     rate = peak * 1e12 * ACCELERATOR_EFFICIENCY * choice.layout.world_size

@@ -77,7 +77,7 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the curve of a run's full training, which is empty if the training has not begun."""
+    """Return the loss curve of a run's full training; it is empty if training has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 

@@ -439,7 +439,7 @@ class FailureFinder:
         return self._own_errors.has_error or self._is_of_shutdown(log_line)
 
     def _is_of_shutdown(self, log_line: LogLine) -> bool:
-        """Return whether a rank lost the store only because the training has ended."""
+        """Return whether a rank lost the store only because training has ended."""
         if not _LOST_STORE.search(log_line.text):
             return False
         if log_line.rank in self._ended_ranks:
@@ -568,7 +568,7 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
     specific = [failure for failure in strong if failure.is_specific] or strong
     reported = [failure for failure in specific if _is_reported(failure)]
     if all(failure.name in MAY_BE_EFFECTS for failure in reported):
-        # If ranks do not meet, the cause may be what a warning just before reported.
+        # If ranks do not meet, a warning just before the error may have reported the cause.
         reported = specific
     reported = _without_distant_sentences(reported)
     of_rank_itself = [failure for failure in reported if not may_be_effect(failure)]

@@ -9,8 +9,8 @@ DEVICE_MEMORY = FailureKind(
     remedy=(
         "Lower training.micro_batch, set training.recompute, or raise parallel.tensor or "
         "parallel.pipeline. `runbook plan RUN` shows the memory of each layout. If the message "
-        "reports much free memory, the driver does not fit the libraries, or another process uses "
-        "the device (nvidia-smi, rocm-smi)."
+        "reports a lot of free memory, the driver does not fit the libraries, or another process "
+        "uses the device (nvidia-smi, rocm-smi)."
     ),
 )
 HOST_MEMORY = FailureKind(

@@ -168,8 +168,8 @@ class Findings:
         self.ask(
             "model",
             (
-                f"the source's model has {part}, which no model here has: the run file's model is "
-                "dense"
+                f"the source's model has {part}, which the models here do not support: the run "
+                "file's model is dense"
             ),
         )
 

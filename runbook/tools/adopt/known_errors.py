@@ -514,7 +514,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
         options = _options_by_name(launch)
         interval = options.get("--save-interval")
         if interval and "--save" not in options:
-            problem = "--save-interval without --save: nothing is saved"
+            problem = "--save-interval has no effect without --save: nothing is saved"
             remedy = "the run file always sets --save together with the interval"
             yield KnownError(27, interval.line, problem, remedy)
 

@@ -569,7 +569,7 @@ def _reason_of_zero(name: str, values: Sequence[Word]) -> str:
 
 
 _ZERO_LENGTHS = {
-    "lr-decay-iters": "0 means the length of the training",
+    "lr-decay-iters": "0 means the length of the training run",
     "lr-decay-samples": "0 means the length of the training run",
     "eval-interval": "never; the program writes it as the length of the training run",
     "save-interval": "only at the end; the program writes it as the length of the training run",

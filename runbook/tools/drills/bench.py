@@ -287,7 +287,7 @@ class DrillRun:
         return jobs.follow(self.open_phase.training)
 
     def train(self, faults: str = "") -> str:
-        """Run jobs until the training is done or a person must act.
+        """Run jobs until training is done or a person must act.
 
         Return the error that a person would see, or an empty string if there is none.
         """

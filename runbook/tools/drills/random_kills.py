@@ -489,7 +489,7 @@ class Costs:
     The value is the mean over planned stops in training runs without faults.
     """
     save_seconds: float
-    """Seconds to save a checkpoint in the training without faults."""
+    """Seconds to save a checkpoint in the run without faults."""
     kills_in_training: int
     kills_in_start: int
     """Kills that hit a job before its first step.

@@ -1,4 +1,4 @@
-"""Shows the gap of a log or a run as a table and a figure."""
+"""Shows the gap between the expected and the reached step time, as a table and a figure."""
 
 from collections.abc import Sequence
 from itertools import accumulate

@@ -2,7 +2,7 @@
 
 Each suspect has a weight: the share of public threads with these devices that accepted the cause,
 times a factor for each sign in the text. A suspect has no estimated time. Suspects are listed only
-if the text says that the training is slow, and if fewer causes were found than an answer lists.
+if the text says that training is slow, and if fewer causes were found than an answer can list.
 """
 
 import math

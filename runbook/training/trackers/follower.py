@@ -135,7 +135,7 @@ class Follower:
                 )
 
     def _pause(self, seconds: float) -> None:
-        """Wait, but at most until the end of the training."""
+        """Wait, but at most until training ends."""
         if self._ended.is_set():
             time.sleep(seconds)
         else:

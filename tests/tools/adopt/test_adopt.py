@@ -153,7 +153,7 @@ def test_several_texts_with_weights_are_left_with_the_blend_to_write():
     line = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --data-path "
     said = {
         line
-        + "0.7 /d/Wiki_en_text_document 0.2 /d/books_text_document 0.1 /d/wiki_en_text_document": "(kind: tokenized, a folder of its own) and set data.blend: wiki-en 0.8, books 0.2",  # noqa: E501
+        + "0.7 /d/Wiki_en_text_document 0.2 /d/books_text_document 0.1 /d/wiki_en_text_document": "(kind: tokenized, in a separate folder) and set data.blend: wiki-en 0.8, books 0.2",  # noqa: E501
         line
         + "0.5 /d/pile_00_text_document 0.5 /e/oscar_text_document": "data.blend: the-pile 0.5, oscar-1GB 0.5",
     }

@@ -133,7 +133,7 @@ READ_AGAIN = (
 def _not_reached(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
     """Return, for each node, the packages that only other nodes have read.
 
-    Our own package must be on every node, so it counts even if no node read it.
+    Our own package must be on every node, so it is included even if no node has read it.
     """
     packages = {OWN_PACKAGE}.union(*facts.values())
     not_reached = {}

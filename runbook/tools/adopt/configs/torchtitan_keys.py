@@ -221,7 +221,7 @@ _OTHER_ROWS = (
     IntegerKey(
         "validation.steps",
         "training.eval_iterations",
-        why="counts only with validation.enable; all batches (-1) is not a number here",
+        why="applies only with validation.enable; -1 (all batches) is not supported here",
     ),
     DroppedKey("validation.*", why=_HELD_OUT),
     DroppedKey("eval.*", why=_HELD_OUT),
