@@ -115,7 +115,10 @@ def verdict(one: StatedRow, before: Sequence[StatedRow]) -> str:
         if (fit := fitting(one)) is not None:
             tensor = fit[0]
             padded = fit[1].padded_vocabulary
-            text += f"; TP {tensor} would use all of them, and would explain {one.tflops} TFLOP/s (vocabulary padded to {padded})"
+            text += (
+                f"; TP {tensor} would use all of them, and would explain {one.tflops} TFLOP/s "
+                f"(vocabulary padded to {padded})"
+            )
         return text
     layout = {"tensor": cut.tensor, "pipeline": cut.pipeline}
     states = state_bytes("fp16", deepspeed=True, zero_stage=cut.zero_stage, data=cut.data)

@@ -32,8 +32,8 @@ def test_lumi_rows_are_reproduced_within_the_rounding_of_their_samples():
 def test_lumi_rows_that_cannot_be_right_and_those_never_measured_are_marked():
     verdicts = [row["verdict"] for row in judged_table(lumi_rows()).rows]
     assert verdicts == [
-        "cannot be right: PP x TP x DP = 8, but there are 16 devices; TP 2 would use all of them, and would explain 11.94 TFLOP/s "
-        "(vocabulary padded to 50432)",
+        "cannot be right: PP x TP x DP = 8, but there are 16 devices; TP 2 would use all of them, and would explain "
+        "11.94 TFLOP/s (vocabulary padded to 50432)",
         "printed twice: the same as row 1",
         "cannot be right: weights, gradients and optimizer need 65.8 GiB of a device's 64 GiB "
         "(the speed itself is consistent)",
