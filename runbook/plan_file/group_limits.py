@@ -20,9 +20,9 @@ GIVE_UP_SECONDS = 10
 IMPORT_SECONDS = 150
 """Seconds for the import of megatron-core before the ranks meet.
 
-On overloaded cores it took 189 s (2026-11-28, a Slurm of two nodes on two cores at a load of 20),
-and the stage's limit ended the ranks in their next step, which seemed to hang. This limit is short
-enough for the ranks to report the import before the stage ends.
+On overloaded cores, the import and the ranks' meeting took 189 s (2026-11-28, a Slurm of two nodes
+on two cores at a load of 20), and the stage's limit ended the ranks in their next step, which
+seemed to hang. This limit is short enough for the ranks to report the import before the stage ends.
 """
 START_SECONDS = 40
 """Seconds in which the launcher starts the ranks' program."""
