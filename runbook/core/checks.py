@@ -53,7 +53,7 @@ class Check:
             raise ValueError(message)
 
     def as_dict(self) -> dict[str, str]:
-        """Return the check as plans and records store it."""
+        """Return the check in the form that plans and records store."""
         content: dict[str, str] = as_json(self)
         return content
 

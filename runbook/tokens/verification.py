@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The names of the checks of token files, as records contain them."""
+    """The names of the token-file checks, as stored in records."""
 
     HEADER = "header"
     LENGTHS = "lengths"

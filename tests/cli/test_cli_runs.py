@@ -263,7 +263,7 @@ def test_a_held_run_is_refused_by_run(runbook, made):
     with hold(made, "runbook run local"):
         said = runbook("run", "local", "--set", "model=tiny")
     assert said.code == 1
-    assert said.err.startswith(f"Error: {made} is held by process ")
+    assert said.err.startswith(f"Error: {made} is in use by process ")
 
 
 def test_a_folder_of_other_values_is_refused_by_run_with_the_key(runbook, made):

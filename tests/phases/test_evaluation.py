@@ -153,7 +153,7 @@ def test_weights_of_another_framework_and_login_nodes_are_left_alone(opened, ask
         opened.settings, run=opened.settings.run.model_copy(update={"training": training})
     )
     said = evaluation.measure_built_in(replace(opened.run, settings=settings))
-    assert said.startswith("Nothing is scored: the weights are nemo's,")
+    assert said.startswith("Nothing is scored, because the weights were written by nemo")
     site = opened.settings.site.model_copy(update={"scheduler": "slurm"})
     queued = replace(opened, settings=replace(opened.settings, site=site))
     (opened.folder / "evaluation").mkdir()

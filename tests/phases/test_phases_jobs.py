@@ -422,7 +422,10 @@ def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs,
         training.check_ready(open_phase)
     told = PhaseMessage.NOTHING_SUBMITTED.of(
         phase="04-training",
-        reasons=containing("smoke test: not done", "; token files: not made (rule: 02-data made"),
+        reasons=containing(
+            "smoke test: not done",
+            "; token files: not made (rule: the token files of 02-data exist",
+        ),
     )
     with refuses(JobError, told):
         training.launch(open_phase)

@@ -93,7 +93,7 @@ def test_a_run_file_named_by_its_path_leads_to_its_runs_from_anywhere(
 
 def test_a_folder_that_is_no_runs_is_not_taken_for_a_run_file(project, elsewhere):
     os.environ[PROJECT_VARIABLE] = str(project)
-    with refuses(ParamsError, RunMessage.NO_SUCH_RUN_FOLDER, root=containing("runs/elsewhere")):
+    with refuses(ParamsError, RunMessage.FOLDER_OF_NO_RUN, folder=containing("elsewhere")):
         runbook.open(elsewhere)
 
 

@@ -175,7 +175,9 @@ def test_the_checkout_is_compared_with_the_pinned_commit_and_its_changes_are_nam
     assert check_checkout(tmp_path, here).verdict == "pass"
     program.write_text("print(2)\n")
     changed = check_checkout(tmp_path, here)
-    assert changed.verdict == "fail" and changed.value.endswith("of its own: pretrain_gpt.py")
+    assert changed.verdict == "fail" and changed.value.endswith(
+        "with local changes: pretrain_gpt.py"
+    )
 
 
 @pytest.mark.parametrize("run", ["azure-175b", "lumi-13b", "slurm-oscar"])

@@ -195,7 +195,7 @@ def changed(section, key, value, **options):
         (
             specs.spec(sampling={"prompt_ids": [1], "tokens": 32}),
             1,
-            "is more than the 31 positions left",
+            "exceeds the 31 positions that remain",
         ),
         (
             changed("batch", "num_microbatches", 4),

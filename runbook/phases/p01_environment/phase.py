@@ -81,7 +81,7 @@ def prepare(run: PlannedRun, session: Session) -> None:
 
 @step(takes=lambda opened: (opened.settings, opened.session))
 def check_site(settings: Settings, session: Session) -> CheckTable:
-    """Check the values, secrets, modules, queue, image and locks, which needs no job."""
+    """Check the values, secrets, modules, queue, image and locks. These checks need no job."""
     return record_checks(session, site_checks(settings))
 
 

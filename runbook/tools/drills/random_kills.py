@@ -459,7 +459,7 @@ def broken_order(rows: Sequence[dict[str, Any]], steps: int) -> str:
     steps follow without a gap.
 
     >>> broken_order([{"iteration": 1, "consumed_samples": 4}, {"iteration": 3, "consumed_samples": 12}], 3)
-    'after step 1 came step 3'
+    'step 1 was followed by step 3'
     """
     chain: list[tuple[int, int]] = []
     for row in rows:

@@ -210,9 +210,9 @@ def test_the_warm_process_ends_with_its_owner():
     [
         ([1, 2, 3], ""),
         ([1, 2, 2, 3], ""),
-        ([1, 3], "after step 1 came step 3"),
-        ([1, 2, 4, 3], "after step 2 came step 4"),
-        ([2, 3], "after step 0 came step 2"),
+        ([1, 3], "step 1 was followed by step 3"),
+        ([1, 2, 4, 3], "step 2 was followed by step 4"),
+        ([2, 3], "step 0 was followed by step 2"),
         ([1, 2], "2 steps of 3"),
     ],
 )
