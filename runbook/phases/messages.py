@@ -319,7 +319,7 @@ class PhaseMessage(Message):
     )
     REPORT_WRITTEN = "Report: {path}"
     RUNGS_EVALUATED_ON_OTHER_TOKENS = (
-        "the rungs are evaluated on {rungs:,} held-out tokens, the run on {run:,}: texts differ, so "
+        "the large rungs are evaluated on {rungs} held-out tokens, the run on {run:,}: texts differ, so "
         "the interval includes another {error:.2f} nats"
     )
     RUNGS_OF_FEW_STEPS = (

@@ -620,13 +620,31 @@ def test_rungs_evaluated_on_other_tokens_than_the_run_add_the_difference_of_text
         math.hypot(plain.high - plain.loss, error)
     )
     assert forecast.loss - forecast.low == pytest.approx(math.hypot(plain.loss - plain.low, error))
-    facts = {"rungs": tokens, "run": 4 * tokens, "error": error}
+    facts = {"rungs": f"{tokens:,}", "run": 4 * tokens, "error": error}
     assert any(
         says(text, PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS, **facts)
         for text in forecast.warnings
     )
     assert not any(
         says(text, PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS) for text in plain.warnings
+    )
+
+
+def test_the_rung_whose_evaluation_differs_more_from_the_runs_counts(local):
+    ladder, finished = climbed(local)
+    short = replace(
+        finished[-2].planned.rung, eval_iterations=finished[-1].planned.rung.eval_iterations // 2
+    )
+    fourth = replace(finished[-2], planned=replace(finished[-2].planned, rung=short))
+    forecast = forecast_run(
+        ladder, [*finished[:-2], fourth, finished[-1]], local, ladder.family, 0.3
+    )
+    tokens = local.evaluated_samples * local.shape.sequence_length
+    error = NORMAL_QUANTILE * EVALUATION_SPREAD * math.sqrt(2 / tokens - 1 / tokens)
+    facts = {"rungs": f"{tokens // 2:,} and {tokens:,}", "run": tokens, "error": error}
+    assert any(
+        says(text, PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS, **facts)
+        for text in forecast.warnings
     )
 
 

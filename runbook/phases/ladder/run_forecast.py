@@ -36,6 +36,11 @@ from runbook.phases.messages import PhaseMessage
 OPTIMUM_REACH = 8.0
 """The search for the best size covers sizes that differ from the run's by up to this factor."""
 OPTIMUM_STEPS = 61
+SAME_EVALUATION = 1.02
+"""Rungs and run count as evaluated on the same tokens if their numbers differ by at most this factor.
+
+A rung is evaluated on whole batches of its own, so its number may differ a little.
+"""
 FEWEST_RATIOS = 1.5
 """Factor by which tokens per parameter must differ between rungs.
 
@@ -176,17 +181,23 @@ def _stability_doubt(family: Family) -> _Doubt:
 def _text_error(finished: Sequence[FinishedRung], family: Family) -> float:
     """Return how far the loss on the run's held-out tokens may be from that on the rungs', in nats.
 
-    It is 0 if they are the same. One set is always the beginning of the other.
+    It is 0 if they are the same. One set is always the beginning of the other. Of the two largest
+    rungs, which decide the forecast, the one whose set differs more counts.
     """
     if not family.evaluated_samples:
         return 0.0
-    largest = finished[-1].planned.rung
-    if abs(largest.evaluated_samples - family.evaluated_samples) < largest.global_batch:
-        return 0.0
     length = family.shape.sequence_length
-    counts = sorted((largest.evaluated_samples * length, family.evaluated_samples * length))
-    variance = EVALUATION_SPREAD**2 * (1 / counts[0] - 1 / counts[1])
-    return NORMAL_QUANTILE * math.sqrt(variance)
+    errors = []
+    for rung in finished[-2:]:
+        samples = rung.planned.rung.evaluated_samples
+        few, many = sorted((samples, family.evaluated_samples))
+        if many / few <= SAME_EVALUATION:
+            errors.append(0.0)
+            continue
+        variance = EVALUATION_SPREAD**2 * (1 / (few * length) - 1 / (many * length))
+        errors.append(NORMAL_QUANTILE * math.sqrt(variance))
+
+    return max(errors, default=0.0)
 
 
 def _text_doubt(finished: Sequence[FinishedRung], family: Family, error: float) -> str:
@@ -194,8 +205,9 @@ def _text_doubt(finished: Sequence[FinishedRung], family: Family, error: float) 
     if not error:
         return ""
     length = family.shape.sequence_length
+    counts = {rung.planned.rung.evaluated_samples * length for rung in finished[-2:]}
     return PhaseMessage.RUNGS_EVALUATED_ON_OTHER_TOKENS.fill(
-        rungs=finished[-1].planned.rung.evaluated_samples * length,
+        rungs=" and ".join(f"{count:,}" for count in sorted(counts)),
         run=family.evaluated_samples * length,
         error=error,
     )
