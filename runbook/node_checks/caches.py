@@ -22,6 +22,8 @@ class Cache:
     source: str
     holds_libraries: bool = False
     """Whether the program loads compiled libraries from the cache, which `noexec` prevents."""
+    waits_for_lock: bool = False
+    """Whether a build waits while a lock file exists. Triton locks the file itself and leaves it."""
 
 
 CACHES = (
@@ -42,6 +44,7 @@ CACHES = (
         "~/.cache/torch_extensions",
         "torch/utils/cpp_extension.py",
         holds_libraries=True,
+        waits_for_lock=True,
     ),
     Cache("CUDA_CACHE_PATH", "~/.nv/ComputeCache", "CUDA programming guide, environment variables"),
     Cache(
@@ -78,7 +81,7 @@ def look_at_caches() -> Facts:
             "file_system": mount.kind,
             "is_shared": mount.is_shared,
             "refuses_libraries": cache.holds_libraries and mount.is_without_programs,
-            "old_lock": _old_lock(folder),
+            "old_lock": _old_lock(folder) if cache.waits_for_lock else "",
             "error": write_error(_nearest(folder)),
         }
 
@@ -99,9 +102,9 @@ def _old_lock(folder: Path) -> str:
     """Return the lock of a build that must have ended, or an empty string."""
     now = time.time()
     entries = itertools.chain(folder.glob("*"), folder.glob("*/*"), folder.glob("*/*/*"))
-    for entry in itertools.islice(entries, MAX_EXAMINED):
-        # Another build may delete its lock at this moment.
-        with contextlib.suppress(OSError):
+    # Another build may delete its lock or its folder at this moment.
+    with contextlib.suppress(OSError):
+        for entry in itertools.islice(entries, MAX_EXAMINED):
             if entry.name == LOCK_NAME and now - entry.stat().st_mtime > OLD_LOCK_SECONDS:
                 return str(entry)
 

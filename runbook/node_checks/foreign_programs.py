@@ -30,6 +30,8 @@ class Program:
 
     pid: int
     command: str
+    job: str
+    """Number of the job that started it; empty if no job did."""
 
 
 def look_at_foreign_programs() -> Facts:
@@ -47,7 +49,7 @@ def look_at_foreign_programs() -> Facts:
     busy: list[Facts] = []
     for program, num_looks in num_busy_looks.items():
         if num_looks >= BUSY_SHARE * LOOKS:
-            busy.append({"pid": program.pid, "command": program.command})
+            busy.append({"pid": program.pid, "command": program.command, "job": program.job})
     return {"busy": busy}
 
 
@@ -61,9 +63,9 @@ def _outside_of(own_job: str) -> Iterator[Program]:
             command = (
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             )
-            is_outside = _job_of(_environment_of(folder)) != own_job
-            if command and is_outside and not _shares_no_core(int(folder.name)):
-                yield Program(int(folder.name), command.strip())
+            job = _job_of(_environment_of(folder))
+            if command and job != own_job and not _shares_no_core(int(folder.name)):
+                yield Program(int(folder.name), command.strip(), job)
 
 
 def _environment_of(folder: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """Finds the file system that contains a path, and whether other nodes share it."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,8 @@ class Mount:
 
 
 def mount_of(path: Path) -> Mount:
-    """Return the mount that contains a path."""
-    return parse_mounts(Path("/proc/self/mountinfo").read_text(), str(path.absolute()))
+    """Return the mount that contains a path. If the path is a link, its target counts."""
+    return parse_mounts(Path("/proc/self/mountinfo").read_text(), os.path.realpath(path))
 
 
 def parse_mounts(text: str, path: str) -> Mount:

@@ -19,8 +19,11 @@ _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
 _GET_MTU = 0x8921  # SIOCGIFMTU
 _IS_UP = 0x1
 _IS_RUNNING = 0x40
-NAMES_SECONDS = 20.0
-"""Time for all names, which is shorter than the time limit of the check."""
+NAME_ATTEMPTS = 2
+SUSPECT_NAME_SECONDS = 0.5
+"""A look-up of a name that takes longer is repeated."""
+NAMES_SECONDS = 14.0
+"""No name is begun later. One that takes 5 s at each attempt still ends within the check's limit."""
 
 
 def look_at_interfaces() -> Facts:
@@ -201,8 +204,14 @@ def _resolve(name: str) -> list[str]:
 def _resolving_seconds(name: str) -> float:
     """Return the seconds after which a name is resolved that was resolved before.
 
-    The first time may be longer, while a server of this site asks another one.
+    The first time may be longer, while a server of this site asks another one. A slow attempt is
+    repeated, because a single lost packet costs 5 s.
     """
-    start = time.monotonic()
-    _resolve(name)
-    return time.monotonic() - start
+    best = float("inf")
+    for _ in range(NAME_ATTEMPTS):
+        start = time.monotonic()
+        _resolve(name)
+        best = min(best, time.monotonic() - start)
+        if best < SUSPECT_NAME_SECONDS:
+            break
+    return best

@@ -59,8 +59,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
             if step is _write or step is _rename:
                 return facts
 
-    if not errors:
-        facts["write_seconds"] = _write_seconds(folder / f"speed-{own_name()}")
+    facts["write_seconds"] = _write_seconds(folder / f"speed-{own_name()}")
     facts["unseen"] = _unseen_nodes(folder)
     return facts
 

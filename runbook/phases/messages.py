@@ -102,6 +102,7 @@ class PhaseMessage(Message):
         "Nothing to download: {home} (data.folder) contains files that are not part of {name}; "
         "they are used as they are."
     )
+    HOME_HIDDEN = "the container hides it"
     HOME_UNWRITABLE = "no file can be written to {home}: {error}"
     HISTORY_NOT_KEPT = "not kept (PBS's default)"
     IMAGE_NOT_READABLE = "{image}: {reason}"

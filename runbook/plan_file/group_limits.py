@@ -26,5 +26,6 @@ seemed to hang. This limit is short enough for the ranks to report the import be
 """
 START_SECONDS = 40
 """Seconds in which the launcher starts the ranks' program."""
-STAGE_SECONDS = START_SECONDS + MEETING_SECONDS + GROUP_SECONDS + 2 * GIVE_UP_SECONDS
-"""Seconds of the stage, if all ranks meet at the last moment and one group hangs."""
+_LAST_ARRIVAL_SECONDS = max(IMPORT_SECONDS, MEETING_SECONDS)
+STAGE_SECONDS = START_SECONDS + _LAST_ARRIVAL_SECONDS + GROUP_SECONDS + 2 * GIVE_UP_SECONDS
+"""Seconds of the stage, if the last rank imports or meets at the last moment and one group hangs."""

@@ -131,7 +131,9 @@ def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(s
     locked = PlacedRule(PreflightCheck.LOCKED_MEMORY, "a rule", "a remedy")
     both = locked.broken("64 KiB", ["n1", "n2"])
     slow = rule.broken("core 3", ["n2"])
-    rung = RungResult("hosts", (slow, both), 1.0)
+    # The user can end an own program at once.
+    program = PlacedRule(PreflightCheck.FOREIGN_PROGRAMS, "a rule").broken("process 7", ["n1"])
+    rung = RungResult("hosts", (slow, both, program), 1.0)
     answers = JobAnswers(("n1", "n2"))
     _report_bad_nodes(settings, PreflightResult((rung,)), answers, "01-environment-preflight")
     (entry,) = read_bad_nodes(bad_nodes_file(settings), time.time())

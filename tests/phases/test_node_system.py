@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import pwd
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from runbook.node_checks import caches, foreign_programs, networks, operating_system
+from runbook.node_checks import (
+    caches,
+    foreign_programs,
+    networks,
+    operating_system,
+    shared_folder,
+)
+from runbook.node_checks.mounts import mount_of
 from runbook.node_checks.operating_system import DEVICE_FILES, DeviceFile, device_fault
 
 DAY_SECONDS = 86400
@@ -67,6 +78,38 @@ def test_only_the_lock_of_a_build_that_has_ended_is_old(tmp_path, monkeypatch, a
     assert facts["old_lock"] == (str(lock) if is_old else "")
 
 
+def test_a_lock_file_that_triton_left_is_no_old_lock(tmp_path, monkeypatch):
+    lock = tmp_path / "kernel" / "lock"
+    lock.parent.mkdir()
+    lock.touch()
+    os.utime(lock, (0, 0))
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    assert caches.look_at_caches()["TRITON_CACHE_DIR"]["old_lock"] == ""
+
+
+def test_a_folder_that_another_build_deletes_is_no_old_lock(tmp_path, monkeypatch):
+    def glob(folder: Path, pattern: str) -> Iterator[Path]:
+        yield folder / "build"
+        raise FileNotFoundError(pattern)
+
+    monkeypatch.setattr(Path, "glob", glob)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    assert caches.look_at_caches()["TORCH_EXTENSIONS_DIR"]["old_lock"] == ""
+
+
+def test_the_mount_of_a_link_is_its_targets(tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to("/proc/self")
+    assert mount_of(link).kind == "proc"
+
+
+def test_a_name_whose_packet_was_lost_once_is_not_slow(monkeypatch):
+    pauses = iter((0.0, 0.6, 0.0))
+    monkeypatch.setenv("RUNBOOK_NODES", "n1")
+    monkeypatch.setattr(networks, "_resolve", lambda name: [str(time.sleep(next(pauses)))])
+    assert networks.look_at_names()["seconds"]["n1"] < 0.5
+
+
 def test_a_name_that_takes_long_again_has_these_seconds(monkeypatch):
     def resolve(name: str) -> list[str]:
         time.sleep(0.2)
@@ -77,6 +120,16 @@ def test_a_name_that_takes_long_again_has_these_seconds(monkeypatch):
     assert min(networks.look_at_names()["seconds"].values()) >= 0.2
     monkeypatch.setattr(networks, "NAMES_SECONDS", 0.0)
     assert list(networks.look_at_names()["seconds"]) == ["n1"]
+
+
+def test_the_speed_of_a_folder_without_locks_is_measured(tmp_path, monkeypatch):
+    def lockf(*arguments: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", lockf)
+    facts = shared_folder.look_at_folder(tmp_path, "token")
+    assert list(facts["errors"]) == ["lock"]
+    assert facts["write_seconds"] > 0
 
 
 BUSY = "print('ready', flush=True)\nwhile True: pass"
@@ -101,7 +154,7 @@ def test_only_a_program_that_computes_outside_of_the_job_is_named(
         finally:
             process.kill()
 
-    assert (process.pid in [entry["pid"] for entry in busy]) == is_named
+    assert [entry["job"] for entry in busy if entry["pid"] == process.pid] == [job] * is_named
 
 
 def test_without_a_job_no_program_is_outside_of_it(monkeypatch):

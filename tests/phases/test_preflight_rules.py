@@ -5,7 +5,9 @@ no rule.
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from suite.messages import says
@@ -18,6 +20,7 @@ from runbook.node_checks.answers import MARK, output_lines
 from runbook.node_checks.mounts import parse_mounts
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.folder_rules import folder_checks
 from runbook.phases.p01_environment.preflight.group_rules import (
     bandwidth_check,
     groups_check,
@@ -30,8 +33,13 @@ from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, par
 from runbook.phases.p01_environment.preflight.launcher_output import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PreflightCheck
-from runbook.phases.p01_environment.preflight.run_preflight import _with_first_end
+from runbook.phases.p01_environment.preflight.run_preflight import (
+    _outer_checkpoints,
+    _with_first_end,
+)
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
+from runbook.plan_file import group_limits
+from runbook.plan_file.phase_names import FULL
 
 GIB = 1 << 30
 EXPECTED = Expectations(
@@ -671,6 +679,50 @@ def test_ranks_that_meet_and_use_every_group_pass():
     ]
     assert {check.verdict for check in checks} == {"pass"}
     assert "5 with" not in checks[2].value and "DATA_PARALLEL_GROUP" in checks[2].value
+
+
+def test_the_nodes_get_the_path_of_the_checkpoints_as_the_plan_has_it(tmp_path):
+    run, disk, stage = (tmp_path / name for name in ("run", "disk", "stage"))
+    run.mkdir()
+    disk.mkdir()
+    stage.symlink_to(disk)
+    training = SimpleNamespace(checkpoint=SimpleNamespace(folder=str(stage / "checkpoints")))
+    plan = SimpleNamespace(phases={FULL: training})
+    of_other_run, of_killed_run = disk / ".preflight-tiny-1", disk / ".preflight-tiny-2"
+    of_other_run.mkdir()
+    of_killed_run.mkdir()
+    os.utime(of_killed_run, (0, 0))
+    with _outer_checkpoints(SimpleNamespace(name="tiny"), plan, run, "token") as (folder,):
+        assert folder.parent == stage
+        assert folder.name not in (of_other_run.name, of_killed_run.name)
+    assert list(disk.iterdir()) == [of_other_run]
+
+
+def test_a_program_of_another_job_is_a_warning():
+    program = {"pid": 7, "command": "python second.py", "job": "6"}
+    (check,) = broken(host_checks(hosts("foreign programs", busy=[program]), EXPECTED))
+    assert (check.name, check.verdict) == (PreflightCheck.FOREIGN_PROGRAMS, "warn")
+
+
+def test_a_home_that_the_container_hides_is_no_fault():
+    answers = hosts("account", home_error="No such file or directory")
+    assert broken(host_checks(answers, replace(EXPECTED, hides_home=True))) == []
+
+
+@pytest.mark.parametrize(("part", "is_broken"), [("folder 0", True), ("folder 1", False)])
+def test_only_the_runs_folder_needs_locks(part, is_broken):
+    answers = {}
+    for node in ("n1", "n2"):
+        facts = {**HOST_FACTS["folder 0"], "errors": {"lock": "Function not implemented"}}
+        answers |= job_of(line("hosts", node, part, facts)).answers
+    (check,) = folder_checks(JobAnswers(("n1", "n2"), answers), EXPECTED, [part])
+    assert (check.verdict == "fail") == is_broken
+
+
+def test_the_last_stage_has_time_for_a_slow_import_and_a_group_that_hangs():
+    slow_import = group_limits.START_SECONDS + group_limits.IMPORT_SECONDS
+    hung_group = group_limits.GROUP_SECONDS + group_limits.GIVE_UP_SECONDS
+    assert slow_import + hung_group <= group_limits.STAGE_SECONDS
 
 
 def test_half_of_the_ranks_missing_is_a_failure():

@@ -37,6 +37,8 @@ class Expectations:
     has_queue: bool
     environment: Mapping[str, Mapping[str, str | None]]
     framework: Framework
+    hides_home: bool = False
+    """Whether the job's programs run in a container without the home folder."""
 
     @property
     def on_cpu(self) -> bool:
@@ -62,4 +64,5 @@ def expectations_of(settings: Settings, plan: Plan, walltime: int) -> Expectatio
         has_queue=site.scheduler != "local",
         environment=switched_on(settings),
         framework=settings.run.training.framework,
+        hides_home=site.container.kind != "none" and not site.container.home,
     )

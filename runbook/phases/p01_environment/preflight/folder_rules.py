@@ -14,6 +14,10 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PreflightCheck,
 )
 
+RUN_FOLDER = "folder 0"
+"""The part with the run's folder. Further folders hold only checkpoints."""
+STEPS_WITHOUT_USE_FOR_CHECKPOINTS = ("link", "lock", "map")
+
 
 def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with a shared folder, or an empty string."""
@@ -49,6 +53,18 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     return ""
 
 
+def checkpoint_folder_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong with a folder that holds only checkpoints, or an empty string.
+
+    Checkpoints need no links, locks and maps, which some file systems refuse.
+    """
+    errors = {}
+    for step, error in facts["errors"].items():
+        if step not in STEPS_WITHOUT_USE_FOR_CHECKPOINTS:
+            errors[step] = error
+    return folder_fault({**facts, "errors": errors}, expected)
+
+
 def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the nodes whose files are not visible in a shared folder."""
     if not facts["unseen"]:
@@ -58,6 +74,10 @@ def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
         f"{facts['folder']} ({mount}) does not show what was written by "
         f"{', '.join(facts['unseen'])}"
     )
+
+
+def _checkpoint_folder_text(facts: NodeFacts) -> str:
+    return f"{facts['folder']}: the same view, write, rename ({facts['file_system']})"
 
 
 def _folder_text(facts: NodeFacts) -> str:
@@ -89,20 +109,20 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
 
     If a node cannot write there, files that other nodes miss are not reported.
     """
+    if part == RUN_FOLDER:
+        operations, fault, shown = "write, rename, link, lock and map", folder_fault, _folder_text
+    else:
+        operations = "write and rename"
+        fault, shown = checkpoint_folder_fault, _checkpoint_folder_text
     rule = PlacedRule(
         PreflightCheck.SHARED_FOLDER,
-        (
-            "every node sees the same folder and can write, rename, link, lock and map files "
-            "there; one checkpoint fits"
-        ),
+        (f"every node sees the same folder and can {operations} files there; one checkpoint fits"),
         (
             "Mount it on these nodes as on the others, free space, or choose another folder "
             "(jobs.stage, --runs)."
         ),
     )
-    folder_check = judge_each_node(
-        NodeRule(rule, part, folder_fault, _folder_text), answers, expected
-    )
+    folder_check = judge_each_node(NodeRule(rule, part, fault, shown), answers, expected)
     if folder_check.verdict == "fail":
         return folder_check
-    return judge_each_node(NodeRule(rule, part, unseen_fault, _folder_text), answers, expected)
+    return judge_each_node(NodeRule(rule, part, unseen_fault, shown), answers, expected)

@@ -45,6 +45,7 @@ from runbook.phases.p01_environment.preflight.system_rules import (
     foreign_programs_fault,
     home_fault,
     kernel_fault,
+    other_job_fault,
     packages_fault,
 )
 
@@ -227,6 +228,11 @@ PYTHON_RULE = PlacedRule(
 )
 
 
+FOREIGN_PROGRAMS_RULE = PlacedRule(
+    PreflightCheck.FOREIGN_PROGRAMS,
+    "no program of this user computes on a node of the job without belonging to the job",
+    "End what an earlier job left there (kill PID on that node), or wait for your other job.",
+)
 NODE_RULES = (
     NodeRule(
         PlacedRule(
@@ -273,14 +279,17 @@ NODE_RULES = (
         lambda facts: "as Linux has them, or higher",
     ),
     NodeRule(
-        PlacedRule(
-            PreflightCheck.FOREIGN_PROGRAMS,
-            "no program of this user computes on a node of the job without belonging to the job",
-            "End what an earlier job left there (kill PID on that node), or wait for your other job.",
-        ),
+        FOREIGN_PROGRAMS_RULE,
         "foreign programs",
         foreign_programs_fault,
         lambda facts: "none that computes",
+    ),
+    NodeRule(
+        FOREIGN_PROGRAMS_RULE,
+        "foreign programs",
+        other_job_fault,
+        lambda facts: "none of another job",
+        verdict="warn",
     ),
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
     # Our own programs are started by their path, so only builds of extensions could use the wrong
@@ -555,6 +564,8 @@ def home_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
         "files can be written to the home folder, where programs keep settings and caches",
         "Mount it on that node as on the others, or check its quota.",
     )
+    if expected.hides_home:
+        return rule.passed(PhaseMessage.HOME_HIDDEN.fill())
     on_each = judge_each_node(
         NodeRule(rule, "account", home_fault, lambda facts: facts["home"]), answers, expected
     )

@@ -71,8 +71,13 @@ JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules for the stages that nodes answer. The last stage is answered by ranks."""
 ANSWERS = "environment/preflight"
 """Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
-PROBE_FOLDER = ".preflight-{run}"
-"""Folder beside the checkpoints to which the nodes write. It is deleted after each call."""
+PROBE_FOLDER = ".preflight-{run}-{token}"
+"""Folder beside the checkpoints to which the nodes write. It is deleted after each call.
+
+Runs of the same name may have their checkpoints in the same folder.
+"""
+OLD_PROBE_SECONDS = 86400.0
+"""A folder of a killed preflight that is older is deleted by the next one."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -81,6 +86,13 @@ SILENT_SECONDS = 120.0
 """The preflight gives up on a job this many seconds after the job's time limit, whatever the queue
 reports.
 """
+PASSING_FAULTS = (
+    PreflightCheck.FOREIGN_PROGRAMS,
+    PreflightCheck.HOME_FOLDER,
+    PreflightCheck.KERNEL_CACHES,
+    PreflightCheck.NODE_NAMES,
+)
+"""Checks whose faults the user can mend, or that may pass. They do not exclude a node later."""
 Report = Callable[[str], None]
 
 
@@ -212,13 +224,16 @@ def _outer_checkpoints(
     The result is empty if the nodes need no other folder than the run's, or if this machine cannot
     write there; another check reports that.
     """
-    existing_folder = _existing_folder(folder / plan.phases[FULL].checkpoint.folder).resolve()
-    probe_folder = existing_folder / PROBE_FOLDER.format(run=settings.name)
-    if existing_folder.is_relative_to(folder.resolve()):
+    # The nodes get the path as the plan has it: a container may not contain a link's target.
+    existing_folder = _existing_folder(folder / plan.phases[FULL].checkpoint.folder)
+    probe_folder = existing_folder / PROBE_FOLDER.format(run=settings.name, token=token)
+    if existing_folder.resolve().is_relative_to(folder.resolve()):
         yield []
         return
     try:
-        shutil.rmtree(probe_folder, ignore_errors=True)
+        for left_folder in existing_folder.glob(PROBE_FOLDER.format(run=settings.name, token="*")):
+            if time.time() - left_folder.stat().st_mtime > OLD_PROBE_SECONDS:
+                shutil.rmtree(left_folder, ignore_errors=True)
         write_text(probe_folder / TOKEN_NAME, f"{token}\n")
     except OSError:
         yield []
@@ -423,6 +438,8 @@ def _report_bad_nodes(
     If a check blames every node, the cause is the site, and no node is recorded.
     """
     for check in result.checks:
+        if check.name in PASSING_FAULTS:
+            continue
         blamed = check.nodes if isinstance(check, PlacedCheck) else ()
         if check.verdict == "fail" and 0 < len(blamed) < len(answers.nodes):
             evidence = f"{check.name}: {check.value}"

@@ -1,5 +1,7 @@
 """Rules for what the operating system of a node provides: account, devices, kernel, programs."""
 
+from collections.abc import Mapping, Sequence
+
 from runbook.core.units import show_bytes
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
@@ -57,11 +59,23 @@ def kernel_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def foreign_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the user's programs that compute on a node outside of the job."""
-    if not expected.has_queue:
-        return ""
+    """Return the user's programs that compute on a node and that no job started."""
+    programs = [program for program in facts["busy"] if not program.get("job")]
+    return _shown_programs(programs) if expected.has_queue else ""
+
+
+def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the programs of the user's other jobs that compute on a node.
+
+    Two jobs may share a node without being bound to cores, so this is no defect.
+    """
+    programs = [program for program in facts["busy"] if program.get("job")]
+    return _shown_programs(programs) if expected.has_queue else ""
+
+
+def _shown_programs(programs: Sequence[Mapping[str, object]]) -> str:
     texts = []
-    for program in facts["busy"][:SHOWN_PROGRAMS]:
+    for program in programs[:SHOWN_PROGRAMS]:
         command = str(program["command"])[:SHOWN_COMMAND_LETTERS]
         texts.append(PhaseMessage.FOREIGN_PROGRAM.fill(pid=program["pid"], command=command))
 
