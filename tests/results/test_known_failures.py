@@ -1165,3 +1165,53 @@ def test_a_log_of_nothing_but_a_failure_names_its_cause(tmp_path):
         place="",
     )
     assert says(result.output, SummaryMessage.DECISION, advice=NextStep.FIX_FIRST.advice)
+
+
+OWN_TRACEBACK = (
+    "Traceback (most recent call last):",
+    '  File "train.py", line 3, in <module>',
+    "    x = 1 / n",
+    "ZeroDivisionError: division by zero",
+)
+
+
+@pytest.mark.parametrize("num_lines_between", [10, 60])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nfs: server n7 not responding, still trying",
+        "jobs in this partition are preempted by higher-priority jobs",
+        "# preempted by higher QOS jobs",
+        "GPU memory usage exceeded the limit, offloading to CPU",
+        "tun0: device already in use, using tun1",
+        "qstat: cannot connect to server pbs (errno=111)",
+        "ERROR: The NVIDIA Driver was not detected.  GPU functionality will not be available.",
+        "WARNING: Could not find any nv files on this host!",
+        "libibverbs: Warning: RLIMIT_MEMLOCK is 65536 bytes.",
+        "UserWarning: CUDA initialization: CUDA driver initialization failed",
+        "mce: [Hardware Error]: Machine check events logged",
+        "Failed to bind to port 6006, using 6007",
+        "DEADLINE_EXCEEDED: wandb: failed to connect to api",
+    ],
+)
+def test_a_line_after_which_programs_go_on_does_not_replace_the_own_error(line, num_lines_between):
+    calm = [f"calm line {number} of the start" for number in range(num_lines_between)]
+    cause = find_cause(find_failures([line, *calm, *OWN_TRACEBACK]))
+    assert cause is not None
+    assert cause.name == PROGRAM.name
+
+
+def test_an_optional_package_that_is_missing_explains_only_an_error_that_soon_follows():
+    line = "ERROR: No matching distribution found for flash-attn"
+    calm = [f"calm line {number} of the start" for number in range(60)]
+    assert find_cause(find_failures([line, *calm])).name == kinds.MODULE.name
+    assert find_cause(find_failures([line, *calm[:9], *OWN_TRACEBACK])).name == kinds.MODULE.name
+    assert find_cause(find_failures([line, *calm, *OWN_TRACEBACK])).name == PROGRAM.name
+
+
+def test_a_fork_and_a_lock_that_fail_alike_are_told_apart_by_a_check():
+    line = "BlockingIOError: [Errno 11] Resource temporarily unavailable"
+    (failure,) = find_failures([line])
+    assert failure.name == kinds.LIMITS.name
+    assert failure.also == kinds.STORAGE.name
+    assert "flock" in failure.check

@@ -143,7 +143,7 @@ class Failure:
     overcome: bool = False
     """Whether the training completed steps after the failure."""
     is_warning: bool = False
-    """Whether the program marks all lines that show the failure as information or as warnings."""
+    """Whether all lines that show the failure are warnings: by their mark, or by their rule."""
     is_statement: bool = False
     """Whether only a `raise` statement in a traceback shows the failure."""
     last_line: int = 0
@@ -380,6 +380,7 @@ class FailureFinder:
     ) -> None:
         name = rule.kind.name
         level = rule.level or rule.kind.level
+        is_warning = rule.may_go_on or is_information(log_line.text)
         earlier = self._found.get(name)
         if (
             earlier is not None
@@ -389,7 +390,7 @@ class FailureFinder:
             earlier.count += 1
             earlier.last_line = number
             earlier.is_marked = earlier.is_marked or reports_error(log_line.text)
-            earlier.is_warning = earlier.is_warning and is_information(log_line.text)
+            earlier.is_warning = earlier.is_warning and is_warning
             earlier.is_statement = earlier.is_statement and bool(_RAISES.match(log_line.text))
             return
 
@@ -407,7 +408,7 @@ class FailureFinder:
             host=log_line.host,
             also=rule.also.name if rule.also else "",
             check=rule.check,
-            is_warning=is_information(log_line.text),
+            is_warning=is_warning,
             is_statement=bool(_RAISES.match(log_line.text)),
             last_line=number,
             is_marked=reports_error(log_line.text),
@@ -565,7 +566,7 @@ def find_cause(failures: Sequence[Failure], root_rank: int | None = None) -> Fai
         return None
     strongest = max(failure.level.strength for failure in last)
     strong = [failure for failure in last if failure.level.strength == strongest]
-    specific = [failure for failure in strong if failure.is_specific] or strong
+    specific = _without_own_error(strong)
     reported = [failure for failure in specific if _is_reported(failure)]
     if all(failure.name in MAY_BE_EFFECTS for failure in reported):
         # If ranks do not meet, a warning just before the error may have reported the cause.
@@ -590,6 +591,14 @@ def _without_distant_sentences(failures: Sequence[Failure]) -> list[Failure]:
         for failure in failures
         if failure.is_marked or failure.last_line >= first_marked - LINES_TO_MARK
     ]
+
+
+def _without_own_error(failures: Sequence[Failure]) -> list[Failure]:
+    """Return the specific failures, or the program's own error if the others are only warnings."""
+    specific = [failure for failure in failures if failure.is_specific]
+    if any(_is_reported(failure) for failure in specific):
+        return specific
+    return [failure for failure in failures if not failure.is_specific] or specific
 
 
 def _is_reported(failure: Failure) -> bool:

@@ -139,7 +139,7 @@ JOB_RULES = (
             # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
             r"Unable to establish control machine address",
-            r"^(?:\S*/)?(?:qstat|qdel|pbsnodes|pbsdsh): cannot connect to server",
+            r"^(?:\S*/)?pbsdsh: cannot connect to server",
             r"slurmstepd: error: Unable to resolve ",
             r"prolog(?:ue)?(?:/epilog)? failed",
             (
@@ -157,6 +157,15 @@ JOB_RULES = (
         counterexample=(
             "srun: error: Task launch for StepId=5.0 failed on node n1: Invalid job credential"
         ),
+    ),
+    # A script asks the server for information only, and goes on without the answer.
+    Rule(
+        kind=UNREACHED,
+        patterns=(r"^(?:\S*/)?(?:qstat|qdel|pbsnodes): cannot connect to server",),
+        example="qstat: cannot connect to server pbs01 (errno=111)",
+        source="OpenPBS, a message of src/cmds/qstat.c",
+        level=Level.SYMPTOM,
+        may_go_on=True,
     ),
     Rule(
         kind=CREDENTIAL,

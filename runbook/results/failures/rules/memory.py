@@ -7,6 +7,7 @@ from runbook.results.failures.kinds import (
     HOST_MEMORY,
     LIMITS,
     SHARED_MEMORY,
+    STORAGE,
 )
 from runbook.results.failures.rule import Level, NextStep, Rule
 
@@ -163,6 +164,16 @@ MEMORY_RULES = (
         ),
         source="zju3dv/NeuralRecon#91",
     ),
+    # fork() and flock() report the same error.
+    Rule(
+        kind=LIMITS,
+        patterns=(r"BlockingIOError: \[Errno 11\]",),
+        unless=r"retrying|\bf?lock",
+        example="BlockingIOError: [Errno 11] Resource temporarily unavailable",
+        source="Python, the exception of EAGAIN",
+        also=STORAGE,
+        check="The traceback shows a fork (limit) or a flock (another process holds the file).",
+    ),
     Rule(
         kind=LIMITS,
         patterns=(
@@ -170,7 +181,6 @@ MEMORY_RULES = (
             r"RLIMIT_NPROC",
             r"can't start new thread",
             r"fork: (?:retry: )?(?:Resource temporarily|No child processes)",
-            r"BlockingIOError: \[Errno 11\]",
             r"(?:thread|fork|clone|spawn|[Cc]an't create|Errno 11\]).{0,60}Resource temporarily unavailable",
             r"libgomp: Thread creation failed",
             # std::thread's constructor

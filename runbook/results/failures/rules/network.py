@@ -45,7 +45,6 @@ NETWORK_RULES = (
             r"errno: 98\b",
             r"\[Errno 98\]",
             r"server socket has failed to (?:bind|listen)",
-            r"[Ff]ailed to bind to (?:address|port)\b",
             r"[Pp]ort \d+ (?:is )?(?:already )?(?:in use|taken|occupied)",
             r"on port `?\d+`?, but another process",
             r"the last training process is running",
@@ -55,6 +54,19 @@ NETWORK_RULES = (
             "use)."
         ),
         source="pytorch/pytorch#126510",
+        in_warnings=True,
+    ),
+    # A program that serves figures about its run takes another port, or continues without one.
+    Rule(
+        kind=PORT,
+        patterns=(r"[Ff]ailed to bind to (?:address|port)\b",),
+        unless=r"\b(?:using|trying)\b|[Mm]etrics|[Ee]xporter|[Dd]ashboard",
+        example=(
+            "RuntimeError: Failed to bind to address [::]:50051; set GRPC_VERBOSITY=debug "
+            "environment variable to see detailed error message."
+        ),
+        counterexample="Failed to bind to port 6006, using 6007",
+        source="gRPC, a message of src/python/grpcio/grpc/_common.py",
         in_warnings=True,
     ),
     Rule(

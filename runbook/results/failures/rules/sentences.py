@@ -56,9 +56,11 @@ MEMORY_SENTENCES = (
         patterns=(
             r"OOM when allocating tensor",
             r"poll\(\): Cannot allocate memory",
-            r"memory usage exceeded the limit",
+            r"(?:job|cgroup|container)\b.{0,60}memory usage exceeded the limit",
+            r"memory usage exceeded the limit.{0,60}(?:kill|job|cgroup)",
         ),
         example="ResourceExhaustedError: OOM when allocating tensor with shape[64] and type float by allocator cpu",
+        counterexample="GPU memory usage exceeded the limit, offloading to CPU",
         source="TensorFlow, a message of tensorflow/core/framework/op_kernel.cc",
     ),
     # LSF names the limit for which it ended a job.
@@ -101,8 +103,9 @@ DEVICE_SENTENCES = (
     ),
     Rule(
         kind=VISIBILITY,
-        patterns=(r"device already in use",),
+        patterns=(r"(?:CUDA|exclusive)\b.{0,60}device already in use",),
         example="Check failed: e == cudaSuccess CUDA: exclusive-thread device already in use by a different thread",
+        counterexample="tun0: device already in use, using tun1",
         source="apache/mxnet#2632",
     ),
     Rule(
@@ -110,6 +113,7 @@ DEVICE_SENTENCES = (
         patterns=(r"CUDA driver initialization failed",),
         example="RuntimeError: CUDA driver initialization failed, you might not have a CUDA gpu.",
         source="PyTorch, a message of c10/cuda/CUDAFunctions.cpp",
+        level=Level.SYMPTOM,
         in_warnings=True,
         also=VISIBILITY,
         check="If nvidia-smi fails on the node, the driver is to blame; otherwise the job got no GPU.",
@@ -124,9 +128,10 @@ DEVICE_SENTENCES = (
         kind=NODE,
         patterns=(
             r"CUDA error: unknown error",
-            r"\[Hardware Error\]: (?:Machine check|Uncorrected)",
+            r"\[Hardware Error\]: (?:Machine check(?! events logged)|Uncorrected)",
         ),
         example="RuntimeError: CUDA error: unknown error",
+        counterexample="mce: [Hardware Error]: Machine check events logged",
         source="CUDA, the message of cudaErrorUnknown",
         level=Level.SYMPTOM,
     ),
@@ -141,6 +146,7 @@ DEVICE_SENTENCES = (
         source="Apptainer, a message of internal/pkg/util/gpu/nvidia.go",
         level=Level.SYMPTOM,
         in_warnings=True,
+        may_go_on=True,
     ),
 )
 RANK_SENTENCES = (
@@ -245,9 +251,12 @@ RANK_SENTENCES = (
         patterns=(
             r"^RuntimeError: Socket Timeout$",
             r"Timed out waiting for tasks to start",
-            r"DEADLINE_EXCEEDED.{0,80}(?:connect|coordinat)",
+            r"DEADLINE_EXCEEDED.{0,80}coordinat",
+            r"(?:[Jj]ax|[Xx]la|distributed).{0,80}DEADLINE_EXCEEDED.{0,80}connect",
+            r"DEADLINE_EXCEEDED.{0,80}connect.{0,80}(?:jax|xla|distributed)",
         ),
         example="RuntimeError: Socket Timeout",
+        counterexample="DEADLINE_EXCEEDED: wandb: failed to connect to api",
         source="pytorch/pytorch#55571",
         level=Level.SYMPTOM,
     ),
@@ -267,13 +276,20 @@ FILE_SENTENCES = (
     ),
     Rule(
         kind=STORAGE,
-        patterns=(
-            r"OSError: \[Errno 121\] Remote I/O error",
-            r"nfs: server \S+ not responding",
-        ),
+        patterns=(r"OSError: \[Errno 121\] Remote I/O error",),
+        example="OSError: [Errno 121] Remote I/O error",
+        source="Linux, the message of EREMOTEIO",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    # The kernel goes on as soon as the server responds again.
+    Rule(
+        kind=STORAGE,
+        patterns=(r"nfs: server \S+ not responding",),
         example="nfs: server 10.0.0.3 not responding, still trying",
         source="Linux kernel, a message of net/sunrpc/clnt.c",
+        level=Level.SYMPTOM,
         decision=NextStep.RETRY_AFTER_WAIT,
+        may_go_on=True,
     ),
     Rule(
         kind=DATA,
@@ -332,6 +348,7 @@ SOFTWARE_SENTENCES = (
         also=GPU_STACK,
         check="If the extension was built before, a module or a container has changed the CUDA version.",
     ),
+    # A script may go on without an optional package.
     Rule(
         kind=MODULE,
         patterns=(
@@ -340,6 +357,7 @@ SOFTWARE_SENTENCES = (
         ),
         example="ERROR: No matching distribution found for megatron-core==0.99",
         source="pip, a message of src/pip/_internal/resolution/resolvelib/factory.py",
+        may_go_on=True,
     ),
     Rule(
         kind=CONFIGURATION,
@@ -406,10 +424,11 @@ JOB_SENTENCES = (
         kind=PREEMPTED,
         patterns=(
             r"TERM_PREEMPT: job killed",
-            r"[Pp]reempted by (?:a )?(?:higher|pod|workload|another)",
+            r"^(?:\(\w+\) )?[Pp]reempted by (?:a )?(?:higher|pod|workload|another)",
+            r"(?:was|been|got) preempted by (?:a )?(?:higher|pod|workload|another)",
         ),
         example="Preempted by a pod on node gpu-17",
-        counterexample="runs of this queue may be preempted by others",
+        counterexample="jobs in this partition are preempted by higher-priority jobs",
         source="Kubernetes, an event of the scheduler",
         in_warnings=True,
     ),
