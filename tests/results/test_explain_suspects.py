@@ -359,3 +359,37 @@ def test_a_network_that_is_ruled_out_is_not_the_first_suspect():
 def test_the_title_of_a_pasted_issue_is_read():
     title = "# Performance degradation on recent versions of the trainer"
     assert "software version" in _suspected(title)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow. Swap: 0B used, RAM 40/512 GB", "memory"),
+        ("training is slow, the RAM is not full", "memory"),
+        ("training is slow, gpu free memory is 30 GB", "memory"),
+        ("training is slow; requirements: torch>=1.10, installed torch 2.1", "precision"),
+        ("slow in bf16: torch 1.11.0 was fast, torch 1.12 takes twice as long", "precision"),
+        (
+            "training is slow. Setting OMP_NUM_THREADS environment variable for each process to be "
+            "1 in default, to avoid your system being overloaded",
+            "host",
+        ),
+        ("training is slow, we set OMP_NUM_THREADS=16", "host"),
+        ("training is slow, CPU utilization: 3 %", "micro-batch"),
+    ],
+)
+def test_ordinary_words_of_a_set_up_are_no_sign(text, cause):
+    assert cause not in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow, swap: 3 GB", "memory"),
+        ("training is slow, fp16: false, torch 1.11.0 was fast, torch 1.12 is not", "precision"),
+        ("training is slow, OMP_NUM_THREADS=1", "host"),
+        ("training is slow, GPU utilization: 3 %", "micro-batch"),
+    ],
+)
+def test_the_same_words_with_telling_values_are_signs(text, cause):
+    assert cause in _suspected(text)

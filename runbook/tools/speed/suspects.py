@@ -163,29 +163,34 @@ _LAUNCHES = (
     r"\blaunch[- ]?(?:overhead|bound|starv\w*|limited)\b|\bcuda[- ]?graphs?\b[^.;]{0,40}\bsmall\b"
 )
 _BUSY_HOST = (
-    r"\bcpus?\b[^.;]{0,30}\b(?:9\d|100) ?%|\bomp_num_threads\b"
-    r"|\b(?:[1-9]|one|two|single|only \d+) (?:cpu )?cores?\b"
+    r"\bcpus?\b[^.;]{0,30}\b(?:9\d|100) ?%|\bomp_num_threads(?: ?[=:] ?| to )1\b"
+    r"|\b(?:[12]|one|two|single|only \d+) (?:cpu )?cores?\b"
 )
 """Words about cores of the host that are all busy, or few."""
-_TINY_SHARE = r"\b(?:utili[sz]ation|mfu)\b[^.\d]{0,20}\b[0-4](?:\.\d+)? ?%"
+_TINY_SHARE = r"(?<!cpu )(?<!disk )\b(?:utili[sz]ation|mfu)\b[^.\d]{0,20}\b[0-4](?:\.\d+)? ?%"
 _TRAINER = r"\btrainer\b|\brun_\w+\.py\b|\b(?:sentence[-_ ]?)?transformers\b"
 _FREE_MEMORY = r"\b(?:memory|vram)\b[^.;]{0,20}\bnot (?:\w+ )?(?:full|used|filled)\b"
-_FREES = r"\b(?:cuda|gpu|hip)[ _]?(?:free|malloc)s?\b"
+_FREES = r"\b(?:cuda|hip)[ _]?(?:free|malloc)s?\b(?! (?:memory|vram)\b)"
 _FULL_MEMORY = (
-    r"\b(?:ram|swap)\b[^.;]{0,30}(?:\bfill\w*|\bfull\b|\d+ ?/ ?\d+)"
-    r"|\bswap ?[:=] ?\d|\bdedicated\b[^.;]{0,20}\bshared\b"
+    r"\b(?:ram|swap)\b(?:(?!\bnot\b|n't)[^.;]){0,30}\b(?:fill\w*|full\b)"
+    r"|\bswap\b[^.;]{0,10}\b[1-9][\d.]* ?/ ?\d|\bswap ?[:=] ?[1-9]|\bdedicated\b[^.;]{0,20}\bshared\b"
 )
 """Words about a full memory, whose contents move elsewhere."""
 _ANY_REGRESSION = (
     r"\bregress(?:ions?|ed|es)\b|\bnightl(?:y|ies)\b|\b(?:weeks?|months?) (?:back|ago)\b"
     r"|\byesterday\b|\brecent (?:[\w/-]+ )?versions?\b|\bsame (?:exact )?(?:code|config\w*) (?:with|on)\b"
 )
-_TORCH_WITH_TF32 = r"\b(?:py)?torch\b[^\w\n]{0,4}1\.(?:[7-9]|1[01])\b"
+_TORCH_WITH_TF32 = r"\b(?:py)?torch\b[^\w\n<>~]{0,4}1\.(?:[7-9]|1[01])\b"
 """Releases of PyTorch that use TF32 for matrix products unless told otherwise."""
 _TORCH_WITHOUT_TF32 = (
     r"\b(?:py)?torch\b[^\w\n]{0,4}(?:1\.1[23]|2\.\d)|\b(?:py)?torch\b[^\d\n]{0,5}> ?=? ?1\.11\b"
 )
 """Later releases, which do not (transformers issue 16588)."""
+_NOT_IN_16_BITS = (
+    r"(?s)\A(?!.*(?<!no )(?<!without )\b(?:bf16|bfloat16|fp16|float16)\b"
+    r"(?![\"']? ?[:=] ?(?:\{|false|no\b|0)))"
+)
+"""A text that does not say that it trains in 16 bits, where TF32 has no part."""
 _NOT_THE_NETWORK = (
     r"\b(?:not|n't)\b[^.;,]{0,30}\b(?:related|due|caused by|because)\b[^.;,]{0,20}\bnetwork\b"
     r"|\bnetwork (?:bandwidth |speed )?is (?:fine|ok|fast)\b"
@@ -433,7 +438,7 @@ _SIGNS_OF_SET_UP = (
     ),
     _Sign(
         "precision",
-        (_TORCH_WITH_TF32, _TORCH_WITHOUT_TF32),
+        (_TORCH_WITH_TF32, _TORCH_WITHOUT_TF32, _NOT_IN_16_BITS),
         60,
         "since PyTorch 1.12, products of 32-bit numbers do not use TF32",
         "torch.set_float32_matmul_precision('high'), or train in bf16",

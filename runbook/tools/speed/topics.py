@@ -203,7 +203,7 @@ _TOPICS = (
     ),
     _Topic(
         "memory",
-        r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bswap ?[:=] ?\d|\bpage cache\b"
+        r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bswap ?[:=] ?[1-9]|\bpage cache\b"
         r"|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
         "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
     ),
