@@ -45,7 +45,7 @@ class Run:
 
 
 def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") -> list[str]:
-    """`runbook data tokenize`, with end-of-text in the input treated as by Megatron's tool."""
+    """`runbook data tokenize`, which treats a literal end-of-text as Megatron's tool does."""
     words = [
         sys.executable,
         "-c",

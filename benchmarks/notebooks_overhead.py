@@ -8,7 +8,7 @@ python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--step
 1. Each notebook of a small run is executed by papermill, as `runbook run` does it; then its cells
    run as one plain Python program in another run folder. The difference is the cost of papermill,
    the kernel, saving and the report.
-2. A training run alternates between two phases: unwatched, and watched by a kernel that is started
+2. A training run goes through alternating turns: unwatched, and watched by a kernel that is started
    as a browser would start it and draws the run's figure once a second. Each turn has a median step
    time; the difference between the medians of the two kinds of turns is the cost of watching.
 3. `look`: CPU seconds of one look at the finished run DIR: it asks the scheduler, reads the new

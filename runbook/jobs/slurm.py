@@ -301,7 +301,7 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue does not show exit codes, so scontrol is asked for it.
+        squeue does not show exit codes, so scontrol is asked for the exit code.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))

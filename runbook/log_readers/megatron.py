@@ -290,7 +290,7 @@ class Megatron(LineReader):
         return self._other(line, out)
 
     def quick(self, line: str, out: Assembly) -> bool:
-        """Read a line with the layout of the last complete record that contains nothing unusual.
+        """Read a line that is like the last complete record and contains nothing unusual.
 
         Millions of lines pass through here, so the method uses a single regular expression and
         plain assignments. Rejected lines take the slow path.

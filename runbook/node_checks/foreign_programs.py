@@ -85,7 +85,7 @@ def _job_of(environment: dict[str, str]) -> str:
 
 
 def _shares_no_core(pid: int) -> bool:
-    """Return whether a process is bound to other cores than this one, as a job beside it is."""
+    """Return whether a process has no core in common with this one, like a job on other cores."""
     return not os.sched_getaffinity(pid) & os.sched_getaffinity(0)
 
 

@@ -104,7 +104,7 @@ def _hard_limit(kind: int) -> int | None:
 def look_at_memory() -> Facts:
     """Return the sizes in bytes of main memory, of the control group's limit, and of /dev/shm.
 
-    Both numbers are None if the process has no limit.
+    `limit` and `left` are None if the process has no limit.
     """
     shared = os.statvfs(SHARED_MEMORY)
     return {

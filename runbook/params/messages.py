@@ -56,7 +56,7 @@ class ParamsMessage(Message):
     IS_A_SECTION = "is a section: write its keys below it ({name})."
     KEY_IS_A_SECTION = "{name} is a section. Ask for one of its keys: {inside}."
     KEY_NOT_A_WORD = "{where}: a key must be one word, not a list or a mapping."
-    KEY_NOT_ON_ITS_OWN_LINE = "{path}: The section {key} is not written with one key per line."
+    KEY_NOT_ON_ITS_OWN_LINE = "{path}: {key} is not written with one key per line."
     KEY_NOT_READABLE = "{key}: {error}."
     KEY_OF_ANOTHER_PHASE = (
         "there is no such key: each phase has its own section. Did you mean {right_key}?"

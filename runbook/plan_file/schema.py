@@ -21,7 +21,7 @@ RANK_TIMES = "rank_times.jsonl"
 REPLAY = "replay.jsonl"
 NEAR_FOLDER = "/dev/shm"
 RANKS_PER_STEP = 128
-"""The times of every step are recorded for at most this many ranks.
+"""The times of every step are recorded if there are at most this many ranks.
 
 With 1,024 ranks, only every 8th step is recorded.
 """

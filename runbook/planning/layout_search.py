@@ -235,7 +235,7 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
         # ZeRO shards states over replicas and context-parallel ranks. If there is only one
-        # data-parallel rank, all ZeRO stages are the same.
+        # such rank, all ZeRO stages are the same.
         shares_states = replicas * layout.context > 1
         different_stages = zero_stages if shares_states else zero_stages[:1]
         for micro_batch, zero_stage, training, virtual_pipeline in product(

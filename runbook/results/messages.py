@@ -30,7 +30,7 @@ class ResultMessage(Message):
     )
     ITERATIONS_DONE = "{done} of {planned}"
     LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
-    LATE_NOT_COUNTED = " {late} forecasts from after the first step are not counted."
+    LATE_NOT_COUNTED = " Forecasts from after the first step are not counted: {late}."
     LOSS_BY_CURVE = "{loss:.3f} ({low:.3f} to {high:.3f}) by {share:.0%} of its curve"
     MADE_LATE = "{verdict}, made after the first step"
     NEVER_LOADED = "it was never loaded"

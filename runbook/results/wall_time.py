@@ -322,7 +322,7 @@ def _trainer_reason(events: Sequence[Event]) -> str:
     reason = end.signal or end.reason
     if reason:
         return f"{end.name} ({reason}), while nobody was watching"
-    return f"{end.name}, seen by nobody"
+    return f"{end.name}, while nobody was watching"
 
 
 def _ended_at(event: Event) -> float:

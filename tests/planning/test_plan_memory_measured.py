@@ -15,8 +15,8 @@ repository the one with DeepSpeed off, after its first step (bigscience-workshop
 elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps,
 attention with sinks.
 
-gpu_peaks_unseen.csv: twelve logs from seven places, found and planned on 2026-11-27. The plan was
-not changed for them: NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100
+gpu_peaks_unseen.csv: twelve logs from seven places, found, and planned on 2026-11-27 before
+anything was changed for them. They are NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100
 (TensorBoard of the last rank), logs in public READMEs and notes of users, and NVIDIA's page of
 Llama 3.1 recipes. `not_planned`: features of the log's program that the plan does not know.
 Attention by plain PyTorch on Intel's devices was counted afterwards, in sight of its two rows, and

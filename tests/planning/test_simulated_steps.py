@@ -27,7 +27,7 @@ VOCABULARY = 50257
 POSITIONS = 1024
 
 # Nanoseconds of an all-reduce of this many MiB, by number of replicas: trace/a100/AR_GPU*_LUT of
-# vTrain, last column of times. 0 if no row needs the value. fmt: off
+# vTrain, last column of times. 0 if no row needs the value.
 ALL_REDUCE_NANOSECONDS = {
     123: {2: 737_400, 4: 0, 8: 0},
     147: {2: 866_300, 4: 0, 8: 0},
@@ -45,7 +45,6 @@ ALL_REDUCE_NANOSECONDS = {
     777: {2: 4_210_500, 4: 5_593_600, 8: 0},
     969: {2: 5_187_600, 4: 6_917_800, 8: 0},
 }
-# fmt: on
 LONGEST_LISTED = 1024
 """MiB of the largest all-reduce in vTrain's table."""
 BUS_BANDWIDTH = {2: 196.89, 4: 221.37, 8: 229.25}

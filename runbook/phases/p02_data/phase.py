@@ -483,7 +483,7 @@ def show_documents(run: PlannedRun) -> None:
 def coloured_tokens(pieces: Iterable[tuple[int, str]]) -> str:
     """Return tokens as HTML that needs no script or style sheet.
 
-    The HTML therefore looks the same in saved notebooks, a report and an e-mail.
+    The HTML therefore looks the same in a saved notebook, a report and an e-mail.
     """
     spans = []
     for index, (number, piece) in enumerate(pieces):

@@ -16,8 +16,8 @@ _REMOTE_STYLE = re.compile(
     r"""url\(\s*["']?\s*(?!\s*["']?(?:data:|#))[^)]*\)|@import[^;]*;?|image-set\(""", re.I
 )
 _TAG_NAME = re.compile(r"[\w:.-]+")
-"""The parser, like a browser, reads `<a<b>` as a tag named `a<b`. A tag with one of them is left
-out.
+"""The parser, like a browser, reads `<a<b>` as a tag named `a<b`. A tag whose name
+contains any other character is left out.
 """
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE

@@ -112,7 +112,7 @@ _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
 
 
-class _Words(NamedTuple):
+class _WordsInLine(NamedTuple):
     """Whether a line contains a word for which it is examined more closely."""
 
     has_signal: bool
@@ -179,7 +179,7 @@ class FailureFinder:
         # A warning that is printed at each step is examined only once, because applying all rules
         # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
-        self._words: dict[str, _Words] = {}
+        self._words: dict[str, _WordsInLine] = {}
         """Words of the lines so far, by the line with all digits replaced by zeros."""
         self._in_frame = False
         self._build: Failure | None = None
@@ -203,9 +203,9 @@ class FailureFinder:
         is_ignored = self._ignored_errors.contains(line[:MAX_TEXT])
         is_of_thread = self._thread_errors.contains(line[:MAX_TEXT])
         is_source = self._is_source(line) or is_ignored
-        words = self._words_of(line[:MAX_TEXT].lower())
+        words_in_line = self._words_of(line[:MAX_TEXT].lower())
         rule = None
-        if words.has_signal and not is_source:
+        if words_in_line.has_signal and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             rule = self._rule_of(log_line.text)
             # A thread that has lost a connection does not end the program, and a tracker's threads
@@ -218,7 +218,7 @@ class FailureFinder:
             ):
                 self._keep(rule, log_line, line, number)
 
-        if rule is None and words.has_sign and not is_source:
+        if rule is None and words_in_line.has_sign and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
             if not is_beside_the_point(log_line.text):
                 self._first_error.look(log_line, number)
@@ -328,22 +328,22 @@ class FailureFinder:
             host=error.host,
         )
 
-    def _words_of(self, lowered: str) -> _Words:
+    def _words_of(self, lowered: str) -> _WordsInLine:
         """Return which words a line in lower case contains.
 
         Most lines of a training differ only in their digits from an earlier line.
         """
         shape = lowered.translate(_SAME_DIGITS)
-        words = self._words.get(shape)
-        if words is not None:
-            return words
-        words = _Words(
+        words_in_line = self._words.get(shape)
+        if words_in_line is not None:
+            return words_in_line
+        words_in_line = _WordsInLine(
             any(word in lowered for word in SIGNAL_WORDS),
             any(sign in lowered for sign in SIGNS),
         )
         if len(self._words) < MAX_SHAPES:
-            self._words[shape] = words
-        return words
+            self._words[shape] = words_in_line
+        return words_in_line
 
     def _rule_of(self, text: str) -> Rule | None:
         """Return the first rule that matches a line's text, or None."""

@@ -7,7 +7,8 @@ is wrong. Such a line therefore replaces only the remedies for ranks that are lo
 shortly afterwards, because these remedies only advise looking for the rank that failed first.
 
 In a log, the output of one rank may come after the output of another, so a lost connection may
-precede the exception of the rank that was lost. It is also shown, but does not replace any remedy.
+precede the exception of the rank that was lost. That exception is
+also shown, but does not replace any remedy.
 """
 
 import re

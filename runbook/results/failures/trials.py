@@ -156,8 +156,8 @@ TRIALS = (
     ),
     Trial(
         kinds.CONFIGURATION,
-        "runbook check refuses a layout that does not divide the GPUs, and accepts the corrected "
-        "one",
+        "runbook check refuses a layout that does not divide the processes, and accepts the "
+        "corrected one",
         "test tests/results/test_remedies.py::test_settings_do_not_fit_check_finds_them_before_a_job",
     ),
     Trial(

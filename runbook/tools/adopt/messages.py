@@ -35,7 +35,7 @@ class AdoptMessage(Message):
     LIST_AS_KEY = "{file_name}:{line}: a list or a section cannot be the key of a configuration."
     MOSTLY_UNKNOWN_KEYS = (
         "{name} looks like {program}'s, but {number_of_unknown} of its {num_keys} keys are "
-        "unknown ({unknown}, ...): so it configures something other than GPT pre-training. No run "
+        "unknown ({unknown}, ...), so it configures something other than GPT pre-training. No run "
         "file was written."
     )
     NESTED_TOO_DEEP = "{file_name} is nested more than {most_depth} levels deep."

@@ -236,7 +236,7 @@ def redact_numbers(text: str) -> str:
 def _if_ip6(match: re.Match[str]) -> str:
     """Return `[address]` for an IPv6 address.
 
-    Other text, and addresses that do not belong to a machine stay unchanged.
+    Other text, and addresses that do not belong to a machine, stay unchanged.
     """
     number = match[0].rstrip(".")
     try:

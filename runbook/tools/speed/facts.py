@@ -462,7 +462,7 @@ class DoubledPeak(NamedTuple):
 def doubled_peak(text: str) -> DoubledPeak | None:
     """Return the first figure in a text that equals twice the 16-bit peak of a named device.
 
-    A higher figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
+    The figure is the peak with sparsity, or the peak of a card with two devices. Dense fp8
     training has the same peak as sparse 16-bit products, so the result is None for a text about
     fp8.
 

@@ -27,7 +27,7 @@ class GapPart:
     """Other causes of the effect that the words describe. If there are any, the part is only a
     symptom.
 
-    A symptom is ranked with the suspects, because any of them may be its cause.
+    A symptom is ranked with the suspects, because any of these causes may be behind it.
     """
 
     def as_row(self) -> dict[str, str | float]:

@@ -177,7 +177,7 @@ _TOPICS = (
     _Topic(
         "pipeline bubble",
         r"\bpipeline(?:[- ]parallel\w*| stages?)\b|\bbubbles?\b|\bpp\b",
-        "more micro-batches a step, interleaved chunks, or fewer stages",
+        "more micro-batches per step, interleaved chunks, or fewer stages",
     ),
     _Topic(
         "flash attention",

@@ -52,7 +52,7 @@ class Hang:
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks on this machine without a recent heartbeat.
 
-    The rank is then stopped or swapped out, or one of its threads keeps Python's global lock.
+    Such a rank is stopped or swapped out, or one of its threads keeps Python's global lock.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())

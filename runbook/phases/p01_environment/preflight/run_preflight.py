@@ -72,7 +72,7 @@ JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 ANSWERS = "environment/preflight"
 """Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
 PROBE_FOLDER = ".preflight-{run}-{token}"
-"""Folder beside the checkpoints to which the nodes write. It is deleted after each call.
+"""Folder next to the checkpoints that the nodes write to. It is deleted after each call.
 
 Runs of the same name may have their checkpoints in the same folder.
 """
@@ -219,7 +219,7 @@ def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
 def _outer_checkpoints(
     settings: Settings, plan: Plan, folder: Path, token: str
 ) -> Iterator[list[Path]]:
-    """Make a folder beside the checkpoints, if they are not in the run's folder.
+    """Create a folder next to the checkpoints, if they are not in the run's folder.
 
     The result is empty if the nodes need no other folder than the run's, or if this machine cannot
     write there; another check reports that.

@@ -1,6 +1,6 @@
 """Rules for the lines that a launcher prints when a rank has ended.
 
-The line is always a consequence of a different failure, never the cause.
+These lines are always a consequence of a different failure, never the cause.
 """
 
 from runbook.results.failures.kinds import KILLED, PEER_DIED, PROGRAM_ENDED

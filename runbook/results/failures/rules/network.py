@@ -171,8 +171,8 @@ NETWORK_RULES = (
         counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
         source="NVIDIA/apex#28",
     ),
-    # The line does not say which connection failed. It may be another rank, or a server outside the
-    # job.
+    # The line does not name the other end of the connection. It may be another rank, or a server
+    # outside the job.
     Rule(
         kind=RENDEZVOUS,
         patterns=(
