@@ -6,7 +6,10 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,6 +87,23 @@ def task(
     return folder
 
 
+@contextmanager
+def paused_script(stand_in: Path) -> Iterator[None]:
+    """Stop the script of the only job, so that it writes no heartbeat."""
+    (job,) = stand_in.glob("*.json")
+    (script,) = json.loads(job.read_text())["pids"]
+    os.killpg(script, signal.SIGSTOP)
+    assert processes.wait_until(lambda: is_stopped(script), 60)
+    yield
+    os.killpg(script, signal.SIGCONT)
+
+
+def is_stopped(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/stat").read_text()
+    state = status.rpartition(")")[2].split()[0]
+    return state == "T"
+
+
 def end_of(pbs: QueueScheduler, folder: JobFolder) -> JobState:
     assert processes.wait_until(lambda: pbs.state(folder).final, 60), pbs.state(folder)
     return pbs.state(folder).state
@@ -158,8 +178,9 @@ def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
     )
     (tmp_path / "stand-in" / "down").touch()
     assert pbs.state(folder).state is JobState.RUNNING  # it shows a sign of life
-    folder.heartbeat.write_text("1 1 another-boot\n")
-    status = pbs.state(folder)
+    with paused_script(tmp_path / "stand-in"):
+        folder.heartbeat.write_text("1 1 another-boot\n")
+        status = pbs.state(folder)
     assert status.state is JobState.UNKNOWN
     pbs_says = "cannot connect to server"
     assert pbs_says in status.reason
