@@ -182,17 +182,27 @@ def kill_until_none(
 ) -> list[psutil.Process]:
     """Kill the processes that `find` returns, until it returns none.
 
-    New processes may start while others are being killed. Return the processes that could not be
-    killed.
+    New processes may start while others are being killed. A killed process takes a moment to end,
+    and `find` may not return it any more: a child is no longer found through its ended parent.
+    Return the processes that could not be killed.
     """
+    killed: dict[int, psutil.Process] = {}
+
+    def still_running() -> list[psutil.Process]:
+        running = {process.pid: process for process in find()}
+        for pid, process in killed.items():
+            if process.is_running() and identify(pid) is not None:
+                running.setdefault(pid, process)
+        return list(running.values())
 
     def none_left() -> bool:
-        running = find()
+        running = still_running()
+        killed.update({process.pid: process for process in running})
         send(running, signal.SIGKILL)
         return not running
 
     wait_until(none_left, seconds)
-    return find()
+    return still_running()
 
 
 def _environment(process: psutil.Process) -> dict[str, str]:

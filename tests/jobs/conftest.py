@@ -19,9 +19,13 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def bench(tmp_path, program, monkeypatch):
-    """A folder for jobs. No process is left behind. Time limits are short."""
-    monkeypatch.setattr("runbook.jobs.render.training_job.LOCAL_GRACE_SECONDS", 3)
-    monkeypatch.setattr("runbook.jobs.render.training_job.PEERS_SECONDS", 4)
+    """A folder for jobs. No process is left behind.
+
+    Ranks have so long to end on their own that no rank of a slow machine is killed. A test that
+    needs the kill shortens one limit.
+    """
+    for name in ("LOCAL_GRACE_SECONDS", "PEERS_SECONDS", "KILLED_PEERS_SECONDS"):
+        monkeypatch.setattr(f"runbook.jobs.render.training_job.{name}", 600)
     place = Bench(tmp_path / "a run", program)
     yield place
     place.close()

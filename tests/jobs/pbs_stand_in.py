@@ -3,10 +3,12 @@ for these tests. No package provides PBS. This is not PBS. It answers our adapte
 OpenPBS 23.06.06 did (captured on 2026-11-22; see the README of the samples), and runs jobs as plain
 processes, so that scripts and mpiexec really run. Everything is in the folder PBS_STAND_IN. In it,
 the file `down` makes the server unreachable, `lost` loses one answer of qsub, and `history` makes
-the server remember finished jobs, which PBS does not do by default."""
+the server remember finished jobs, which PBS does not do by default. `walltime-over` ends the
+walltime of every job at once."""
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -23,6 +25,7 @@ CHUNK = ("ncpus", "mem", "mpiprocs", "ompthreads", "ngpus", "host")
 ATTRIBUTES = ("group_list", "tolerate_node_failures", "umask")
 NO_HISTORY = "PBS is not configured to maintain job history"
 FINISHED, FAILED, TERMINATED = "92", "93", "91"  # substates
+KILL_DELAY_SECONDS = 60  # PBS's is 10 s, in which a slow machine may not end a script
 QUEUES = {"debug": {"walltime": 3600, "nodect": 2}, "prod": {"walltime": 86400, "nodect": 496}}
 
 
@@ -39,6 +42,13 @@ def save(job: dict) -> None:
     part = HOME / f"{job['number']}.{os.getpid()}.part"
     part.write_text(json.dumps(job))
     part.replace(HOME / f"{job['number']}.json")
+
+
+def change(number: str, changes: dict) -> None:
+    """Change some fields of a job, which another program of this stand-in may be changing too."""
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        save(load(number) | changes)
 
 
 def known() -> list[dict]:
@@ -121,7 +131,7 @@ def run(number: str) -> None:
     if load(number)["state"] == "F":
         return  # deleted while it was waiting
     if not job["after_any_end"] and any(load(other)["status"] for other in job["after"]):
-        save(load(number) | {"state": "F", "substate": FINISHED})  # no exit status and no comment
+        change(number, {"state": "F", "substate": FINISHED})  # no exit status and no comment
         return
     nodes = int(job["asked"].get("select", "1").partition(":")[0])
     nodefile = HOME / f"{number}.nodes"
@@ -152,20 +162,18 @@ def run(number: str) -> None:
                 )
             )
     if load(number)["state"] == "Q":
-        save(
-            load(number)
-            | {"state": "B" if job["elements"] else "R", "pids": [one.pid for one in running]}
-        )
+        pids = [one.pid for one in running]
+        change(number, {"state": "B" if job["elements"] else "R", "pids": pids})
     is_late = wait(running, job["asked"].get("walltime", ""))
     codes = [256 - code if code < 0 else code for code in (one.wait() for one in running)]
     if place != final:
         for name in ("out", "err"):
             (final / name).write_bytes((place / name).read_bytes())
-    job = load(number)
-    substate = job["substate"] or (FAILED if is_late or any(codes) else FINISHED)
+    substate = load(number)["substate"] or (FAILED if is_late or any(codes) else FINISHED)
     # An array's exit status is that of its last element, and jobs that wait for afterok start
     # because of it.
-    save(job | {"state": "F", "status": -29 if is_late else codes[-1], "substate": substate})
+    status = -29 if is_late else codes[-1]
+    change(number, {"state": "F", "status": status, "substate": substate})
 
 
 def wait(running: list[subprocess.Popen], walltime: str) -> bool:
@@ -176,13 +184,15 @@ def wait(running: list[subprocess.Popen], walltime: str) -> bool:
     hours, minutes, seconds = (int(part) for part in (walltime or "99:00:00").split(":"))
     end = time.monotonic() + 3600 * hours + 60 * minutes + seconds
     while any(one.poll() is None for one in running) and time.monotonic() < end:
+        if (HOME / "walltime-over").exists():
+            break
         time.sleep(0.05)
     late = [one for one in running if one.poll() is None]
     for number in (signal.SIGTERM, signal.SIGKILL):
         for one in late:
             if one.poll() is None:
                 os.killpg(one.pid, number)
-        until = time.monotonic() + 5
+        until = time.monotonic() + KILL_DELAY_SECONDS
         while any(one.poll() is None for one in late) and time.monotonic() < until:
             time.sleep(0.05)
     return bool(late)
@@ -265,11 +275,12 @@ def qdel(words: list[str]) -> None:
     while load(str(job["number"]))["state"] == "Q" and not job["after"]:
         time.sleep(0.02)
     if job["after"] and job["state"] == "Q":
-        save(job | {"state": "F", "substate": TERMINATED})
+        change(str(job["number"]), {"state": "F", "substate": TERMINATED})
         return
-    save(load(str(job["number"])) | {"substate": TERMINATED, "comment": "Job run and terminated"})
+    comment = "Job run and terminated"
+    change(str(job["number"]), {"substate": TERMINATED, "comment": comment})
     send(words[-1], signal.SIGTERM)
-    until = time.monotonic() + 5  # PBS's kill_delay is 10 s
+    until = time.monotonic() + KILL_DELAY_SECONDS
     while time.monotonic() < until and load(str(job["number"]))["state"] != "F":
         time.sleep(0.05)
     try:

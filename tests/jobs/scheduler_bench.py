@@ -24,6 +24,14 @@ signal.signal(signal.SIGTERM, save)
 print('ready', flush=True)
 time.sleep(300)
 """
+CLOCK_THAT_JUMPS = (
+    'eval "machine_$(declare -f read_clock)"; '
+    "read_clock() { machine_read_clock; "
+    "if [[ -e hour-is-over ]]; then now=$((now + 3600)); fi; }"
+)
+"""A set-up command that sets the script's clock forward by an hour once there is a file."""
+WAIT_FOR_GO = "while not os.path.exists('go'): time.sleep(0.02)"
+"""A rank waits until the test calls `Bench.let_ranks_go`."""
 IGNORE_TERM = (
     "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(300)"
 )
@@ -94,7 +102,11 @@ class Bench:
             assert processes.wait_until(lambda: folder.out.read_text().count("ready") == ranks, 60)
         return folder
 
-    def wait(self, folder: JobFolder, seconds: float = 60):
+    def let_ranks_go(self) -> None:
+        """End the wait of ranks that run WAIT_FOR_GO."""
+        (self.run_folder / "go").touch()
+
+    def wait(self, folder: JobFolder, seconds: float = 300):
         """Return the final status of a job."""
         assert processes.wait_until(lambda: self.scheduler.state(folder).final, seconds), (
             folder.err.read_text()

@@ -49,11 +49,14 @@ for _ in 0 1; do
 done
 exit "$worst"
 """
-# The other rank loses its connection a moment later, and fails with its own message.
+# The other rank loses its connection, and fails with its own message. In a queue, it does so after
+# the job has recorded the kill.
 KILLED = """
 if rank == {killed}:
     os.kill(os.getpid(), {signal})
-time.sleep(0.5)
+record = os.environ['RUNBOOK_JOB_FOLDER'] + '/rank-signal'
+while 'SLURM_PROCID' in os.environ and not os.path.exists(record):
+    time.sleep(0.02)
 sys.exit('RuntimeError: Connection closed by peer')
 """
 
@@ -97,7 +100,11 @@ def queue_job(tmp_path, monkeypatch):
             "LINES_TO_RUN": lines,
         }
         ended = shell.run(
-            ["bash", str(folder.script)], cwd=folder.path, env=environment, check=False
+            ["bash", str(folder.script)],
+            cwd=folder.path,
+            env=environment,
+            check=False,
+            timeout=600,
         )
         folder.err.write_text(ended.err)
         return folder

@@ -113,7 +113,7 @@ def folder(tmp_path) -> JobFolder:
 def test_a_killed_and_a_stopped_job_are_followed_and_a_finished_one_is_not(pbs, folder):
     pbs.submit(folder)
     assert pbs.queue_followers(folder, 3) == [f"pbs-{FIRST_JOB + place}" for place in (1, 2, 3)]
-    assert processes.wait_until(lambda: pbs.state(folder).final, 120), pbs.state(folder)
+    assert processes.wait_until(lambda: pbs.state(folder).final, 600), pbs.state(folder)
     status = pbs.state(folder)
     assert (status.state, status.job_id) == (JobState.DONE, f"pbs-{FIRST_JOB + 2}"), (
         folder.err.read_text()
@@ -138,7 +138,7 @@ def test_mpiexec_that_waits_for_a_lost_node_is_ended_soon_after_the_first_rank(
     program.chmod(0o755)
     pbs.submit(folder)
     pbs.queue_followers(folder, 1)
-    assert processes.wait_until(lambda: pbs.state(folder).final, 60), pbs.state(folder)
+    assert processes.wait_until(lambda: pbs.state(folder).final, 600), pbs.state(folder)
     assert pbs.state(folder).state is JobState.DONE, folder.err.read_text()
     events = (folder.run_folder / "events.jsonl").read_text().splitlines()
     ends = [event for event in map(json.loads, events) if event["event"] == "ended"]

@@ -9,7 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -56,7 +56,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
     yield QueueScheduler(Pbs())
     for path in home.glob("*.json"):
         for pid in json.loads(path.read_text())["pids"]:
-            if (Path("/proc") / str(pid) / "environ").exists():
+            with suppress(ProcessLookupError):
                 os.killpg(pid, 9)
 
 
@@ -91,6 +91,8 @@ def task(
 def paused_script(stand_in: Path) -> Iterator[None]:
     """Stop the script of the only job, so that it writes no heartbeat."""
     (job,) = stand_in.glob("*.json")
+    # The script's own files may be there before the server has recorded its process.
+    assert processes.wait_until(lambda: bool(json.loads(job.read_text())["pids"]), 60)
     (script,) = json.loads(job.read_text())["pids"]
     os.killpg(script, signal.SIGSTOP)
     assert processes.wait_until(lambda: is_stopped(script), 60)
@@ -105,7 +107,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def end_of(pbs: QueueScheduler, folder: JobFolder) -> JobState:
-    assert processes.wait_until(lambda: pbs.state(folder).final, 60), pbs.state(folder)
+    assert processes.wait_until(lambda: pbs.state(folder).final, 300), pbs.state(folder)
     return pbs.state(folder).state
 
 
@@ -284,15 +286,23 @@ def test_out_and_err_can_be_read_while_the_job_runs(pbs, tmp_path, settings):
 
 
 def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
+    """The job began an hour ago, and the queue ends it once its program is ready."""
     folder = task(
         tmp_path / "a run",
         settings,
         "bash",
         "-c",
-        "trap 'exit 255' TERM; sleep 300 & wait",
-        walltime=3,
+        "trap 'exit 255' TERM; echo trapped; sleep 300 & wait",
+        walltime=3600,
     )
+    script = folder.script.read_text()
+    assert script.count("begin=$now\n") == 1
+    folder.script.write_text(script.replace("begin=$now\n", "begin=$((now - 3600))\n"))
     pbs.submit(folder)
+    assert processes.wait_until(
+        lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
+    )
+    (tmp_path / "stand-in" / "walltime-over").touch()
     assert end_of(pbs, folder) is JobState.TIMEOUT
     by = JobReason.AT.fill(request=JobReason.END_OF_WALLTIME.fill())
     assert pbs.state(folder).reason == JobReason.ENDED.fill(code=255, by=by)

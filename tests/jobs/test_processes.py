@@ -11,10 +11,13 @@ from runbook.core.processes import Standing
 
 CHILD_IN_A_NEW_SESSION = """
 import os, time
-if os.fork() == 0:
+child = os.fork()
+if child == 0:
     os.setsid()
     if os.fork():
         os._exit(0)
+else:
+    os.waitpid(child, 0)
 print("ready", flush=True)
 time.sleep(300)
 """
@@ -55,7 +58,7 @@ def test_a_number_no_process_has_is_nobody():
 def test_a_zombie_has_ended():
     with subprocess.Popen(["true"]) as child:  # not reaped yet
         assert processes.wait_until(
-            lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 5
+            lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE, 60
         )
         assert processes.identify(child.pid) is None
 
@@ -80,10 +83,30 @@ def test_a_child_that_lost_the_mark_is_found_through_its_parent():
         assert processes.identify(child) is None
 
 
+def test_a_killed_process_that_is_no_longer_found_has_ended_all_the_same(sleeper, monkeypatch):
+    """It takes a moment to end, for example if the machine is slow."""
+    process = psutil.Process(sleeper.pid)
+    kills = []
+
+    def kill_the_second_time(running, number):
+        kills.append([one.pid for one in running])
+        if len(kills) > 1:
+            send(running, number)
+        return len(running)
+
+    send = processes.send
+    monkeypatch.setattr(processes, "send", kill_the_second_time)
+    found = iter([[process]])
+    assert processes.kill_until_none(lambda: next(found, []), seconds=60) == []
+    assert processes.identify(sleeper.pid) is None
+    assert kills[:2] == [[sleeper.pid]] * 2
+    monkeypatch.undo()
+
+
 def test_killing_reaches_everything(sleeper):
     assert processes.kill_until_none(lambda: processes.process_tree("token-1")) == []
     assert processes.process_tree("token-1") == []
-    assert sleeper.wait(5) == -signal.SIGKILL
+    assert sleeper.wait(60) == -signal.SIGKILL
 
 
 def test_ranks_are_the_marked_children_with_a_rank(sleeper):
@@ -95,7 +118,7 @@ def test_ranks_are_the_marked_children_with_a_rank(sleeper):
 def test_a_signal_to_one_that_is_gone_reaches_none(sleeper):
     process = psutil.Process(sleeper.pid)
     assert processes.send([process], signal.SIGKILL) == 1
-    sleeper.wait(5)
+    sleeper.wait(60)
     assert processes.send([process], signal.SIGTERM) == 0
 
 

@@ -94,13 +94,13 @@ def test_a_killed_holder_is_replaced_and_the_takeover_told(tmp_path):
     run_folder = tmp_path / "run"
     argv = [sys.executable, "-c", HOLD, str(run_folder), "300"]
     pid = shell.start_detached(argv, cwd=tmp_path, out=out, err=tmp_path / "err")
-    assert processes.wait_until(lambda: out.read_text() != "", 20), (tmp_path / "err").read_text()
+    assert processes.wait_until(lambda: out.read_text() != "", 60), (tmp_path / "err").read_text()
     holder = CoreMessage.LOCK_HOLDER.of(pid=pid, purpose="training 04")
     held = CoreMessage.LOCK_HELD.of(folder=run_folder, holder=holder)
     with refuses(HeldError, held), hold(run_folder, "a"):
         pytest.fail("held twice")
     os.kill(pid, 9)
-    assert processes.wait_until(lambda: processes.identify(pid) is None, 5)
+    assert processes.wait_until(lambda: processes.identify(pid) is None, 60)
     with hold(run_folder, "planning") as taken_over:
         assert says(taken_over, CoreMessage.LOCK_HOLDER, pid=pid, purpose="training 04")
         assert says(taken_over, CoreMessage.LOCK_TAKEN_OVER, holder=containing(pid, "training 04"))

@@ -88,7 +88,8 @@ class UpstreamChain:
             "LOST": lost,
         }
         command = f"exec bash {self.folder.script.name} >>out 2>>err"
-        shell.run(["bash", "-c", command], cwd=self.folder.path, env=environment, check=False)
+        argv = ["bash", "-c", command]
+        shell.run(argv, cwd=self.folder.path, env=environment, check=False, timeout=600)
         return self.folder.err.read_text()
 
     def decision(self) -> list[str]:
@@ -183,5 +184,5 @@ def test_a_job_whose_node_was_lost_waits_before_the_next_one_begins(chain):
     assert (chain.decision()[0], chain.decision()[4]) == ("go on", "120")
     assert not chain.folder.exit_code.exists(), "the job still holds its nodes"
     chain.folder.cancelled.touch()  # a user ends the wait
-    assert log.result(timeout=60)
+    assert log.result(timeout=600)
     assert chain.folder.exit_code.read_text().strip() == "1"
