@@ -364,6 +364,11 @@ WENT_ON = (
     "[n1:800759] ../ompi/mca/pml/ucx/pml_ucx.c:273  Error: Failed to create UCP worker",
     "n1:5021:5386 [0] transport/net_ib.cc:93 NCCL WARN NET/IB : Got async event : client reregistration",
     "/etc/slurm/prolog.d/gpustats_helper.sh: line 5: /run/gpustat/0: Permission denied",
+    # ArjunaCluster/ArjunaUsers#225
+    "sbatch: error: spank: x11.so: Plugin file not found",
+    # jonbarron/camp_zipnerf#10
+    "I0124 13:07:20.768469 140638609667136 xla_bridge.py:660] Unable to initialize backend 'tpu': INTERNAL: "
+    "Failed to open libtpu.so: libtpu.so: cannot open shared object file: No such file or directory",
 )
 
 
@@ -1215,3 +1220,21 @@ def test_a_fork_and_a_lock_that_fail_alike_are_told_apart_by_a_check():
     assert failure.name == kinds.LIMITS.name
     assert failure.also == kinds.STORAGE.name
     assert "flock" in failure.check
+
+
+# openucx/ucx#8746: a benchmark that ran to its end on a node without InfiniBand
+UNUSED_DEVICE = (
+    "[1668693503.473099] [ampere:1188443:0]  ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate "
+    "memory. Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        ("RuntimeError: CUDA error: an illegal memory access was encountered", kinds.KERNEL.name),
+        ("srun: error: n1: task 3: Exited with exit code 1", kinds.LIMITS.name),
+    ],
+)
+def test_a_device_that_ucx_cannot_open_gives_way_to_an_error_that_says_more(error, name):
+    assert find_cause(find_failures([UNUSED_DEVICE, error])).name == name

@@ -92,6 +92,10 @@ _HARMLESS = re.compile(
             r"matplotlib\S* is not a writable|Matplotlib (?:created a temporary|is building the font)",
             r"Failed to load image Python extension",
             r"The IPv6 network addresses of .* cannot be retrieved",
+            # JAX tries the backends of other vendors. If it lacks the requested one, it raises an error.
+            r"xla_bridge\.py:\d+\] Unable to initialize backend '",
+            # Slurm leaves out an optional plug-in, and says so if a plug-in is required.
+            r"error: spank: (?!required)\S+: Plugin file not found",
             # UCX watches a folder for its own statistics.
             r"vfs_fuse\.c",
             r"^modprobe: ",

@@ -89,6 +89,17 @@ MEMORY_RULES = (
         "/dev/shm/nccl-KWfVyt (size 5967872)",
         source="NVIDIA/nccl-tests#166",
     ),
+    # UCX opens every device of the node, and reports this also for a device that no rank uses.
+    Rule(
+        kind=LIMITS,
+        patterns=(r"\bUCX +ERROR \S+: ibv_create_cq\(\) failed: Cannot allocate memory",),
+        example=(
+            "ib_log.c:246  UCX  ERROR mlx5_0: ibv_create_cq() failed: Cannot allocate memory. "
+            "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
+        ),
+        source="openucx/ucx#8746",
+        may_go_on=True,
+    ),
     Rule(
         kind=LIMITS,
         patterns=(
