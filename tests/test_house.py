@@ -100,7 +100,7 @@ def test_the_walls_between_packages_hold():
 
 
 def test_every_package_has_its_place_in_the_order():
-    """A new package that is in no layer would be outside every wall."""
+    """A new package that belongs to no layer would not be checked."""
     (layers,) = [
         one["layers"]
         for one in PROJECT["tool"]["importlinter"]["contracts"]
@@ -377,7 +377,7 @@ def package_modules() -> dict[str, Path]:
 
 
 def test_no_module_imports_itself_through_others():
-    """This includes cycles inside packages, and imports inside functions or only for types."""
+    """The test covers cycles inside packages, and imports inside functions or only for types."""
     modules = package_modules()
     graph: dict[str, set[str]] = {}
     for name, path in modules.items():

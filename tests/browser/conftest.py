@@ -23,11 +23,10 @@ sys.path.append(
 from toy_project import PHASES, RUN_FILE, Toy
 
 REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
-"""Set this to 1 where these tests must run: a missing Chromium then fails instead of being skipped.
-"""
+"""If this is 1, these tests must run: without Chromium, they fail instead of being skipped."""
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
-"""Long enough that a page can be closed and reopened before a fast machine is done."""
+"""Training long enough that a page can be closed and reopened before a fast machine is done."""
 LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
 )

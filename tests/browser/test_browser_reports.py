@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 SMALLEST_TEXT = 50
 SERIOUS = ("serious", "critical")
 WHOLE = "report-with-records.html"
-"""It consists of the pages of the phases, which are checked one by one."""
+"""The report that consists of the phases' pages, which are checked one by one."""
 
 
 @pytest.fixture(scope="module")

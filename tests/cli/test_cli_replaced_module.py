@@ -1,4 +1,4 @@
-"""A file of the user in PYTHONPATH that has the name of a module of Python."""
+"""A user's file in PYTHONPATH that has the name of a standard library module."""
 
 from __future__ import annotations
 

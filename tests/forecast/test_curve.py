@@ -38,7 +38,7 @@ def part_of(curve, share: float, shift: float = 0.0) -> PartialCurve:
 
 
 def test_the_shipped_coefficients_follow_from_the_curves():
-    """Otherwise the script, the data and the package do not match."""
+    """If they do not, the script, the data and the package do not match."""
     for shipped, family in zip(load_coefficients(), FAMILIES, strict=True):
         curves = few_repetitions(read_curves(family.path))
         fitted = fit(cuts_of(curves, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))
@@ -66,7 +66,7 @@ def test_recipes_left_out_are_forecast_from_half_their_curve():
 def test_pretrainings_of_a_size_left_out_are_forecast_from_half_their_curve():
     """OLMo's cosine and WSD schedules.
 
-    If it were based on training runs of the other family, the error would be 0.1 nats.
+    If the forecast were based on training runs of the other family, the error would be 0.1 nats.
     """
     nanogpt, shipped = load_coefficients()
     curves = read_curves(FAMILIES[1].path)

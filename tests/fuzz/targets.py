@@ -49,7 +49,7 @@ class Target:
     def look(self, content: bytes) -> str:
         """Read the file, and return the messages.
 
-        Anything but a clear error is raised unchanged.
+        Any other exception is raised unchanged.
         """
         self.path.write_bytes(content)
         before = tree(self.folder)

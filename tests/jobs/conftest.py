@@ -19,10 +19,10 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def bench(tmp_path, program, monkeypatch):
-    """A folder for jobs. No process is left behind.
+    """A folder for jobs. Check that no process is left behind.
 
-    Ranks have so long to end on their own that no rank of a slow machine is killed. A test that
-    needs the kill shortens one limit.
+    Ranks have enough time to end on their own, so that none is killed even on a slow machine. A
+    test that needs the kill shortens one limit.
     """
     for name in ("LOCAL_GRACE_SECONDS", "PEERS_SECONDS", "KILLED_PEERS_SECONDS"):
         monkeypatch.setattr(f"runbook.jobs.render.training_job.{name}", 600)

@@ -33,7 +33,7 @@ SCHEDULER = LocalScheduler()
 
 @pytest.fixture
 def job(tmp_path):
-    """A job's files as its script writes them. This process takes the script's role."""
+    """A job's files as its script writes them. This process plays the script's role."""
     folder = JobFolder(tmp_path / "run" / "jobs" / "04-training")
     folder.path.mkdir(parents=True)
     return Job(folder, processes.identify(os.getpid()))

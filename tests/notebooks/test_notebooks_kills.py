@@ -187,7 +187,7 @@ def test_nothing_runs_on_that_nobody_watches(killed):
 
 
 def test_no_job_was_started_twice(killed):
-    """There is one smoke test, and a new training job each time that the previous job was ended."""
+    """There is one smoke test, and a new training job each time the previous one was ended."""
     assert sorted(killed.jobs) == [
         "03-smoke-test",
         "04-training",

@@ -132,7 +132,7 @@ def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(wa
 
 
 def test_what_counts_as_time_leaves_the_rest(ways):
-    """The comparison above would be worthless if it dropped too much."""
+    """If too much were dropped, the comparison above would be worthless."""
     folder = ways["command"][0]
     twin = twins(folder)["02-data"]
     assert set(json_of(folder / "records" / "02-data.json")) - set(twin) == {"started", "ended"}

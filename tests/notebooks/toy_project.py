@@ -133,7 +133,9 @@ class Toy:
     def start(
         self, *words: object, cwd: Path | None = None, **environment: str
     ) -> subprocess.Popen[str]:
-        """Start a program of the virtual environment, or bash. Its output is read as one text."""
+        """Start a program of the virtual environment, or bash. Its output and errors are read as
+        one stream.
+        """
         program, *rest = map(str, words)
         path = BIN / program
         return subprocess.Popen(

@@ -1,4 +1,6 @@
-"""The same with unmodified papermill: a real kernel, and a cell that was really injected."""
+"""The same values with unmodified papermill: a real kernel, and a cell that papermill really
+injected.
+"""
 
 import json
 import logging

@@ -131,7 +131,7 @@ def test_a_check_that_blames_some_nodes_is_kept_and_one_that_blames_all_is_not(s
     locked = PlacedRule(PreflightCheck.LOCKED_MEMORY, "a rule", "a remedy")
     both = locked.broken("64 KiB", ["n1", "n2"])
     slow = rule.broken("core 3", ["n2"])
-    # The user can end an own program at once.
+    # Users can end their own program immediately.
     program = PlacedRule(PreflightCheck.FOREIGN_PROGRAMS, "a rule").broken("process 7", ["n1"])
     rung = RungResult("hosts", (slow, both, program), 1.0)
     answers = JobAnswers(("n1", "n2"))

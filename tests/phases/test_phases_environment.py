@@ -222,7 +222,9 @@ def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
 
 @pytest.mark.training
 def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(tmp_path):
-    """The local scheduler starts it in place of the trainer: real processes, gloo, a real file."""
+    """The local scheduler starts the probe in place of the trainer: real processes, gloo, a real
+    file.
+    """
     settings = params.load("local", set_words=TOY, project=PROJECT)
     result = climb(settings, make_plan(settings), tmp_path, [], print)
     assert [rung.name for rung in result.rungs] == [

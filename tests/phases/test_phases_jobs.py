@@ -114,7 +114,7 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
     open_phase, queue
 ):
-    """Otherwise, its outputs would be mistaken for results of the new values."""
+    """If it were watched, its outputs would be mistaken for results of the new values."""
     launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
@@ -465,7 +465,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
 
 
 def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
-    """They may be terabytes in size. Still, a file that has lost bytes is noticed."""
+    """Token files may be terabytes in size. A file that has lost bytes is noticed anyway."""
     training.check_ready(open_phase)
     monkeypatch.setattr(step, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
     training.launch(open_phase)
@@ -593,7 +593,7 @@ def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, q
 
 
 def test_a_phase_is_not_opened_by_hand_while_runbook_run_works_on_it(open_phase, runs, monkeypatch):
-    """Its record would be moved away from the notebook that writes it."""
+    """Opening the phase would move its record away from the notebook that writes it."""
     record = open_phase.folder / "records" / "04-training.json"
     before = record.read_bytes()
     with hold(open_phase.folder, "runbook run local"):

@@ -1,4 +1,4 @@
-"""On a cluster a layout is rehearsed before its first job.
+"""On a cluster, a layout is rehearsed before its first job.
 
 Only the trainer's own process is faked here.
 """

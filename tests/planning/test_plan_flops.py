@@ -209,7 +209,7 @@ def test_torchtitan_leaves_out_the_input_embedding_and_keeps_the_output_layer() 
 
 
 def test_the_trainer_counts_as_the_plan_does() -> None:
-    """Both use the same formula of the shape, under the same name."""
+    """Trainer and plan use the same formula of the shape, under the same name."""
     assert OURS == FLOPS_CONVENTION == "megatron-full"
     for shape in (LUMI_13B, GPT3, LLAMA3):
         per_token = shape.flops_per_sequence() / shape.sequence_length

@@ -8,8 +8,8 @@ gpu_peaks.csv: the peak that PyTorch's allocator gave out on a rank, from logs o
 heads, sequences of 1,024 tokens, vocabulary 50,688 and one copy on V100s (bigscience-workshop/bigscience 9e64ede,
 experiments/, Apache-2.0): Megatron-LM 2.x after 20 steps, Megatron-DeepSpeed's pipeline after one.
 
-gpu_peaks_left_out.csv: logs that nobody looked at while `gpu_peaks.csv` was fitted. Of the same
-repository the one with DeepSpeed off, after its first step (bigscience-workshop/bigscience
+gpu_peaks_left_out.csv: logs that were not looked at while `gpu_peaks.csv` was fitted. From the same
+repository, the log with DeepSpeed off, after its first step (bigscience-workshop/bigscience
 9e64ede); NVIDIA/Megatron-LM d98e8a64ddf3, tests of its release on H100 and A100, by TensorBoard
 (`mem-max-allocated-bytes`; 256 devices follow from the states it keeps);
 elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps,

@@ -21,7 +21,7 @@ from runbook.params.project import project_root
 ROOT = project_root(Path(__file__))
 TABLE = ROOT / "benchmarks" / benchmark.STEP_TIMES
 NANOSECOND = 1e-6
-"""In milliseconds, the unit of the table."""
+"""One nanosecond in milliseconds, the unit of the table."""
 VOCABULARY = 50257
 """The vocabulary of vTrain's simulated model, which is not padded."""
 POSITIONS = 1024
@@ -136,7 +136,7 @@ def test_steps_of_the_same_layout_are_linear_in_the_number_of_micro_batches(
 def test_replicas_add_exactly_what_the_simulators_table_of_all_reduces_states(
     milliseconds: dict[Configuration, float],
 ) -> None:
-    """Its formula for long messages is wrong: eight replicas take less time than two."""
+    """The simulator's formula for long messages is wrong: eight replicas take less time than two."""
     groups = defaultdict(list)
     for configuration in milliseconds:
         if configuration.pipeline == 1:

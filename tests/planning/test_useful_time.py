@@ -115,7 +115,7 @@ def test_a_job_saves_before_its_limit_and_the_next_one_loses_no_step():
 
 
 class OneByOne(PoissonFaults):
-    """The same failures, for a simulation that processes every job."""
+    """The same failures as in `PoissonFaults`, for a simulation that processes every job."""
 
     attempts = 0
 

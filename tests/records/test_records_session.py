@@ -42,7 +42,7 @@ def shell():
 
 
 class Stepping:
-    """A project whose master is run cell by cell, as a person does."""
+    """A project whose notebook is run cell by cell, as a user would run it."""
 
     def __init__(self, root, shell, *cells):
         self.project = Project(root)

@@ -120,7 +120,9 @@ FEWER_NODES = {
         "jobs.training.min_nodes=2",
     ),
 }
-"""The same for a job that can continue on fewer nodes and has neither a chain nor spare nodes."""
+"""The run and the --set words of a job that can continue on fewer nodes and has neither a chain nor
+spare nodes.
+"""
 
 COPIED = {
     "own-trainer-slurm": ("azure-175b", "training.framework=runbook", "jobs.training.spares=2"),

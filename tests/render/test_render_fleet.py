@@ -20,7 +20,7 @@ printf '{\n  "status": "%s"\n}\n' "${states[0]}"
 if ((${#states[@]} > 1)); then printf '%s\n' "${states[@]:1}" >"$STATES"; fi
 [ "${states[0]}" != UNREACHABLE ]
 """
-"""Answers with these states in order, and then repeats the last."""
+"""A stand-in that answers with these states in order, and then repeats the last."""
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""There are no alarms on healthy curves. On training runs that went wrong, alarms are no later than
-people were. Each names its evidence.
+"""There are no alarms on healthy curves. On training runs that went wrong, alarms come no later
+than people noticed. Each names its evidence.
 """
 
 import csv
@@ -124,7 +124,7 @@ def test_one_record_is_no_base_for_a_spike():
 
 
 def test_a_loss_that_stays_up_or_creeps_up_diverges():
-    """The first is modelled on 104B's first attempt: 6.4 to 11.4, then 7.15 permanently."""
+    """The first curve is modelled on 104B's first attempt: 6.4 to 11.4, then 7.15 permanently."""
     source = random.Random(1)
     built = [6.9 - 0.0015 * n + source.gauss(0, 0.04) for n in range(300)]
     built += [11.42 - 0.2 * n for n in range(21)] + [
@@ -377,7 +377,7 @@ def test_a_log_file_shows_its_alarms():
 
 
 def test_growth_begins_again_where_iterations_come_again():
-    """This happens after a rollback, or in the log of a run that was started again."""
+    """Iterations repeat after a rollback, or in the log of a run that was started again."""
     steps = [*range(1, 201), *range(101, 1300)]
     rows = [
         SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100)
@@ -393,7 +393,7 @@ def test_growth_begins_again_where_iterations_come_again():
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_a_loss_that_rises_record_by_record_diverges(noise):
-    """It rises from 11.65 to 20.44 over 31 records; each record is close to the median of the
+    """The loss rises from 11.65 to 20.44 over 31 records; each record is close to the median of the
     previous ones, so there is no jump.
     """
     source = random.Random(2)
@@ -438,7 +438,9 @@ def test_a_log_of_evaluations_alone_has_alarms():
 
 
 def test_evaluations_that_rise_by_a_little_each_time_diverge():
-    """It rises by 60 % in total, but by less than a quarter over any twelve records."""
+    """The validation loss rises by 60 % in total, but by less than a quarter over any twelve
+    records.
+    """
     evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
     (alarm,) = find_alarms([], evaluations)
     assert (alarm.kind, alarm.metric) == ("divergence", "validation_loss")
@@ -595,7 +597,7 @@ def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
 
 
 def test_a_step_that_was_passed_over_hides_no_nan_after_a_resume(tmp_path):
-    """Its loss is null, but only because nothing was computed."""
+    """The skipped step has no loss, but only because nothing was computed."""
     computed = {"forward_backward_seconds": 1.0}
     rows = [{"iteration": n, "loss": 3.0, "nan": 0, **computed} for n in range(1, 12)]
     bad = {"iteration": 12, "loss": None, "nan": 1, **computed}

@@ -264,7 +264,7 @@ def test_a_word_in_place_of_a_number_is_rejected_with_what_to_write():
 
 
 def test_the_model_expects_what_the_users_of_756_reached_after_the_changes(told):
-    """They measured 5.41 s per step with 8 experts over 8 ranks, tensor 2 and the all-to-all
+    """The users measured 5.41 s per step with 8 experts over 8 ranks, tensor 2 and the all-to-all
     dispatcher.
     """
     explained = told(MIXTRAL, "accelerator=H100")
@@ -491,7 +491,7 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
 
 
 def test_the_planner_takes_every_field_of_a_described_model(models):
-    """A Llama without a separate output layer would fit where `runbook plan` refuses it."""
+    """Without a separate output layer, a Llama would fit where `runbook plan` refuses it."""
     shape = shape_of(models["llama-3-8b"], tensor=2)
     unusual = replace(
         shape,

@@ -273,7 +273,7 @@ def test_rates_carry_their_convention():
     later = parse("megatron-core.log").records[-1]
     assert (
         later.tflops_convention == "megatron-full-or-causal"
-    )  # 2025-04: the line does not distinguish old code from new
+    )  # since 2025-04, the line no longer shows which formula was used
 
 
 def test_other_fields():

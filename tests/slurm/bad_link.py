@@ -80,7 +80,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Cable:
-    """The faults that the cable has."""
+    """The faults of the cable."""
 
     loss: float
     delay: float

@@ -69,7 +69,7 @@ class ChainedRun:
         return training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self) -> None:
-        """Submit the training. After that, none of our processes needs to run."""
+        """Submit the training. After that, no process of ours needs to keep running."""
         job_step.launch(self.training_job())
 
     @property

@@ -40,7 +40,7 @@ class Defect:
     name: str
     text: str
     checks: tuple[str, ...]
-    """One of these checks must be the first defect."""
+    """The first defect must be reported by one of these checks."""
     words: tuple[str, ...] = ()
     """Text in the check's value if the cause is correct."""
     node: str = ""
@@ -199,7 +199,7 @@ def failing_prolog(node: BrokenNode, place: Place) -> None:
 
 
 def maintenance(node: BrokenNode, place: Place) -> None:
-    """Reserve the nodes for maintenance before the job could end."""
+    """Reserve the nodes for maintenance that begins before the job could end."""
     node.reserve("starttime=now+2minutes", "duration=60", "flags=maint,ignore_jobs")
 
 
@@ -242,7 +242,7 @@ def taken_ports(node: BrokenNode, place: Place) -> None:
 
 
 def slow_names(node: BrokenNode, place: Place) -> None:
-    """Put a name server that does not answer before the one that knows the nodes."""
+    """List a name server that does not answer before the one that knows the nodes."""
     node.hosts("10.66.0.254 head", "10.66.0.2 node2")
     file = Path(place.work, "resolv.conf")
     file.write_text("nameserver 10.66.0.77\nnameserver 10.66.0.2\n")
@@ -263,7 +263,7 @@ def task_prolog(line: str) -> Break:
 
 
 def own_module(node: BrokenNode, place: Place) -> None:
-    """Write a file of the user that has the name of a module of Python."""
+    """Write a user's file that has the name of a standard library module."""
     folder = Path(place.work, "mine")
     folder.mkdir(exist_ok=True)
     (folder / "random.py").write_text("numbers = [1, 2]\n")

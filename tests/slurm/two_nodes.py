@@ -163,7 +163,9 @@ class Project:
         (root / "params" / "queued.yaml").write_text(RUN_FILE)
 
     def start(self, *words: object, **environment: str) -> subprocess.Popen[str]:
-        """Start `runbook` with these arguments, with both outputs as one text."""
+        """Start `runbook` with these arguments, with standard output and standard error in one
+        stream.
+        """
         return subprocess.Popen(
             [str(BIN / "runbook"), *map(str, words), "--runs", str(self.runs)],
             cwd=self.root,

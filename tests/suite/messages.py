@@ -30,7 +30,7 @@ class Part:
 
 
 def containing(*texts: object) -> Part:
-    """Return a value that matches every text that contains these texts, in this order.
+    """Return a value that matches every string that contains these strings, in this order.
 
     One of these may be a message, such as `TokenMessage.PLACE_IN_LINES.of(line=3)`, and may leave
     out values.

@@ -1,7 +1,7 @@
 """The first job number of the stand-in for PBS.
 
-It differs between processes: a job's processes are found and killed by its number, so two
-concurrent test processes must not share numbers.
+Each test process has its own number: a job's processes are found and killed by the job's number, so
+two test processes must not share numbers.
 """
 
 import os

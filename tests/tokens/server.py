@@ -25,7 +25,7 @@ class Behaviour:
     """
 
     answers_of_each_file: list[tuple[int, dict[str, str]]] = field(default_factory=list)
-    """The same for the first requests of each path, whichever thread asks first."""
+    """Statuses and headers for the first requests of each path, whichever thread asks first."""
 
     cut_at: float = 1.0
     """Every connection ends after this share of its content."""

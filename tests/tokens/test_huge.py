@@ -269,7 +269,7 @@ def test_a_border_that_changes_an_id_is_passed_over() -> None:
 
 
 def test_other_tokenizers_get_the_whole(tmp_path: Path) -> None:
-    """Their tokens may cross a border, because a token may contain a space."""
+    """The tokens of other tokenizers may cross a border, because a token may contain a space."""
     content = json.loads(load_tokenizer("gpt2").judge.tokenizer.to_str())
     content["added_tokens"].append(
         content["added_tokens"][0] | {"id": 50257, "content": "went home"}
@@ -306,7 +306,7 @@ print(*sizes)
 def test_one_huge_document_needs_less_than_three_times_its_size(
     tmp_path: Path, kind: str, times: int
 ) -> None:
-    """With curly quotes and an emoji, so that a str needs four bytes per character."""
+    """A text with curly quotes and an emoji, so that a str needs four bytes per character."""
     small = tmp_path / "small.jsonl"
     large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))

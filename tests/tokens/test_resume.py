@@ -515,7 +515,7 @@ def test_a_place_after_a_file_that_changed_is_not_trusted(
 ) -> None:
     """The run is stopped when both files are in the .bin but neither is hashed.
 
-    Then the first loses a text, and the second moves.
+    Then the first file loses a document, and the second file's tokens move.
     """
     folder = tmp_path / "in"
     prefix = tmp_path / "out"

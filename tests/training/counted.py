@@ -72,8 +72,8 @@ def measured():
 
 
 GLOO_COPY = "aten.split.Tensor"
-"""The first operator where the counter sees gloo's copy for summing gradients. The counter does not
-see the copy's creation, but it sees the split that follows.
+"""The first operator in which the counter sees gloo's copy for summing gradients. The counter does
+not see the copy's creation, but it sees the split that follows.
 """
 
 

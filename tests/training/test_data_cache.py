@@ -42,7 +42,7 @@ def test_an_unchanged_cache_is_kept(cache):
 
 
 def test_a_changed_order_is_removed(cache):
-    """It has the same size, and numpy can read it."""
+    """The changed file has the same size, and numpy can read it."""
     numpy.save(cache / "shuffle_index.npy", numpy.arange(12)[::-1].copy())
     assert faults(cache) == {"shuffle_index.npy": CacheFault.CHANGED}
     assert not (cache / "shuffle_index.npy").exists()

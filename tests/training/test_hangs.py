@@ -97,7 +97,7 @@ def test_the_hung_rank_is_named_and_ended(jobs, place):
 
 
 def test_in_a_training_a_first_rank_that_hangs_ends_itself(jobs):
-    """The other rank waits in one of megatron-core's coalesced reductions."""
+    """Rank 0 hangs, and the other rank waits in one of megatron-core's coalesced reductions."""
     job = jobs["training"]
     assert job.ranks[0].wait() == 70, job.err[-2000:]
     [hang] = job.events("hang")

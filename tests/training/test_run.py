@@ -224,8 +224,8 @@ def test_mock_data_trains_without_any_file(zygote, tmp_path):
 
 
 def test_weighted_and_held_out_files_are_blended(zygote, run):
-    """In a text with several files, each has a share proportional to its tokens: 30 documents to
-    10.
+    """If a text has several files, each file has a share proportional to its tokens: 30 documents
+    to 10.
     """
     specs.write_corpus(run / "data" / "other", documents=30, seed=8)
     specs.write_corpus(run / "data" / "small", documents=10, seed=9)

@@ -119,8 +119,8 @@ def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
 
 
 def test_where_all_have_entered_as_many_it_is_the_one_that_is_still_inside():
-    """Otherwise no rank waits for another: all may be reading from a slow disk, or evaluating for a
-    long time.
+    """If no rank is inside, none waits for another: all may be reading from a slow disk, or
+    evaluating for a long time.
     """
     beats = ranks(9, 9, 9)
     beats[1].where = "data.py:7 read"
@@ -322,8 +322,8 @@ for _ in range(4):
 print("ready", flush=True)
 sleep_below(90)
 """
-"""Its stacks have about 25,000 bytes, but only 4,096 fit into the pipe, so the rank waits for a
-reader before it has written them all.
+"""A rank whose stacks have about 25,000 bytes. Only 4,096 fit into the pipe, so the rank waits for
+a reader before it has written them all.
 """
 
 
@@ -459,8 +459,8 @@ def test_of_nccl_s_record_the_oldest_collective_under_way_is_shown():
 
 
 def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypatch, tmp_path):
-    """Otherwise they would end what the watchdog lets live, or a hung rank before the watchdog has
-    reported it.
+    """A shorter timeout would end a rank that the watchdog allows to continue, or end a hung rank
+    before the watchdog has reported it.
     """
     raised = []
     clock = [1000.0]

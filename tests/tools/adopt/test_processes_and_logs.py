@@ -173,7 +173,7 @@ def test_a_job_of_pbs_is_the_file_that_was_submitted(tmp_path, monkeypatch):
     qstat = programs / "qstat"
     qstat.write_text(f"#!/bin/bash\nprintf %s '{json.dumps({'Jobs': {'7.server': job}})}'\n")
     qstat.chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs))  # no scontrol of this machine
+    monkeypatch.setenv("PATH", str(programs))  # hides this machine's own scontrol
     assert submitted_script("7") == ("job.pbs", script)
 
 

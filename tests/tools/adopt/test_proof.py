@@ -51,9 +51,7 @@ def test_every_option_of_the_script_has_a_verdict_with_both_values_and_a_reason(
     assert rows["--lr-warmup-fraction"][0] is OptionVerdict.SAME  # in its own unit
     assert rows["--train-samples"] == (OptionVerdict.CHANGED, "1000100", "999936")
     assert rows["--attention-dropout"] == (OptionVerdict.CHANGED, "0.1", "0.0")
-    assert (
-        rows["--save"][0] is OptionVerdict.DROPPED
-    )  # nothing is saved, because there is no --save-interval
+    assert rows["--save"][0] is OptionVerdict.DROPPED  # without --save-interval, nothing is saved
     assert rows["--optimizer"] == (OptionVerdict.DROPPED, "adam", "")
     assert rows["--swiglu"][0] is OptionVerdict.CHANGED
     assert rows["--clip-grad"] == (OptionVerdict.ADDED, "", "1.0")
