@@ -41,9 +41,9 @@ def adopt(
 ) -> None:
     """Turn a job script, or a block of exports, into a run file, by running it in a sandbox with stub programs.
 
-    The sandbox has no network, no devices and no files of yours, except copies of small text files:
-    those next to the script, and those in its checkout that it names. The report compares every
-    option of the script with the run file's own command, most important first, and names the
+    The sandbox has no network, no devices and none of your files, except copies of small text
+    files: those next to the script, and those in its checkout that it names. The report compares
+    every option of the script with the run file's own command, most important first, and names the
     script's known errors. If the script starts scripts in other folders, list them after it.
     OLD_SCRIPT may also be a log with Megatron's printed arguments, or the configuration of another
     program: torchtitan's TOML, the YAML of nanotron, GPT-NeoX, NeMo 2 or Megatron Bridge, or a

@@ -89,8 +89,9 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
 def _names_run(target: str, runs: Path | None) -> bool:
     """Return whether a word names a run: its name, or the path of its folder.
 
-    A word without dot and slash that is no file is meant as the name of a run. A word with a dot
-    (`gpt-1.3b`, `train.log`) is the name of a run only if there is a folder or a run file for it.
+    A word that contains neither a dot nor a slash, and is not a file, is taken as a run's name. A
+    word with a dot (`gpt-1.3b`, `train.log`) is the name of a run only if there is a folder or a
+    run file for it.
     """
     if (Path(target) / "run.yaml").exists():
         return True

@@ -1,4 +1,4 @@
-"""Finds a file of the user that Python imports in place of a module of its standard library."""
+"""Finds a user's file that Python imports in place of a standard library module."""
 
 import sys
 import sysconfig

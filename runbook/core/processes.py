@@ -53,7 +53,7 @@ class Identity:
 
 
 def boot_id() -> str:
-    """Return a text that changes whenever the machine is rebooted."""
+    """Return a string that changes whenever the machine is rebooted."""
     path = Path("/proc/sys/kernel/random/boot_id")
     if path.exists():
         return path.read_text().strip()

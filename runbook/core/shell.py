@@ -179,7 +179,7 @@ def how_it_ended(exit_code: int) -> str:
 
 
 def last_lines(text: str, count: int = TAIL_LINES) -> str:
-    """Return the last lines of a text, without empty lines at the end."""
+    """Return the last lines of a string, without empty lines at the end."""
     return "\n".join(text.rstrip().splitlines()[-count:])
 
 

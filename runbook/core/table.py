@@ -287,7 +287,7 @@ def html_with_code(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Return the number of columns that a text occupies on a terminal."""
+    """Return the number of columns that a string occupies on a terminal."""
     return sum(map(_character_width, text))
 
 

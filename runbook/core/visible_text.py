@@ -41,7 +41,7 @@ def visible(text: str) -> str:
 
 
 def find_hidden(text: str) -> str:
-    """Return the first invisible character of a text, such as U+202E, or '' if there is none."""
+    """Return the first invisible character of a string, such as U+202E, or '' if there is none."""
     match = _HIDDEN.search(text.replace("\r\n", "\n").removeprefix("\ufeff"))
     return f"U+{ord(match[0]):04X}" if match else ""
 
@@ -52,7 +52,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def for_terminal(text: str) -> str:
-    r"""Return a text that is safe to show on a terminal.
+    r"""Return a string that is safe to show on a terminal.
 
     Like `visible`, this replaces invisible characters, but it keeps colours and the carriage return
     of a progress line.

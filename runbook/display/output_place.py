@@ -216,7 +216,7 @@ class CheckTable(Table):
         super().__init__(rows, f"{title} ({self.summary()})")
 
     def summary(self) -> str:
-        """Return a text with the number of checks for each verdict.
+        """Return a line with the number of checks for each verdict.
 
         >>> CheckTable([Check("a", "pass", "1", "1"), Check("b", "fail", "2", "1")]).summary()
         '2 checks: 1 fail, 1 pass'

@@ -30,7 +30,7 @@ from runbook.forecast.tables import PartialCurve
 PARTS_OF_STEPS_DONE = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """The points at which the curve is read, as shares of the steps done."""
 USUAL_DECAY_FROM = 0.5
-"""Input value that is used if the start of the learning-rate decay is unknown.
+"""Input value used if the start of the learning-rate decay is unknown.
 
 A separate input tells the process that this value was used.
 """

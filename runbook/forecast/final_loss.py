@@ -114,7 +114,7 @@ def check_runs(runs: Runs) -> None:
 
 @dataclass(frozen=True)
 class _Backtest:
-    """Forecasts that every law makes of the larger runs from the smaller ones."""
+    """Every law's forecasts of the larger runs, made from the smaller ones."""
 
     predictions: dict[LawChoice, Array]
     losses: Array

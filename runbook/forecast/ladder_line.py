@@ -40,7 +40,7 @@ ladder whose learning rate was too high, a rung was 8.9 % away.
 
 @dataclass(frozen=True)
 class LineVotes:
-    """The loss of each target as predicted with every choice of floor and weight."""
+    """The predicted loss of each target, for every choice of floor and weight."""
 
     losses: Array
     """Losses in nats, with a row for each vote and a column for each target."""

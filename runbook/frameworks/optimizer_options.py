@@ -29,7 +29,7 @@ MEGATRON_OPTIMIZER = (
 NEMO_CLIPPING = Option(
     "trainer.gradient_clip_val", "training.clip_gradient", float, "optimizer.clip_gradient"
 )
-"""In NeMo, the trainer, not the optimizer, clips gradients."""
+"""NeMo's option for clipping gradients, which its trainer does, not its optimizer."""
 
 NEMO_OPTIMIZER = (
     Option("model.optim.weight_decay", "training.weight_decay", float, "optimizer.weight_decay"),

@@ -112,7 +112,7 @@ WORST_FIRST = (
 )
 """The states in which jobs end, from worst to best.
 
-An array ends as its worst element does.
+An array has the state of its worst element.
 """
 
 

@@ -66,7 +66,7 @@ class QueueJob:
 
 
 class Queue(ABC):
-    """The commands of one kind of queue.
+    """The interface to one kind of queue.
 
     Every query raises `QueueSilentError` if the queue does not answer.
     """

@@ -15,7 +15,7 @@ from runbook.params.schema.site import Site
 
 @dataclass(frozen=True)
 class QueueKind:
-    """The commands of one kind of queue, and its parts of job scripts."""
+    """The interface to one kind of queue, and its parts of job scripts."""
 
     queue: type[Queue]
     scripts: type[QueueScripts]
@@ -36,7 +36,7 @@ def get_scheduler(site: Site) -> Scheduler:
 
 
 def get_queue(site: Site) -> Queue:
-    """Return the commands of a site's queue. Raise `KeyError` for a site without a queue."""
+    """Return the interface to a site's queue. Raise `KeyError` for a site without a queue."""
     return QUEUE_KINDS[site.scheduler].queue()
 
 

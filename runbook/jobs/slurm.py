@@ -77,7 +77,7 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons for which a job waits until somebody removes the reason."""
+"""Reasons that keep a job waiting until somebody removes them."""
 
 
 def state_of(word: str) -> JobState:
@@ -93,7 +93,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a job waits for a reason that somebody must remove first.
+    """Return whether a job waits because of something that somebody must fix first.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")

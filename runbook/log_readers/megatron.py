@@ -702,7 +702,7 @@ def _tells_lost_loss(record: Record) -> bool:
 RETURN_CODE = "exits with return code"
 SIGKILL = "sigkill_handler"
 ENDINGS = (RETURN_CODE, SIGKILL)
-"""A launcher's messages that do not name a cause, but that a failure rule may recognize."""
+"""A launcher's messages that name no cause, but may match a failure rule."""
 
 
 def _ending(line: str) -> str | None:

@@ -51,7 +51,8 @@ class Record:
 
         A number that is already set is kept. `names` maps the log's keys to our field names;
         without `names`, the keys are used as field names. `milliseconds` is converted to seconds,
-        and `tokens_per_second_per_device` also adds a state.
+        and a `tokens_per_second_per_device` is stored as `tokens_per_second`, with its own name
+        among the record's states.
         """
         field_by_key = names or {key: key for key in values}
         for key, name in field_by_key.items():

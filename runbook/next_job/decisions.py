@@ -58,7 +58,7 @@ class Attempt:
     reached: int
     """The newest step of the training when the job ended."""
     reason: str = ""
-    """The job's own statement about its end, for people.
+    """The job's own description of how it ended, for people.
 
     No decision depends on it.
     """

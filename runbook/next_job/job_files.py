@@ -57,7 +57,7 @@ def _log_of_attempt(path: Path) -> list[str]:
 
 
 def read_or_empty(path: Path) -> str:
-    """Return a file's text, or an empty text if there is no such file."""
+    """Return a file's text, or an empty string if there is no such file."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -53,7 +53,7 @@ class PartState(Enum):
 
 
 class ProgramEnd(Enum):
-    """The reaction of a program on PATH when it is asked for its prefix and version."""
+    """The way in which a program on PATH responds when asked for its prefix and version."""
 
     WELL = "well"
     FAILED = "failed"

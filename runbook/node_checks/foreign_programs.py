@@ -19,7 +19,7 @@ LOOKS = 10
 LOOK_PAUSE = 0.1
 """Seconds between two looks at the programs' states."""
 BUSY_SHARE = 0.9
-"""Share of the looks at which a busy program must be computing, or waiting for a core."""
+"""Share of the samples in which a busy program must be computing, or waiting for a core."""
 RUNNABLE = "R"
 """The state of a process that computes or waits for a core (proc(5), stat)."""
 
@@ -35,7 +35,7 @@ class Program:
 
 
 def look_at_foreign_programs() -> Facts:
-    """Return the user's programs outside of the job that compute at almost every look."""
+    """Return the user's programs outside the job that are busy in almost every sample."""
     own_job = _job_of(dict(os.environ))
     if not own_job:
         return {"busy": []}

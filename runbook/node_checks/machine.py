@@ -36,7 +36,9 @@ A package that is missing on all nodes is not a fault.
 PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 SHARED_MEMORY = Path("/dev/shm")
 DEFAULT_SCRATCH = Path("/tmp")
-"""The folder that programs use if TMPDIR is not set. Some use no other (CUDA's MPS, X11, SSH)."""
+"""The folder that programs use if TMPDIR is not set. Some programs always use it (CUDA's MPS, X11,
+SSH).
+"""
 TOOL_SECONDS = 20
 
 

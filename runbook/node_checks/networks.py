@@ -23,7 +23,9 @@ NAME_ATTEMPTS = 2
 SUSPECT_NAME_SECONDS = 0.5
 """A look-up of a name that takes longer is repeated."""
 NAMES_SECONDS = 14.0
-"""No name is begun later. One that takes 5 s at each attempt still ends within the check's limit."""
+"""No look-up starts later than this. One that takes 5 s at each attempt still ends within the
+check's limit.
+"""
 
 
 def look_at_interfaces() -> Facts:
@@ -202,10 +204,10 @@ def _resolve(name: str) -> list[str]:
 
 
 def _resolving_seconds(name: str) -> float:
-    """Return the seconds after which a name is resolved that was resolved before.
+    """Return the seconds that it takes to resolve a name again.
 
-    The first time may be longer, while a server of this site asks another one. A slow attempt is
-    repeated, because a single lost packet costs 5 s.
+    The first look-up may take longer, because the site's server may have to ask another server. A
+    slow attempt is repeated, because a single lost packet costs 5 s.
     """
     best = float("inf")
     for _ in range(NAME_ATTEMPTS):

@@ -42,7 +42,7 @@ DEVICE_FILES = (
 
 
 def look_at_account() -> Facts:
-    """Return the name of the job's user, and the reason why the home folder accepts no file.
+    """Return the job's user name, and why no file can be written to the home folder.
 
     The name is empty if the node's user database does not know the user.
     """
@@ -61,7 +61,7 @@ def look_at_account() -> Facts:
 
 
 def look_at_devices() -> Facts:
-    """Return a fault of each device file that is missing or is something else."""
+    """Return the fault of each device file that is missing or is not the expected device."""
     faults: Facts = {}
     for device in DEVICE_FILES:
         fault = device_fault(device)

@@ -113,7 +113,7 @@ def _chosen_values(file: RunFile, namespace: Mapping[str, object]) -> dict[str, 
 def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
     """Return the `key=value` arguments in `overrides`, split as in a shell.
 
-    A text that cannot be split is reported.
+    A string that cannot be split is reported.
     """
     try:
         return shlex.split(overrides)

@@ -55,7 +55,7 @@ class RunFile:
 
     @property
     def stem(self) -> str:
-        """Return the name that its key `run` must have."""
+        """Return the value that the key `run` in the file must have."""
         return self.path.stem
 
     @property
@@ -144,8 +144,8 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        # The working folder of a notebook's kernel is notebooks/, and a run file may be named as it
-        # is in params/.
+        # The working folder of a notebook's kernel is notebooks/, so a relative path is also tried
+        # from the project and from its params/.
         root = project or project_root()
         for candidate in (root / path, root / "params" / path):
             if candidate.exists():

@@ -38,7 +38,7 @@ SECTIONS = ("training", "parallel", "data", "jobs.training")
 
 
 class OpenRun:
-    """A run's training, read from its files. The files are read again once they have grown."""
+    """A run's training phase, read from its files. The files are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)

@@ -49,7 +49,7 @@ class OpenPhase:
 
     @property
     def training(self) -> PlannedTraining:
-        """The training of this phase. Only phases that train have one."""
+        """The training run of this phase. Only phases that train have one."""
         return self.run.training(self.phase)
 
 

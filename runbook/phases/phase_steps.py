@@ -120,7 +120,7 @@ def analysis_inputs(run: PlannedRun) -> Inputs:
 
 
 def evaluation_inputs(run: PlannedRun) -> Inputs:
-    """Return the outputs of the training."""
+    """Return the outputs of the training run."""
     return {FULL: output_checksums(run, train_name(FULL))}
 
 
@@ -229,7 +229,7 @@ PHASE_ENDS = (
     StepWork(ANALYSIS, ANALYSIS, analysis_inputs, analysis_outputs),
     StepWork(EVALUATION, EVALUATION, evaluation_inputs, all_scores),
 )
-"""The end of each phase. Its marker records that the whole phase is done."""
+"""The step that ends each phase. Its marker records that the whole phase is done."""
 
 WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
 """All work that leaves a done marker, except the set-up steps that the site file defines."""

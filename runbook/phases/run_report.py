@@ -207,7 +207,7 @@ def _verdict_of(run: RunState, phases: Sequence[str]) -> str:
 def write_tables(folder: Path, out: Path) -> list[Path]:
     """Write a run's results and steps as tables.
 
-    CSV and Parquet are for computing with, Markdown and LaTeX for pasting into a text.
+    CSV and Parquet are for computing with, Markdown and LaTeX for pasting into a document.
     """
     _, trained, comparison = _outcome(folder)
     if not trained:

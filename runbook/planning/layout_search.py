@@ -367,7 +367,7 @@ def _why_none(
 
 @dataclass(frozen=True)
 class Alternative:
-    """A variant of the training.
+    """A variant of the training run.
 
     Numbers are None if they are unknown or if a rule is broken.
     """
@@ -388,7 +388,7 @@ class Alternative:
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """Return the planned training, and a variant for each usual change of a single value.
+    """Return the planned training run, and a variant for each usual change of a single value.
 
     All variants have the same text and global batch.
     """

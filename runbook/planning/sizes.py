@@ -198,7 +198,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """Return a text with the label and the actual number of parameters.
+    """Return a sentence with the label and the actual number of parameters.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

@@ -28,7 +28,7 @@ ENDINGS = ("saved", "stopped", "failed", "finished")
 
 @dataclass(frozen=True)
 class Interruption:
-    """The end of a job before the training was finished, and the time and steps that it cost."""
+    """A job that ended before training was finished, with the time and steps lost."""
 
     job: str
     step: int

@@ -30,7 +30,7 @@ class PlannedRun:
         return hold_run(self.folder, purpose)
 
     def training(self, phase: str) -> "PlannedTraining":
-        """Return the training of a phase."""
+        """Return the training run of a phase."""
         return PlannedTraining(self, phase)
 
 

@@ -169,7 +169,7 @@ def keep_calibration(
     *,
     warned: bool = False,
 ) -> Calibration | None:
-    """Write the ratio of the smoke test's measured step time to the planned one.
+    """Write the ratio of the smoke test's measured step time to the uncalibrated prediction.
 
     Return None if too few steps were timed or the plan has no time.
 

@@ -1,6 +1,6 @@
 """The log of a training run, its alarms, and its TensorBoard events.
 
-The log has lines in Megatron-LM's form, metrics.jsonl and events.jsonl.
+The log consists of lines in Megatron-LM's format, metrics.jsonl and events.jsonl.
 """
 
 import contextlib

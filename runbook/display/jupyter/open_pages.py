@@ -110,7 +110,8 @@ def _note_end(result: Any) -> None:
 def _answer(kernel: PageKernel, message: KernelMessage) -> bool:
     """Answer a page. Return whether the kernel can skip the message.
 
-    The kernel can skip only the page's first request, which a busy kernel would answer late.
+    A busy kernel would answer the page's first request late, and it is the only request that the
+    kernel can skip.
     """
     with _lock:
         running = [displays for displays in _cells.values() if displays.running]

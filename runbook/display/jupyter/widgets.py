@@ -6,7 +6,7 @@
 
 A button works while its cell still runs if the kernel can receive the click (`kernel`). With an
 older ipykernel, it works only after the cell has ended. So a button's action is always shown as a
-command as well. If that command ends with "...", the action needs a text, which is typed next to
+command as well. If that command ends with "...", the action needs some text, which is typed next to
 its button.
 
     show_form(sections, consider, write, table)

@@ -14,7 +14,7 @@ from runbook.params.settings import STAGE
 
 
 def quote(value: object) -> str:
-    r"""Return a text, quoted as a single shell word that means exactly this text.
+    r"""Return a string, quoted as a single shell word that means exactly this string.
 
     >>> print(quote("two words"), quote("$(reboot)"), quote("it's"), quote(""), quote(8))
     'two words' '$(reboot)' 'it'"'"'s' '' 8
@@ -62,7 +62,7 @@ KNOWN = {"user": '"$user"', "job": '"$job_number"'}
 
 
 def expand(value: str, settings: Settings) -> str:
-    """Return a text as one shell word.
+    """Return a string as one shell word.
 
     The run's shared folder is inserted now; {user} and {job} are filled in when the job runs.
     """

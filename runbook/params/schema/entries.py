@@ -181,7 +181,7 @@ class Model(Strict):
     qkv_biases: bool = False
     """With biases: false, use biases for queries, keys and values anyway, as in Qwen2."""
     norm_epsilon: Positive = 1e-5
-    """Epsilon that a norm adds to the variance; many Llama-type models have 1e-6."""
+    """Epsilon that a norm adds to the variance; many Llama-type models use 1e-6."""
     rope_base: Whole = 10_000
     """Base of the rotary angles; larger for longer sequences, such as 500,000 for Llama 3."""
     source: str

@@ -184,7 +184,7 @@ class Training(Strict):
     dropout: BelowOne = 0.0
     """Share of activations and attention weights set to zero.
 
-    GPT-3 and the default of the documents' Megatron are 0.1.
+    GPT-3's value is 0.1, as is the default of the documents' Megatron.
     """
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
     """Standard deviation of the initial weights."""

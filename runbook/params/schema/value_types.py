@@ -81,7 +81,7 @@ def _name(value: str) -> str:
 
 
 def _dataset_name(value: str) -> str:
-    """Refuse a path, because the text's folder is another key's value."""
+    """Refuse a path, because the folder of a text belongs in another key."""
     if "/" in value:
         folder = value if value.endswith("/") else str(PurePath(value).parent)
         raise BrokenRuleError(ParamsMessage.DATASET_IS_A_PATH, value=value, folder=folder)
@@ -101,7 +101,7 @@ def _number(value: Any) -> Any:
 
 
 def _hint_for_number(text: str) -> str:
-    """Return how to write a number that was written as text; empty if the text is no number."""
+    """Return how to write a number that was written as text; empty if the text is not a number."""
     if _is_number(text):
         return ParamsMessage.WITHOUT_QUOTES.fill()
 

@@ -59,7 +59,7 @@ def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
 
 
 def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | None:
-    """Return the plan of the training whose outputs are in the folder.
+    """Return the plan of the training run whose outputs are in the folder.
 
     Return None if the recorded inputs are missing or differ from today's.
     """

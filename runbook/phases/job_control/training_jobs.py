@@ -54,7 +54,7 @@ def training_step(
     before_submit: BeforeSubmit | None = None,
     python: str = "",
 ) -> JobStep:
-    """Return the training of a phase as a step that jobs carry out.
+    """Return the training run of a phase as a step that jobs carry out.
 
     `before_submit` is called once it is certain that a job will be submitted. `python` starts the
     ranks; if it is empty, the site's own Python does.

@@ -40,7 +40,9 @@ from runbook.runs.step import read_mark
 OUTPUT_FILE = "rungs.log"
 """File in the ladder's folder with the output of all rungs' steps."""
 PYTHON_FILE = "python"
-"""The python of the rungs' jobs, in the ladder's folder; see `WarmTrainer.write_python`."""
+"""File name of the Python interpreter for the rungs' jobs, in the ladder's folder; see
+`WarmTrainer.write_python`.
+"""
 
 PROMPT = "training.sample_prompt"
 """Key of the text that a run's model continues before and after training.

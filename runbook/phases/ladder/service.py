@@ -253,7 +253,7 @@ def _forecast(
 
 
 def epochs_of(plan: Plan) -> float | None:
-    """Return how many times the training reads its text, or None if the text's size is unknown."""
+    """Return how many times the training run reads its text, or None if the text's size is unknown."""
     available = plan.data.estimated_tokens * plan.data.train_share
     if plan.data.mock or not available:
         return None

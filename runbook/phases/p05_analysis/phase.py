@@ -263,7 +263,7 @@ def finish(run: PlannedRun, session: Session) -> None:
 
 
 def both_trainings(run: PlannedRun) -> list[TrainingResults]:
-    """Return the results of the smoke test and of the training."""
+    """Return the results of the smoke test and of the full training."""
     return [read_results(run.folder, run.plan, phase) for phase in TRAININGS]
 
 

@@ -332,7 +332,7 @@ class StepSetup:
     first_megatron: bool = False
     """Whether the program is Megatron-LM of 2021 or 2022.
 
-    Its stages split what they send over the tensor-parallel ranks, also without sequence
+    Its stages split what they send over the tensor-parallel ranks, even without sequence
     parallelism (`scatter_gather_tensors_in_pipeline`). Replicas reduce their gradients after the
     last backward pass (`--overlap-grad-reduce` came in 2023).
     """

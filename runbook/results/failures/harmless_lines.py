@@ -68,8 +68,8 @@ _HARMLESS = re.compile(
             r"^rm: cannot remove|chmod: changing permissions",
             # libfabric queries every provider in turn.
             r"fi_getinfo: provider \S+ returned -61|OFI_MRAIL_ADDR_STRC",
-            # A statement of the program, which tracebacks and trainers that print their source
-            # contain.
+            # A statement of the program, as printed in tracebacks and by trainers that log their
+            # source.
             r"^\s*(?:\w+(?:, ?\w+)* = |return )[\w.]+\(.*[),]$",
             r"^\s*assert \S",
             r"^\s*warnings\.warn\(",

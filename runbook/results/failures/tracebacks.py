@@ -27,7 +27,7 @@ _EXCEPTION = re.compile(
 The name of a class that is defined inside a function contains `<locals>`.
 """
 _MEASURE = re.compile(r"Error: ?[\d.]+(?:e-?\d+)?\s*$")
-"""A measured error, which a trainer prints like the message of an exception."""
+"""A numeric error, such as `Error: 0.012`, which a trainer prints like an exception's message."""
 _ENDING_OF_NAME = re.compile(
     r"(?:[Ee]rror|Exception|Interrupt|Exit|Failure|Failed|ExceptionGroup)$"
 )

@@ -282,7 +282,7 @@ def _data_path(value: Word, findings: Findings) -> None:
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Adopt the dataset that is named in a text, and drop the remarks about token files."""
+    """Adopt the dataset that is named in a value, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return

@@ -203,7 +203,7 @@ def _content(name: str, value: object, by_name: Mapping[str, object], depth: int
 
 
 def _is_open(content: object) -> bool:
-    """Return whether a text still contains an unresolved reference."""
+    """Return whether a value still contains an unresolved reference."""
     return isinstance(content, str) and "${" in content
 
 

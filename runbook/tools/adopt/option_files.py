@@ -108,7 +108,7 @@ def _words(option: ConfigValue) -> list[Word]:
 
 
 def _with_markers(text: str) -> str:
-    """Replace each variable in a text with a marker, because only the runner's machine sets it.
+    """Replace each variable in a string with a marker, because only the runner's machine sets it.
 
     >>> _with_markers("${DATA_PATH}/text")
     '__NOT_SET_DATA_PATH__/text'

@@ -38,7 +38,7 @@ def _walltime_of(queue: str) -> Callable[[str], str]:
 
 
 def _devices(text: str) -> int:
-    """Return the device count, which is the last number in a text such as gpu:a100:4.
+    """Return the device count, which is the last number in a string such as gpu:a100:4.
 
     Raise `ValueError` if there is no number.
     """

@@ -562,7 +562,7 @@ def _pbs_variables(size: JobSize) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    """Return the number at the start of a text, or 0 if there is none."""
+    """Return the number at the start of a string, or 0 if there is none."""
     match = re.match(r"\d{1,6}(?!\d)", text)
     if match is None:
         return 0

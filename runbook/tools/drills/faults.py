@@ -134,7 +134,7 @@ class Faults:
 
 
 def faults_from(text: str, rank: int, job: str) -> Faults:
-    """Return the faults in a text that apply to this rank and job."""
+    """Return the faults in a string that apply to this rank and job."""
     faults = [_parse(part) for part in text.split(";") if part.strip()]
     return Faults(
         [fault for fault in faults if fault.holds("rank", rank) and fault.holds("job", job)]
@@ -142,7 +142,7 @@ def faults_from(text: str, rank: int, job: str) -> Faults:
 
 
 def _parse(text: str) -> Fault:
-    """Return the fault that a text describes.
+    """Return the fault that a string describes.
 
     >>> _parse("kill:rank=1,step=9")
     Fault(kind='kill', where={'rank': '1', 'step': '9'})

@@ -1,6 +1,6 @@
 """Exports a log to CSV, JSON, Parquet, TensorBoard, MLflow or trackio.
 
-A run's training can also be exported as MLPerf log lines.
+A training run can also be exported as MLPerf log lines.
 """
 
 import csv

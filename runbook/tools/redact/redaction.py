@@ -148,7 +148,7 @@ NAMED_HOST = re.compile(
 )
 """A name that the text marks as a host's, or that contains a digit and is followed by a port."""
 _NOT_A_HOST = frozenset({"localhost", "is", "and", "or", "the", "not", "of", "for", "env", "auto"})
-# Names on SGI and HPE ICE, of rack, unit and node
+# Host names on SGI and HPE ICE, which state rack, unit and node
 LIKE_A_HOST = re.compile(
     r"(?<![\w.-])(?:[a-z0-9]+-)*?(?:"
     # nid004711, ip-10-0-0-1, acme-gpu-node-17
@@ -176,7 +176,7 @@ PATH = re.compile(
 QUOTED_PATH = re.compile(r"""(["'`])(?:file://)?~?/[^"'`\n<>/]+[/ ][^"'`\n<>]*\1""")
 """A path in quotes, which ends at the closing quote."""
 WHOLE_PATH = re.compile(r"(?:file://)?~?(?:/[^/\n:]+){2,}/?")
-ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # In the query of a link
+ENCODED_PATH = re.compile(r"(?:%2F[\w.@+=~-]+){2,}(?:%2F)?", re.I)  # In the query string of a link
 SERVER_PATH = re.compile(
     r"(?<![\w:/])//[\w.$-]+(?:/[\w.@+%=~$-]+)+/?"  # //server/share/x
     r"|(?<![\w\\])\\{2,4}[\w.$-]+(?:\\{1,2}[\w.@+%=~$-]+)+\\*"  # \\server\share

@@ -439,7 +439,7 @@ The first training run is meant to work, not to fill the node.
 """
 GLOBAL_BATCH = 64
 SAMPLES = 64 * 24
-"""Number of sequences in the training, which also limits the sequences per step.
+"""Number of sequences in the training run, which also limits the sequences per step.
 
 With 2,048 tokens per sequence, the training reads the shipped text once.
 """

@@ -32,7 +32,7 @@ class DescribedTraining(NamedTuple):
 
 
 def described_training(facts: Facts, models: Mapping[str, Model]) -> DescribedTraining | str:
-    """Return the training that the facts describe, or why no speed can be expected."""
+    """Return the training run that the facts describe, or why no expected speed can be computed."""
     if "accelerator" not in facts:
         return "without the accelerator's name, no expectation is possible: no peak is guessed"
     numbers = {key: float(facts.get(key) or 0) for key in NUMBERS}

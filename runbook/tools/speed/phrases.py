@@ -97,7 +97,7 @@ _OTHERS_TRAINING = (
     r"|they (?:have|had|get|got|reach|use|used|report|train|trained)|colleagues?|somebody|someone"
     r"|other people)\b"
 )
-"""Words of a sentence about other people's training."""
+"""Words of a sentence about other people's training runs."""
 _INSTRUMENT = (
     r"(?:megatron\S*|deepspeed|nemo\S*|nanotron|torchtitan|gpt-?neox|torch|pytorch|lightning|logs?"
     r"|logger|trainer|framework|profil\w+|wandb|tensorboard|nsight|nsys|nvidia-smi|ranks?|nodes?"
@@ -107,7 +107,7 @@ _REPORT_OF_INSTRUMENT = (
     rf"\b{_INSTRUMENT}(?:[ \t]+\w+)?[ \t]+report(?:s|ed)?\b"
     rf"|\breported (?:by|in|from|on) (?:the |each |every )?{_INSTRUMENT}\b"
 )
-"""Words for the output of the training program itself."""
+"""Words that refer to the output of the training program itself."""
 _OWN_TRAINING = r"\b(?:we|our|ours|us|i|my|mine)\b"
 _STEP_TIME_UNIT = r"(ms|s|secs?|seconds)\b"
 _STEP = r"(?:training )?(?:step|iteration|iter)"
@@ -227,7 +227,7 @@ def own_sentences(text: str) -> str:
 
 
 def _is_of_others(sentence: str) -> bool:
-    """Return whether a sentence is about other people's training."""
+    """Return whether a sentence is about other people's training runs."""
     by_others = re.sub(_REPORT_OF_INSTRUMENT, "", sentence, flags=re.IGNORECASE)
     if not re.search(_OTHERS_TRAINING, by_others, re.IGNORECASE):
         return False

@@ -180,7 +180,7 @@ class CommonState:
 
 @dataclass(frozen=True)
 class WeightPart:
-    """The flat range of a weight that this rank has the optimizer state for.
+    """The flat range of a weight whose optimizer state is on this rank.
 
     This rank also has the float32 copy of that range.
     """

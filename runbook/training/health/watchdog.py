@@ -66,10 +66,10 @@ def find_hangs(beats: Sequence[Heartbeat]) -> list[Hang]:
 
     A rank waits for a rank in one of its groups if that rank has entered fewer collectives or has
     not sent a message. A rank is hung if others wait for it and it waits for no one. It does not
-    matter where a waiting rank blocks. On a GPU, that is the first copy or `.item()` after the wait
-    began. If all ranks have entered the same number of collectives, the hung ranks are the ones
-    still inside the last collective. If no rank or every rank is still inside, the process-group
-    timeout ends the job.
+    matter where a waiting rank blocks. On a GPU, it blocks at the first copy or `.item()` after the
+    wait began. If all ranks have entered the same number of collectives, the hung ranks are the
+    ones still inside the last collective. If no rank or every rank is still inside, the
+    process-group timeout ends the job.
     """
     if not all(beat.stuck for beat in beats):
         return []

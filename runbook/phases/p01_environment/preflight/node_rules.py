@@ -50,7 +50,7 @@ def judge_each_node(
 
 
 def by_node(texts: Mapping[str, str]) -> str:
-    """Return a text that groups the nodes with the same value.
+    """Return a line that groups the nodes with the same value.
 
     >>> by_node({"n1": "64 KiB", "n2": "64 KiB", "n3": "8 KiB"})
     'n1, n2: 64 KiB; n3: 8 KiB'

@@ -77,7 +77,7 @@ PROBE_FOLDER = ".preflight-{run}-{token}"
 Runs of the same name may have their checkpoints in the same folder.
 """
 OLD_PROBE_SECONDS = 86400.0
-"""A folder of a killed preflight that is older is deleted by the next one."""
+"""The next preflight deletes a killed preflight's folder that is older than this."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -92,7 +92,9 @@ PASSING_FAULTS = (
     PreflightCheck.KERNEL_CACHES,
     PreflightCheck.NODE_NAMES,
 )
-"""Checks whose faults the user can mend, or that may pass. They do not exclude a node later."""
+"""Checks whose faults the user can fix, or that may go away. Such a fault does not exclude a node
+from later jobs.
+"""
 Report = Callable[[str], None]
 
 

@@ -156,7 +156,7 @@ def _source_folder(facts: Mapping[str, NodeFacts], package: str) -> str:
 def different_versions(
     versions: Mapping[str, Mapping[str, str | None]],
 ) -> tuple[list[str], list[str]]:
-    """Return a text for each package whose versions differ, and the nodes not in the majority.
+    """Return a line for each package whose versions differ, and the nodes not in the majority.
 
     >>> different_versions({"n1": {"torch": "2.5"}, "n2": {"torch": "2.4"}, "n3": {"torch": "2.5"}})
     (['torch 2.4 on n2, 2.5 on n1 and 1 more'], ['n2'])

@@ -27,7 +27,7 @@ def account_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def home_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return why the home folder accepts no file, or an empty string."""
+    """Return why no file can be written to the home folder, or an empty string."""
     if not facts["home_error"]:
         return ""
     return PhaseMessage.HOME_UNWRITABLE.fill(home=facts["home"], error=facts["home_error"])
@@ -67,7 +67,7 @@ def foreign_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
 def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the programs of the user's other jobs that compute on a node.
 
-    Two jobs may share a node without being bound to cores, so this is no defect.
+    Two jobs may share a node without being bound to cores, so this is not a defect.
     """
     programs = [program for program in facts["busy"] if program.get("job")]
     return _shown_programs(programs) if expected.has_queue else ""
