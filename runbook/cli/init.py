@@ -99,8 +99,8 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     state = "written" if is_written else CliMessage.KEPT.fill()
     click.echo(f"{path}: {state}")
     click.echo(
-        f"It trains on the shipped text at site {site or LOCAL_SITE}: write data.dataset, site "
-        f"and jobs.training.nodes into it. Next: cd {folder}; runbook plan {path.stem} --search; "
+        f"It trains on the shipped text at site {site or LOCAL_SITE}: set data.dataset, site and "
+        f"jobs.training.nodes in it. Next: cd {folder}; runbook plan {path.stem} --search; "
         f"runbook check {path.stem}"
     )
 

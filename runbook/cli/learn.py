@@ -126,7 +126,7 @@ def _summary(
     lines = _difference(path, old_text, new_text)
     agreeing = [lesson.name for lesson in learned.lessons if not lesson.is_new]
     if agreeing:
-        lines.append(f"As the file says: {', '.join(agreeing)}.")
+        lines.append(f"Already in the file: {', '.join(agreeing)}.")
     lines.append("Not learned:")
     lines += [f"  {gap.name}: {gap.reason}" for gap in learned.gaps]
     if learned.defect:

@@ -361,7 +361,7 @@ _MERGES = "GPT-2's merges.txt is shipped"
 _OWN_FOLDERS = (
     "every run has its own folders, and the smoke test and the training run never share one"
 )
-_OWN_CHECKPOINT = "a job that is started again goes on from the run's own checkpoint"
+_OWN_CHECKPOINT = "a job that is started again continues from the run's own checkpoint"
 _OWN_CONFIG = "written from the run file, with a different name for each job"
 _NO_PIPELINE = "given where parallel.pipeline is 1, unless the site leaves it out"
 _NATIVE_LOSS = "native"

@@ -166,7 +166,7 @@ def _problems_with(request: JobRequest, queue: QueueLimits, queue_word: str) -> 
     partition = f"{queue_word} {queue.name}"
     problems = []
     if queue.state in ("INACTIVE", "DRAIN"):
-        problems.append(f"{partition} is {queue.state} and takes no jobs")
+        problems.append(f"{partition} is {queue.state} and accepts no jobs")
     if queue.max_seconds and request.seconds > queue.max_seconds:
         limit = f"the limit of {partition}, {show_duration(queue.max_seconds)}"
         problems.append(f"a walltime of {show_duration(request.seconds)} is over {limit}")
@@ -195,7 +195,7 @@ def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> l
 
     if queue.min_nodes and 0 < request.nodes < queue.min_nodes:
         problems.append(
-            f"{request.nodes} nodes are fewer than {partition} takes, {queue.min_nodes}"
+            f"{request.nodes} nodes are too few: {partition} requires at least {queue.min_nodes}"
         )
 
     return problems

@@ -78,7 +78,7 @@ class NanoGpt(LineReader):
             record.mark("seconds_include_evaluation")
         out.add(record)
         if "ms, mfu -" in line:
-            out.counts["mfu of -100 % is nanoGPT's sign for 'not measured yet'"] += 1
+            out.counts["nanoGPT prints an mfu of -100 % until it has measured one"] += 1
 
     def _nanochat_step(self, match: re.Match[str], out: Assembly) -> None:
         iteration, percent, loss, fields = match.groups()

@@ -16,6 +16,6 @@ class NextJobMessage(Message):
     )
     RANK_IN_CODE = "rank {rank} on {host} in {where}"
     SAME_FAILURE_TWICE = (
-        "the same failure twice at step {failing_step} ({both}): this is no coincidence"
+        "the same failure twice at step {failing_step} ({both}): this is not a coincidence"
     )
     WOULD_HAPPEN_AGAIN = "{cause}: it would happen again"

@@ -23,7 +23,7 @@ class ParamsMessage(Message):
     BROKEN_RULE = "{text}."
     CELL_CHANGED_BY_HAND = (
         '{notebook}, cell "parameters": {shown_edits} was written there by hand and would change '
-        "every run executed from this notebook. Headless, values come from the run file and the "
+        "every run executed from this notebook. Without JupyterLab, values come from the run file and the "
         "command line. To use these values: runbook run RUN {option_words}. To drop them, restore "
         "the cell: git checkout {notebook}. To try values by hand, use your own copies: runbook "
         "lab RUN."

@@ -25,7 +25,8 @@ class PhaseMessage(Message):
         "{loss:.4f}."
     )
     BROKEN_PYTHON_IN_FRONT = (
-        "{name} on PATH is {path}, which is not a working Python, before the job's own {executable}"
+        "{name} on PATH is {path}, which is not a working Python, and it precedes the job's own "
+        "{executable}"
     )
     BUDGET_TOO_SMALL_FOR_RUNGS = (
         "The largest rung of this budget has {largest:,.0f} parameters, but a model of width "
@@ -282,7 +283,7 @@ class PhaseMessage(Message):
     PROJECT_IS_A_FILE = "{folder} is a file, but a project is a folder. Choose another name."
     PUT_CELL_BACK = "\nTo continue this run as it is, reset the parameters cell to its defaults."
     PYTHON_IN_FRONT = (
-        "{name} on PATH is {path} (Python {version}), before the job's own {executable}"
+        "{name} on PATH is {path} (Python {version}), and it precedes the job's own {executable}"
     )
     PACKAGES_WITHOUT_LIBRARIES = "{folder} is mounted noexec, so no compiled library loads"
     QUEUE_OF_JOB = "queue of jobs.{section}"

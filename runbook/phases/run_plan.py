@@ -69,7 +69,7 @@ def _changed_keys_tables(settings: Settings) -> list[Table]:
         rows.append({"key": key, "here": settings.value(key), "because": reason})
     if not rows:
         return []
-    title = f"Changed because the run file was written for another site than {settings.site.site}"
+    title = f"Changed because the run file was written for a site other than {settings.site.site}"
     return [Table(rows, title)]
 
 

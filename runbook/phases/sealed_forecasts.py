@@ -96,7 +96,7 @@ def has_steps(metrics: Path) -> bool:
 
 
 def make_forecasts(run: PlannedRun) -> list[Forecast]:
-    """Return the forecasts of the training.
+    """Return the forecasts of the training run.
 
     They predict the loss, step time, memory, total time and cost, if the plan contains these.
     """
@@ -164,7 +164,7 @@ def _useful_time_forecast(plan: Plan) -> list[Forecast]:
 
 
 def _planned_numbers(plan: Plan, rates: Rates) -> list[tuple[str, str, float]]:
-    """Return the quantity, unit and value of everything that the plan predicts for the training."""
+    """Return quantity, unit and value of everything that the plan predicts for the training."""
     time = plan.time[FULL]
     memory = planned_numbers(plan, FULL)[quantities.PROCESS_MEMORY]
     hours = time.device_hours * rates.held_devices if time.device_hours else None
@@ -204,7 +204,9 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
     """Return the half-width of an interval, as a logarithm, and the source of the forecast."""
     earlier_width = own_half_width(scores, quantity)
     if earlier_width is not None:
-        return earlier_width, "the plan; as wide as its errors in earlier runs of this project"
+        return earlier_width, (
+            "the plan; the interval is as wide as the plan's errors in earlier runs of this project"
+        )
     if quantity == "memory":
         return MEMORY_WIDTH, "the plan"
     if plan.calibration.get(FULL) is not None:

@@ -332,7 +332,7 @@ def headline(training: TrainingResults, rates: Rates) -> list[tuple[str, str, st
     else:
         of_plan = ""
 
-    per_device = f"{show_quantity('', speed / summary.world_size)} a device"
+    per_device = f"{show_quantity('', speed / summary.world_size)} per device"
     if seconds:
         against = f"{account.wall_seconds / seconds:.3g} x the planned {show_duration(seconds)}; "
     else:
@@ -443,8 +443,8 @@ def _step_reason(training: TrainingResults) -> str:
     high = summary.seconds_high
     if low and high and high > 1.3 * low:
         parts.append(
-            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine that "
-            f"others use too"
+            f"uneven: 80 % of the steps take {low:.3g} to {high:.3g} s, as on a machine shared "
+            "with others"
         )
 
     parts.append("warm-up left out")
@@ -478,6 +478,6 @@ def device_rates(settings: Settings, phase: str = FULL) -> Rates:
         price_per_device_hour=settings.run.jobs.price_per_device_hour or site.price_per_device_hour,
         currency=site.currency,
         watts_per_device=device.power_watts if device else None,
-        watts_source="board power of the data sheet, so at most",
+        watts_source="the datasheet's board power, an upper limit",
         held_devices=1 + job.spares / job.nodes,
     )

@@ -142,8 +142,8 @@ def _layout(phase: PhasePlan, world_size: int) -> Iterator[str]:
 
     if phase.model.shape.padded_vocabulary % parallel.tensor:
         yield (
-            f"model.padded_vocabulary {phase.model.shape.padded_vocabulary} does not divide by tensor "
-            f"{parallel.tensor}"
+            f"model.padded_vocabulary {phase.model.shape.padded_vocabulary} is not divisible by "
+            f"tensor {parallel.tensor}"
         )
 
     rules = chain(
@@ -163,7 +163,7 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
     model = phase.model
     shape = model.shape
     if shape.hidden % shape.heads:
-        yield f"model.hidden {shape.hidden} does not divide by heads {shape.heads}"
+        yield f"model.hidden {shape.hidden} is not divisible by heads {shape.heads}"
     elif shape.position_embedding == "rope" and shape.hidden // shape.heads % 2:
         yield (
             "model.position_embedding rope turns pairs of numbers, and a head has "
@@ -228,9 +228,7 @@ def _not_here(phase: PhasePlan, fp16: bool) -> Iterator[str]:
         yield f"{text.value}: {text.rule}: {text.remedy}"
 
     if phase.precision.fp8 != "none" and (phase.precision.format != "bf16" or on_deepspeed):
-        yield (
-            "precision.fp8: products in 8 bits go with precision bf16 and the engine megatron-core"
-        )
+        yield ("precision.fp8: 8-bit matmuls require precision bf16 and the engine megatron-core")
 
     if on_deepspeed:
         yield from deepspeed.problems(phase)

@@ -135,8 +135,8 @@ def _saves(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
             choice,
             "time for saves",
             f"{value}, {show_bytes(costs.storage.checkpoint_bytes / interval)}/s on average",
-            f"in a training run of a day or more, saves are at least {show_duration(least_seconds)} apart: "
-            "a failure costs no more than that",
+            "in a training run of a day or more, saves are at least "
+            f"{show_duration(least_seconds)} apart: a failure loses no more time than that",
             f"Set training.save_interval to {math.ceil(least_seconds / step):,} or more.",
         )
 
@@ -224,5 +224,6 @@ def _jobs(choice: Choice, costs: PlannedCosts) -> Iterator[Check]:
         f"{jobs:,} jobs of at most {limit}",
         f"at most {MOST_JOBS} jobs in a row: each waits in the queue, starts and loads a "
         "checkpoint",
-        f"Raise {choice.keys.job}.walltime, take a partition with a longer limit, or more {choice.keys.job}.nodes.",
+        f"Raise {choice.keys.job}.walltime, use a partition with a longer limit, or more "
+        f"{choice.keys.job}.nodes.",
     )

@@ -160,7 +160,7 @@ def _data_job(settings: Settings) -> Iterator[Check]:
         settings.site.scheduler != "local",
         ", ".join(shared),
         "only a queue starts several jobs or tasks that share the text",
-        f"Leave {', '.join(shared)} out here; data.workers sets how many processes tokenize.",
+        f"Leave out {', '.join(shared)} here; data.workers sets the number of processes.",
         keys=(*(f"jobs.data.{name}" for name in counts), "data.workers"),
     )
 
@@ -209,8 +209,8 @@ def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
         "merges are not the vocabulary",
         not (same or mixed),
         f"vocabulary {vocabulary}, merges {merges}",
-        "two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary that "
-        "is read as merges has no pairs",
+        "two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary "
+        "contains no pairs, so it cannot be read as merges",
         "Name the merges.txt that belongs to the vocabulary.",
     )
 
@@ -283,8 +283,8 @@ def _tokenizer(settings: Settings) -> Iterator[Check]:
         smallest > GPT2_END_OF_DOCUMENT,
         f"vocabulary of {smallest}, GPT-2 token ids up to {GPT2_END_OF_DOCUMENT}",
         "every token id is smaller than the model's vocabulary",
-        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or set data.tokenizer to the "
-        "one that fits it.",
+        f"Give the model a vocabulary of {GPT2_END_OF_DOCUMENT + 1}, or set data.tokenizer to one "
+        "that fits the model.",
         keys=("data.tokenizer", "model"),
     )
 

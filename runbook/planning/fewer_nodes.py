@@ -116,7 +116,7 @@ def check_fewer_nodes(settings: Settings, choice: Choice) -> Iterator[Check]:
         "micro-batch, and their states fit into memory"
     )
     if not fewer.choices:
-        remedy = f"Lower {MIN_NODES} to a number where this holds, or set it to 0."
+        remedy = f"Lower {MIN_NODES} to a number for which this holds, or set it to 0."
         value = PlanningMessage.NO_NUMBER_OF_NODES.fill(
             key=MIN_NODES,
             min_nodes=fewer.min_nodes,

@@ -201,7 +201,7 @@ def _head_size(choice: Choice) -> Check:
         values={
             "hidden": shape.hidden,
             "heads": shape.heads,
-            "head_size": f"= {shape.head_size} a head" if is_whole else "is not whole",
+            "head_size": f"= {shape.head_size} per head" if is_whole else "is not whole",
             "model": choice.model_name,
         },
         keys=("model",),

@@ -33,7 +33,7 @@ class PlanningMessage(Message):
     TOKENS_OF_MOCK = "mock data: random tokens, as many as needed"
     TOKENS_OF_CATALOGUE = "the catalogue's count of {counted}, and {ends:,} end-of-document tokens"
     TOKENS_OF_TEXT = "{text_bytes:,} bytes of text at {bytes_per_token:g} bytes per token"
-    TOKENS_NOT_KNOWN = "unknown before the text is read"
+    TOKENS_NOT_KNOWN = "unknown until the text is read"
     HELD_OUT_NOT_COUNTED = "02-data counts the files and applies the rule."
     HELD_OUT_FILES = (
         "data.held_out={held_out} for validation and the same number for test, of {files}"
@@ -170,7 +170,7 @@ class PlanningMessage(Message):
         "{name}: {layers} layers x {hidden:,} hidden, {heads} heads, sequence {sequence_length:,}"
     )
     DATA_SIZE = "Data {names}: {tokens}, {size} ({source})."
-    CHECKPOINT_SIZE = "{size} = {bytes_per_parameter} B a parameter"
+    CHECKPOINT_SIZE = "{size} = {bytes_per_parameter} B per parameter"
     SAVES_AT_END = "only at the end"
     NOTHING_SAVED = "nothing is saved"
     GROUPS_OF_DEVICES = " do not divide into groups of {group}"
@@ -180,7 +180,7 @@ class PlanningMessage(Message):
     ADVISED_BATCH = "{per_device} x {devices} devices = {sequences:,} sequences"
     LIMIT_OF = "{size} a {unit}"
     OWN_CONVENTION = "{convention} (ours)"
-    FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP a token"
+    FLOPS_OF_TOKEN = "{gflop:.4g} GFLOP per token"
     COUNTS_RECOMPUTED = "recomputed work too"
     VERDICTS = "{passed} pass, {warned} warn, {unknown} unknown"
     LEFT_OVER = " ({samples} samples do not fill a step and are not used)"
@@ -195,8 +195,8 @@ class PlanningMessage(Message):
     )
     VOCABULARY_TOO_SMALL = (
         "Give the model in params/models.yaml a vocabulary of at least {size}, or set "
-        "data.tokenizer to the one that fits the model. For a smoke test, choose another model "
-        "with training.smoke.model."
+        "data.tokenizer to one that fits the model. For a smoke test, choose another model with "
+        "training.smoke.model."
     )
     VOLUME_PART = "{size} of {kind}"
     VOLUME_SIZE_UNKNOWN = "{parts}; the size of {path} is not known"

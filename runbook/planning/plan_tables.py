@@ -104,7 +104,7 @@ def summary_table(plan: Plan) -> Table:
         (f"memory of a {plan.memory[FULL].limit_of}", *_needed_memory(plan)),
         ("tokens", show_count(phase.duration.tokens), f"{phase.duration.iterations:,} steps"),
         ("smoke test", *_smoke_test_time(plan)),
-        ("training", shown(time.seconds, show_duration), f"{step_time} a step, {time.basis}"),
+        ("training", shown(time.seconds, show_duration), f"{step_time} per step, {time.basis}"),
         (
             "device hours",
             shown(time.device_hours, show_device_hours),
@@ -148,7 +148,7 @@ def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
     low = f"{100 * expectation.low:.1f}"
     note = (
         f"{expectation.median:.1%} of it useful ({low} to {expectation.high:.1%}), "
-        f"{expectation.failures:,.0f} failures; no queues"
+        f"{expectation.failures:,.0f} failures; queue time not counted"
     )
     return [("with failures", value, note)]
 
@@ -186,7 +186,7 @@ def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
-        return UNKNOWN, "before the training, to see that everything works"
+        return UNKNOWN, "before the training run, to check that everything works"
     on_cpu = plan.computes_on.device == "cpu"
     start_up = START_UP_SECONDS_ON_CPU if on_cpu else START_UP_SECONDS
     return (
@@ -306,8 +306,8 @@ def memory_table(plan: Plan) -> Table:
         }
 
     note = (
-        "The parts belong to one rank of the fullest stage. On accelerators, contexts and buffers "
-        "of communication are not counted."
+        "The parts belong to one rank of the fullest stage. On accelerators, contexts and "
+        "communication buffers are not counted."
     )
     return by_phase(rows, "Memory", note)
 
@@ -375,7 +375,7 @@ def time_table(plan: Plan) -> Table:
             "a step": shown(time.seconds_per_iteration, show_duration),
             "all steps and evaluations": shown(time.seconds, show_duration),
             "tokens/s": shown(time.tokens_per_second, "{:,.0f}"),
-            "TFLOP/s a device": shown(time.tflops_per_device, "{:.3g} (megatron-full)"),
+            "TFLOP/s per device": shown(time.tflops_per_device, "{:.3g} (megatron-full)"),
             "share of the peak (MFU)": shown(time.mfu, "{:.1%}"),
             "device hours": shown(time.device_hours, show_device_hours),
             "cost": shown(time.cost, "{:,.2f}"),
@@ -443,8 +443,9 @@ def endurance_table(plan: Plan) -> Table:
     for save in endurance.saves:
         best = shown(save.best_interval_seconds, show_duration)
         rows[f"{save.tier} ({save.bytes_per_second / 1e9:g} GB/s)"] = (
-            f"{show_duration(save.write_seconds)} a save; best every {best}: "
-            f"adds {shown(save.added_share, '{:.1%}')}, as chosen {shown(save.added_share_as_chosen, '{:.1%}')}"
+            f"{show_duration(save.write_seconds)} per save; best every {best}: adds "
+            f"{shown(save.added_share, '{:.1%}')}, as chosen "
+            f"{shown(save.added_share_as_chosen, '{:.1%}')}"
         )
     limit = show_duration(endurance.walltime_seconds)
     rows["jobs in a row"] = shown(endurance.jobs, f"{{:,}} of at most {limit}")
@@ -673,7 +674,7 @@ def decimal_bytes(count: float) -> str:
 
 
 def by_phase(rows: Callable[[str], Mapping[str, object]], title: str, *notes: str) -> Table:
-    """Return a table with these rows for the smoke test and for the training."""
+    """Return a table with these rows for the smoke test and for the full training."""
     return Table(_side_by_side({"smoke test": rows(SMOKE), "training": rows(FULL)}), title, notes)
 
 

@@ -105,7 +105,7 @@ _MESSAGES = {
             "compiled computes"
         ),
         remedy="Leave them out, or set training.precision to bf16 and training.engine to "
-        "megatron-core on a site of GPUs.",
+        "megatron-core on a site with GPUs.",
     ),
     PlanCode.SUMS_IN_BF16: RuleText(
         title="sums of gradients",
@@ -219,7 +219,7 @@ _MESSAGES = {
             "default"
         ),
         remedy=(
-            "Set training.near_interval to 0, take more nodes, or name another folder of node "
+            "Set training.near_interval to 0, use more nodes, or name another folder of node "
             "memory in training.near_folder. Request the memory for the job too, if the queue "
             "limits it."
         ),
@@ -232,7 +232,7 @@ _MESSAGES = {
     ),
     PlanCode.MEMORY_FITS: RuleText(
         title="memory",
-        value="{processes} need {needed}{with_scores}; states alone {states} a rank; {room}",
+        value="{processes} need {needed}{with_scores}; states alone {states} per rank; {room}",
         rule="states, activations and logits fit into {memory}",
         remedy="{ways}",
     ),

@@ -87,7 +87,7 @@ def _spares_check(settings: Settings, nodes: int, spares: int) -> Check:
 def _obstacle(settings: Settings) -> str:
     """Return why a job cannot continue automatically here, or an empty string if it can."""
     if settings.site.scheduler == "local":
-        return f"site {settings.site.site} has no queue where a job could wait or ask for nodes"
+        return f"site {settings.site.site} has no queue where a job could wait or request nodes"
     if settings.run.training.framework == "nemo":
         return "the progress of nemo is unknown, so a loop of restarts would never end"
     return ""

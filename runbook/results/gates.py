@@ -486,8 +486,8 @@ def _throughput(metrics: History, spec: PhasePlan, band: tuple[float, float] | N
 
     shortest, longest = band
     rule = (
-        f"the plan expects {shortest:.3g} to {longest:.3g} s; on a busy machine, more is a "
-        "question, not a failure"
+        f"the plan expects {shortest:.3g} to {longest:.3g} s; on a busy machine, a longer time is "
+        "a warning, not a failure"
     )
     return _check(
         name,
@@ -605,8 +605,8 @@ def _network(events: Sequence[Event], *, promised: float | None) -> Check:
 
     share = bytes_per_second / promised
     rule = (
-        f"at least {GOOD_SHARE:.0%} of the adapters' {promised / 1e9:g} GB/s a node; "
-        f"below {POOR_SHARE:.0%} the job is on another network"
+        f"at least {GOOD_SHARE:.0%} of the adapters' {promised / 1e9:g} GB/s a node; below "
+        f"{POOR_SHARE:.0%} the job is probably using the wrong network"
     )
     otherwise = "warn" if share >= POOR_SHARE else "fail"
     return _check(

@@ -60,7 +60,7 @@ def numbers_table(
 
 def _speed_numbers(summary: Summary) -> list[_Number]:
     span = f"{summary.first_iteration} to {summary.last_iteration}"
-    repeated = f"{summary.repeated_iterations} iterations done twice"
+    repeated = f"{summary.repeated_iterations} iterations run twice"
     spread = "no step was timed"
     if summary.seconds_low is not None and summary.seconds_high is not None:
         between = f"{summary.seconds_low:.3g} to {summary.seconds_high:.3g} s"

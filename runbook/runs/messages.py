@@ -40,7 +40,9 @@ class RunMessage(Message):
     NOTHING_CANCELLED = "No job of this run is running, so nothing was cancelled."
     NOTHING_STOPPED = "No job of this run is running, so nothing was stopped."
     NO_JOB_FOLLOWS = "{job_name}: it has ended, and no job follows it"
-    NO_JOB_SUBMITTED_YET = "{folder_name} has not submitted a job yet: runbook run {run} does."
+    NO_JOB_SUBMITTED_YET = (
+        "{folder_name} has not submitted a job yet; runbook run {run} submits one."
+    )
     NO_PLAN_YET = "{path} does not exist: run 00-plan first."
     NO_RUNS_YET = "No runs yet: runbook run local creates the first one."
     NO_SUCH_RUN_FOLDER = "{root} is not a run's folder{there}. {stem}"

@@ -42,7 +42,7 @@ WAIT_SECONDS = 3600.0
 """Longest wait for another process that packs the same environment."""
 FILES_PER_SECOND = 4000.0
 """Files per second that a node unpacks; see docs/local-environment.md."""
-RULE = "the packed environment fits a folder of each node's own, and is not in a container"
+RULE = "the packed environment is copied to each node's own disk, and the jobs use no container"
 
 
 class PackState(StrEnum):
@@ -284,9 +284,9 @@ def describe_packed(settings: Settings, manifest: EnvironmentManifest, is_new: b
     lines += [f"  not packed, and read where it is: {folder}" for folder in manifest.outside]
     if manifest.uncompiled:
         lines.append(
-            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, "
-            "which each node compiles that imports it: "
-            f"{manifest.interpreter} -m compileall -q {manifest.parts[-2].folder}, then pack again"
+            f"  {counted(manifest.uncompiled, 'module')} without a compiled file, which every "
+            f"importing node must compile: {manifest.interpreter} -m compileall -q "
+            f"{manifest.parts[-2].folder}, then pack again"
         )
 
     folder = settings.run.jobs.environment_copy

@@ -77,7 +77,7 @@ class TokenMessage(Message):
     FREE_SPACE_UNKNOWN = "the free space is not known"
     FTFY_MISSING = (
         "data.fix_text needs ftfy, and that package is not installed: pip install "
-        "'gpt3-runbook[ftfy]'. Leave data.fix_text out to tokenize the text as it is."
+        "'gpt3-runbook[ftfy]'. Leave out data.fix_text to tokenize the text unchanged."
     )
     GROUP_NOT_POSSIBLE = (
         "the dataset {title!r} has the group {group!r} from {first} to {last}: its path must "
@@ -146,7 +146,7 @@ class TokenMessage(Message):
         "{url} did not answer with a list of files but with {body!r}; check that it is the address "
         "of a Hugging Face Hub"
     )
-    NOT_A_TEXT = "the value of {text_key!r} is a {kind}, not a text"
+    NOT_A_TEXT = "the value of {text_key!r} is a {kind}, not a string"
     NOT_A_TOKENIZER_JSON = (
         "{path} has no key `model`, so it is not a Hugging Face tokenizer.json.{hint}"
     )

@@ -42,9 +42,9 @@ AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
     "The index counts one token too few for each document, as written by preprocess_data.py "
     "--append-eod of Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's): it omits the "
-    "end-of-document token. A training run would read text that is shifted more and more "
-    "against its documents, and would never reach the last tokens. The .bin is right, but "
-    "the .idx is not; see docs/errors-in-the-documents.md, 32. " + AGAIN
+    "end-of-document token. A training run would read text that is shifted more and more against "
+    "its documents, and would never reach the last tokens. The .bin is correct, but the .idx is "
+    "not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )
 """The remedy if the index has one token too few for each document."""
 _BLOCK = 16 << 20

@@ -102,7 +102,7 @@ def test_a_failure_that_another_node_would_not_have_names_the_node_of_its_line()
     cause = find_cause(find_failures(lines))
     assert cause is not None and cause.host == "n7"
     assert blamed_nodes(cause, ["n6", "n7"]) == ("n7",)
-    assert blamed_nodes(cause, ["n1", "n2"]) == (), "a host that is no node of the job"
+    assert blamed_nodes(cause, ["n1", "n2"]) == (), "a host that is not a node of the job"
 
 
 def test_a_slow_or_wrong_rank_names_its_node():

@@ -579,7 +579,7 @@ def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_pha
         "fail",
         PhaseMessage.CHECKPOINTS_OF_ANOTHER_TRAINING.fill(foreign="checkpoints/iter_0000003"),
     )
-    assert check.rule.endswith("if not: runbook run local --redo training starts over")
+    assert check.rule.endswith("if not, runbook run local --redo training starts over")
 
 
 def test_while_somebody_else_works_on_the_run_nothing_is_submitted(open_phase, queue, monkeypatch):

@@ -330,7 +330,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             {"packages": {"torch": None, "numpy": "2.4.6"}},
             "torch 2.13.0 on n1, (none) on n2",
         ),
-        ("shared folder", "folder 0", {"token": "other"}, "a stale view"),
+        ("shared folder", "folder 0", {"token": "other"}, "view of it is stale"),
         ("shared folder", "folder 0", {"token": "No such file or directory"}, "No such file"),
         (
             "shared folder",

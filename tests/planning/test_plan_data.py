@@ -181,9 +181,10 @@ REFUSALS = [
     (
         {},
         {"site": {"paths": {"merges": "/stage/vocab.json"}}},
-        "merges are not the vocabulary: vocabulary gpt2/vocab.json, merges /stage/vocab.json. Rule: two files: "
-        "vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary that is read as merges has no pairs. "
-        "Name the merges.txt that belongs to the vocabulary.",
+        "merges are not the vocabulary: vocabulary gpt2/vocab.json, merges /stage/vocab.json. "
+        "Rule: two files: vocab.json maps tokens to ids, merges.txt lists the pairs; a vocabulary "
+        "contains no pairs, so it cannot be read as merges. Name the merges.txt that belongs to "
+        "the vocabulary.",
     ),
     (
         {"data": {"tokenizer": "/stage/merges.txt"}},
@@ -205,8 +206,9 @@ REFUSALS = [
                 source="x",
             )
         },
-        "vocabulary holds all tokens: vocabulary of 1000, GPT-2 token ids up to 50256. Rule: every token id is smaller "
-        "than the model's vocabulary. Give the model a vocabulary of 50257, or set data.tokenizer to the one that fits it.",
+        "vocabulary holds all tokens: vocabulary of 1000, GPT-2 token ids up to 50256. Rule: "
+        "every token id is smaller than the model's vocabulary. Give the model a vocabulary of "
+        "50257, or set data.tokenizer to one that fits the model.",
     ),
 ]
 

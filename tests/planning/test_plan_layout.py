@@ -64,26 +64,27 @@ REFUSALS = [
     (
         {"parallel": {"tensor": 2}},
         {"model": odd(heads=1)},
-        "04-training: heads by tensor: 1 heads over parallel.tensor=2. Rule: attention heads divide by tensor. Choose "
-        "a parallel.tensor that divides 1.",
+        "04-training: heads by tensor: 1 heads over parallel.tensor=2. Rule: the attention heads "
+        "are divisible by tensor. Choose a parallel.tensor that divides 1.",
     ),
     (
         {"parallel": {"tensor": 2}},
         {"model": odd(kv_heads=1)},
-        "04-training: key-value heads: 1 key-value heads for 4 heads over parallel.tensor=2. Rule: heads divide by "
-        "key-value heads, and key-value heads by tensor. Choose a parallel.tensor that divides 1, or another kv_heads "
-        "for other.",
+        "04-training: key-value heads: 1 key-value heads for 4 heads over parallel.tensor=2. "
+        "Rule: the heads are divisible by the key-value heads, and those by tensor. Choose a "
+        "parallel.tensor that divides 1, or another kv_heads for other.",
     ),
     (
         {"parallel": {"tensor": 2}},
         {"model": odd(ffn_hidden=301)},
-        "04-training: feed-forward by tensor: feed-forward width 301 over parallel.tensor=2. Rule: the feed-forward "
-        "width divides by tensor. Choose a parallel.tensor that divides 301.",
+        "04-training: feed-forward by tensor: feed-forward width 301 over parallel.tensor=2. "
+        "Rule: the feed-forward width is divisible by tensor. Choose a parallel.tensor that "
+        "divides 301.",
     ),
     (
         {},
         {"model": odd(heads=32), "device": "H100-SXM"},
-        "04-training: head size: hidden 128 / 32 heads = 4 a head. Rule: the head size is a multiple of 8 (flash "
+        "04-training: head size: hidden 128 / 32 heads = 4 per head. Rule: the head size is a multiple of 8 (flash "
         "attention and the matrix units need it). Choose heads for model other so that hidden / heads is 64, 96 or "
         "128.",
     ),
@@ -95,8 +96,8 @@ REFUSALS = [
     (
         {"parallel": {"pipeline": 2}},
         {"model": odd(layers=5)},
-        "04-training: layers by pipeline: 5 layers over parallel.pipeline=2. Rule: layers divide by pipeline x virtual "
-        "pipeline. Choose stages so that their product divides 5.",
+        "04-training: layers by pipeline: 5 layers over parallel.pipeline=2. Rule: the layers are "
+        "divisible by pipeline x virtual pipeline. Choose stages so that their product divides 5.",
     ),
     (
         {"training": {"global_batch": 7}},
@@ -113,8 +114,9 @@ REFUSALS = [
     (
         {"training": {"sequence_length": 256}},
         {"model": odd(positions=128)},
-        "04-training: positions: sequences of 256 tokens, 128 learned positions. Rule: a sequence is no longer than "
-        "the model has positions. Lower training.sequence_length to 128, or give model other more positions.",
+        "04-training: positions: sequences of 256 tokens, 128 learned positions. Rule: a sequence "
+        "has at most as many tokens as the model has positions. Lower training.sequence_length to "
+        "128, or give model other more positions.",
     ),
     (
         {"training": {"smoke": {"sequence_length": 4096}}},
@@ -226,15 +228,16 @@ REFUSALS = [
             "training": {"framework": "megatron-lm", "sequence_length": 126},
         },
         {},
-        "04-training: context parallel: parallel.context=2, 126 tokens. Rule: the sequence divides by 2 x context "
-        "(each rank takes an early and a late piece). Choose a parallel.context so that 2 x context divides 126.",
+        "04-training: context parallel: parallel.context=2, 126 tokens. Rule: the sequence length "
+        "is divisible by 2 x context (each rank takes an early and a late piece). Choose a "
+        "parallel.context so that 2 x context divides 126.",
     ),
     (
         {"parallel": {"context": 2}, "training": {"framework": "megatron-deepspeed"}},
         {"model": odd(heads=1)},
-        "04-training: context parallel: parallel.context=2, 1 heads, 128 tokens. Rule: Ulysses exchanges sequence for "
-        "heads: the heads of a tensor rank and the sequence divide by context. Choose a parallel.context that divides "
-        "1.",
+        "04-training: context parallel: parallel.context=2, 1 heads, 128 tokens. Rule: Ulysses "
+        "exchanges sequence for heads: the heads of a tensor rank and the sequence length are "
+        "divisible by context. Choose a parallel.context that divides 1.",
     ),
     (
         {"parallel": {"virtual_pipeline": 2}},
@@ -284,7 +287,7 @@ def test_a_cpu_trains_heads_of_any_size(broken: Callable[..., tuple[Check, ...]]
     check = check_about(checks, PlanCode.HEAD_SIZE, FULL, hidden=128, heads=32)
     assert check.verdict == "warn"
     failed = broken({}, model=odd(hidden=36, position_embedding="rope"))
-    check_about(failed, PlanCode.HEAD_SIZE, FULL, hidden=36, head_size="= 9 a head")
+    check_about(failed, PlanCode.HEAD_SIZE, FULL, hidden=36, head_size="= 9 per head")
 
 
 def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None:
@@ -319,7 +322,7 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
 def test_175b_takes_16_nodes_of_8_and_multiples(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """The document's own minimum: tensor 8 x pipeline 16 = 128 devices."""
+    """The document's own minimum layout: tensor 8 x pipeline 16 = 128 devices."""
     plan = make_plan(build(AZURE, **H100))
     assert plan.as_dict()["phases"]["04-training"]["parallel"]["data"] == 1
     for nodes in (8, 24):

@@ -150,7 +150,7 @@ def test_where_every_layout_breaks_a_rule_the_rule_is_named() -> None:
     found = search(choice(LUMI, 16, odd))
     assert (found.ranked, found.did_not_fit < found.looked_at) == ((), True)
     head_size = PlanCode.HEAD_SIZE.message
-    value = head_size.value.format(hidden=5160, heads=40, head_size="= 129 a head")
+    value = head_size.value.format(hidden=5160, heads=40, head_size="= 129 per head")
     assert says(
         found.reason,
         PlanningMessage.LAYOUTS_BREAK_RULE,

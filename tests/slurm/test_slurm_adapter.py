@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slurm
 
 SLEEP = ("sleep", "300")
 ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
-"""A job that reports nothing, as if it had been ended before its first line."""
+"""A job that reports nothing, as if it had ended before its first line."""
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
         (
             ("partition=shut",),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("partition shut is INACTIVE and takes no jobs")
+                text=containing("partition shut is INACTIVE and accepts no jobs")
             ),
         ),
         (

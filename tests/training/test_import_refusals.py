@@ -245,7 +245,7 @@ def test_a_length_that_the_file_does_not_have_is_refused(tmp_path, bomb):
         ({"files": {"../../secret": "0"}}, "'../../secret', which is not in its folder"),
         ({"files": {"/etc/passwd": "0"}}, "'/etc/passwd', which is not in its folder"),
         ({"files": {"torch_dist/x": 3}}, "checksum of 'torch_dist/x' is 3"),
-        ({"files": []}, "files is no mapping"),
+        ({"files": []}, "files is not a mapping"),
     ],
 )
 def test_metadata_of_other_types_or_of_files_elsewhere_is_a_problem_not_a_checkpoint(

@@ -154,7 +154,8 @@ def changed(section, key, value, **options):
         (
             specs.spec(pipeline=3),
             3,
-            "4 layers over parallel.pipeline=3: layers divide by pipeline x virtual pipeline. Choose stages",
+            "4 layers over parallel.pipeline=3: the layers are divisible by pipeline x virtual "
+            "pipeline. Choose stages",
         ),
         (
             specs.spec(virtual_pipeline=2),
@@ -164,13 +165,13 @@ def changed(section, key, value, **options):
         (
             specs.spec(tensor=3),
             3,
-            "4 heads over parallel.tensor=3: attention heads divide by tensor. Choose a",
+            "4 heads over parallel.tensor=3: the attention heads are divisible by tensor. Choose a",
         ),
-        (changed("model", "heads", 5), 1, "model.hidden 64 does not divide by heads 5"),
+        (changed("model", "heads", 5), 1, "model.hidden 64 is not divisible by heads 5"),
         (
             changed("model", "kv_heads", 3),
             1,
-            "3 key-value heads for 4 heads over parallel.tensor=1: heads divide",
+            "3 key-value heads for 4 heads over parallel.tensor=1: the heads are divisible",
         ),
         (
             changed("model", "sequence_length", 64),
@@ -240,7 +241,7 @@ def test_a_plan_that_does_not_fit(content, world_size, says):
     ("engine", "context", "says"),
     [
         ("deepspeed", 2, "parallel.context=2 with training.engine=deepspeed"),
-        ("megatron-core", 3, "divides by 2 x context"),
+        ("megatron-core", 3, "is divisible by 2 x context"),
     ],
 )
 def test_a_sequence_is_shared_in_equal_pieces_and_not_by_deepspeed(engine, context, says):

@@ -186,6 +186,6 @@ def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
         return
 
     show_text(
-        f"A chain: {', '.join(followers)} start one after another in jobs/{folder.path.name}, "
-        "each where the previous one stopped. Nobody has to stay logged in."
+        f"A chain: {', '.join(followers)} start one after another in jobs/{folder.path.name}; "
+        "each continues where the previous one stopped. Nobody has to stay logged in."
     )

@@ -362,7 +362,7 @@ def plan_table(ladder: Ladder) -> Table:
     device_hours = "not known" if hours is None else show_device_hours(hours)
     notes = [
         f"All rungs one after the other: {time} ({device_hours}), of which "
-        f"{starts_seconds(len(ladder.rungs)):.0f} s for their starts.",
+        f"{starts_seconds(len(ladder.rungs)):.0f} s are start-up.",
         f"The run takes {ladder.flops / largest:,.3g} times the compute of the largest rung.",
         *ladder.notes,
     ]

@@ -712,7 +712,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
     for file_system, nearest in folder_of_device.items():
         free = shutil.disk_usage(nearest).free
         needed = needed_bytes[file_system]
-        value = f"{show_bytes(free)} free at {nearest}, {show_bytes(needed)} wanted"
+        value = f"{show_bytes(free)} free at {nearest}, {show_bytes(needed)} needed"
         name = "disk"
         if len(folder_of_device) > 1:
             name = f"disk at {nearest}"

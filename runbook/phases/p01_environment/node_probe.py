@@ -120,7 +120,10 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
     if fault and framework == "runbook":
         return check("fail", fault, remedy=PhaseMessage.MAKE_SETUP_INSTALLS.fill())
     if fault:
-        remedy = f"{framework} has its own in the site's image; these are for our own trainer."
+        remedy = (
+            f"{framework} brings its own versions in the site's image; these are for our own "
+            "trainer."
+        )
         return check("unknown", fault, remedy=remedy)
 
     installed = []
@@ -365,5 +368,5 @@ def gpus_of(rank_facts: ProbeAnswer) -> Sequence[ProbeAnswer]:
 
 
 def _torch_of(rank_facts: ProbeAnswer) -> ProbeAnswer:
-    """Return torch's report about a rank's devices; it is empty if torch could not be asked."""
+    """Return torch's report about a rank's devices; it is empty if torch could not be queried."""
     return rank_facts.get("torch") or {}

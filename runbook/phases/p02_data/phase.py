@@ -142,7 +142,7 @@ def fetch(run: PlannedRun) -> None:
     """Download missing files that have a source in the catalogue, and check each file."""
     remote = [text for text in run.settings.texts if text.dataset.url]
     if not remote:
-        show_text("Nothing to download: the text is shipped, synthetic, or in a folder of yours.")
+        show_text("Nothing to download: the text is shipped, synthetic, or in your own folder.")
     for text in remote:
         _fetch_text(run, text)
 
@@ -301,7 +301,7 @@ def check_sources(manifests: Sequence[Manifest]) -> list[Check]:
     """
     if not any(unknown_sources(manifests)):
         return []
-    rule = "every source that data.keep_sources and data.drop_sources name is in the text"
+    rule = "the text contains every source named in data.keep_sources and data.drop_sources"
     remedy = "Correct the name. Otherwise the run trains on unintended text."
     return [
         Check(
@@ -413,7 +413,7 @@ def show_plan_beside(run: PlannedRun) -> View:
     longest = max(manifests, key=lambda manifest: manifest.seconds["wall"])
     planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
-    text = f"MB of text a second: {rates}; plan {planned_mb_per_second:,.0f}."
+    text = f"MB of text per second: {rates}; plan {planned_mb_per_second:,.0f}."
     return View([replace(table, title=PhaseMessage.PLANNED_AND_FOUND.fill()), text])
 
 
@@ -463,9 +463,7 @@ def show_documents(run: PlannedRun) -> None:
 
     prefix = token_prefixes_of(run)[0]
     if not TokenFiles.existing(prefix).manifest.exists():
-        show_text(
-            f"{prefix.name} has no manifest, which would name the tokenizer that can decode it."
-        )
+        show_text(f"{prefix.name} has no manifest, so the tokenizer that can decode it is unknown.")
         return
 
     for document in sample_documents(prefix, 2, max_tokens=120):
@@ -529,7 +527,7 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
             ),
         ),
         ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them end-of-document tokens"),
-        ("bytes of text to a token", f"{bytes_per_token:.2f}"),
+        ("bytes of text per token", f"{bytes_per_token:.2f}"),
         ("mean document", f"{tokens_per_document:,.0f} tokens"),
         (
             "tokenizer",

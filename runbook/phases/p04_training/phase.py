@@ -52,7 +52,7 @@ def launch(training_job: JobStep) -> None:
 
 
 def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
-    """Return the training as a job step that seals the forecasts before the job starts."""
+    """Return the training run as a job step that seals the forecasts before the job starts."""
     return training_step(training, session, before_submit=partial(_seal, training.run))
 
 
@@ -61,7 +61,7 @@ def _seal(run: PlannedRun) -> None:
     try:
         seal_forecasts(run)
     except RecordError as error:
-        show_text(f"The forecasts of this training are not sealed again. {error}")
+        show_text(f"The forecasts of this training run are not sealed again. {error}")
 
 
 @step(takes=lambda opened: (opened.training, training_step(opened.training, opened.session)))
@@ -132,8 +132,8 @@ def continue_text(
     is_ours = training.settings.run.training.framework == "runbook"
     if not is_ours or importlib.util.find_spec("torch") is None:
         reason = (
-            "No text is generated here, because this needs a checkpoint of our own trainer, and "
-            "torch in this environment."
+            "No text is generated here: that requires a checkpoint of our own trainer, and torch "
+            "in this environment."
         )
         return View([reason])
 
@@ -194,8 +194,8 @@ def own_checkpoints(run_name: str, events: Sequence[Event]) -> list[Check]:
     if not resumed:
         return []
     rule = (
-        "each job continues from a checkpoint of this training; if not: "
-        f"runbook run {run_name} --redo training starts over"
+        "each job continues from a checkpoint of this training run; if not, runbook run "
+        f"{run_name} --redo training starts over"
     )
     foreign = [event.folder for event in resumed if not event.same_fingerprint]
     if foreign:

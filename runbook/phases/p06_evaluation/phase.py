@@ -274,7 +274,7 @@ def measure(run: PlannedRun) -> None:
 def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
     """Score the built-in set on this machine unless that is already done.
 
-    Return a text that describes the result.
+    Return a sentence that describes the result.
     """
     settings = run.settings
     framework = settings.run.training.framework
@@ -298,8 +298,7 @@ def measure_built_in(run: PlannedRun, *, is_here: bool = True) -> str:
     if reason:
         return (
             f"Nothing is measured here, because {reason}. Call `runbook evaluate {settings.name}` "
-            "on a "
-            "node, then this again."
+            "on a compute node, then run this again."
         )
 
     scores = score_built_in(run.folder, settings, run.plan)
@@ -373,7 +372,7 @@ def checks(scores: Sequence[Row]) -> Iterator[Check]:
         "at least one",
         otherwise="warn",
     )
-    rule = "fewer bits per byte than with the first weights"
+    rule = "fewer bits per byte than with the initial weights"
     for row in scores:
         if row["measure"] != BITS_PER_BYTE or row["before"] is None:
             continue

@@ -42,38 +42,38 @@ _MESSAGES = {
     RuleCode.HEADS_BY_TENSOR: RuleText(
         title="heads by tensor",
         value="{heads} heads over {tensor_key}={tensor}",
-        rule="attention heads divide by tensor",
+        rule="the attention heads are divisible by tensor",
         remedy="Choose a {tensor_key} that divides {heads}.",
     ),
     RuleCode.KEY_VALUE_HEADS: RuleText(
         title="key-value heads",
         value="{kv_heads} key-value heads for {heads} heads over {tensor_key}={tensor}",
-        rule="heads divide by key-value heads, and key-value heads by tensor",
+        rule="the heads are divisible by the key-value heads, and those by tensor",
         remedy="Choose a {tensor_key} that divides {kv_heads}, or another kv_heads for {model}.",
     ),
     RuleCode.FEED_FORWARD_BY_TENSOR: RuleText(
         title="feed-forward by tensor",
         value="feed-forward width {ffn_hidden} over {tensor_key}={tensor}",
-        rule="the feed-forward width divides by tensor",
+        rule="the feed-forward width is divisible by tensor",
         remedy="Choose a {tensor_key} that divides {ffn_hidden}.",
     ),
     RuleCode.LAYERS_BY_PIPELINE: RuleText(
         title="layers by pipeline",
         value="{layers} layers over {stages}",
-        rule="layers divide by pipeline x virtual pipeline",
+        rule="the layers are divisible by pipeline x virtual pipeline",
         remedy="Choose stages so that their product divides {layers}.",
     ),
     RuleCode.LAYERS_OF_UNEVEN_STAGES: RuleText(
         title="layers by pipeline",
         value="{layers} layers over {stages}, {uneven}",
-        rule="layers divide by pipeline x virtual pipeline, "
-        "without those of the first and last stage",
+        rule="the layers are divisible by pipeline x virtual pipeline, without those of the first "
+        "and last stage",
         remedy="Choose stages so that their product divides the remaining layers.",
     ),
     RuleCode.POSITIONS: RuleText(
         title="positions",
         value="sequences of {sequence_length} tokens, {positions} {embedding} positions",
-        rule="a sequence is no longer than the model has positions",
+        rule="a sequence has at most as many tokens as the model has positions",
         remedy="Lower {length_key} to {positions}, or give model {model} more positions.",
     ),
     RuleCode.ZERO_STAGE_WITH_PIPELINE: RuleText(
@@ -106,14 +106,17 @@ _MESSAGES = {
     RuleCode.CONTEXT_BY_HEADS: RuleText(
         title="context parallel",
         value="parallel.context={context}, {heads} heads, {sequence_length} tokens",
-        rule="Ulysses exchanges sequence for heads: "
-        "the heads of a tensor rank and the sequence divide by context",
+        rule="Ulysses exchanges sequence for heads: the heads of a tensor rank and the sequence "
+        "length are divisible by context",
         remedy="Choose a parallel.context that divides {heads_of_rank}.",
     ),
     RuleCode.CONTEXT_BY_PIECES: RuleText(
         title="context parallel",
         value="parallel.context={context}, {sequence_length} tokens",
-        rule="the sequence divides by 2 x context (each rank takes an early and a late piece)",
+        rule=(
+            "the sequence length is divisible by 2 x context (each rank takes an early and a late "
+            "piece)"
+        ),
         remedy="Choose a parallel.context so that 2 x context divides {sequence_length}.",
     ),
     RuleCode.ZERO_STAGE_OF_MEGATRON: RuleText(
@@ -161,7 +164,7 @@ _MESSAGES = {
         title="batch ramp divides",
         value="from {start} by {increment} to {global_batch} sequences over {samples:,} samples; "
         "all replicas compute {group} at a time",
-        rule="every batch of the ramp divides by micro_batch x data parallel",
+        rule="every batch of the ramp is divisible by micro_batch x data parallel",
         remedy="Make training.rampup_start and rampup_increment multiples of {group}.",
     ),
     RuleCode.OVERLAP_WEIGHTS: RuleText(

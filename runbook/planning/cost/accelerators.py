@@ -13,7 +13,7 @@ from typing import NamedTuple
 GB = 10**9
 SOURCE = "facts hardware_peaks.csv (datasheets); links: vendors' datasheets, usual node designs"
 _SISTER = "vendor: like its sister model, NVLink of 400 GB/s both ways"
-_POLARIS = "Polaris: 4 GPUs a node, two Slingshot 10 cards of 12.5 GB/s"
+_POLARIS = "Polaris: 4 GPUs per node, two Slingshot 10 cards of 12.5 GB/s"
 _MI350_SOURCE = "AMD's data sheet of MI350X (air-cooled sister of MI355X); links as MI355X"
 _TORCHTITAN = "torchtitan benchmarks (96 GB HBM2e, 2.4 TB/s, 500 W limit, 400 Gb/s a GPU)"
 

@@ -13,6 +13,6 @@ def estimate_energy(site: Site, device_hours: float | None) -> tuple[float | Non
     if watts is None:
         return None, PlanningMessage.POWER_NOT_KNOWN.fill(device=site.hardware.device)
     if device_hours is None:
-        return None, "the time is not known"
+        return None, "the time is unknown"
     basis = PlanningMessage.POWER.fill(watts=watts)
     return four_digits(watts * device_hours / 1000), basis

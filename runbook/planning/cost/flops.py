@@ -87,14 +87,14 @@ CONVENTIONS = {
     "nemo-25.09": Convention(
         "model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL
     ),
-    "palm": Convention("model", "6 N + 12 l h s a token", palm),
+    "palm": Convention("model", "6 N + 12 l h s per token", palm),
     "six-n": Convention("model", "6 N a token", partial(palm, scores=False)),
     "torchtitan": Convention(
-        "model", "6 (N - input embeddings) + 12 l h s a token", partial(palm, embeddings=False)
+        "model", "6 (N - input embeddings) + 12 l h s per token", partial(palm, embeddings=False)
     ),
-    "llm-foundry": Convention("model", "6 N + 12 l h s a token", palm),
+    "llm-foundry": Convention("model", "6 N + 12 l h s per token", palm),
     "llm-foundry-hardware": Convention(
-        "hardware", "8 N + 16 l h s a token", partial(palm, passes=4)
+        "hardware", "8 N + 16 l h s per token", partial(palm, passes=4)
     ),
 }
 """The conventions by name. The formulas are for a plain GPT.

@@ -142,10 +142,10 @@ KERNEL = FailureKind(
 BUILD = FailureKind(
     name="extension build failed",
     remedy=(
-        "Read the compiler's first error above. nvcc must have torch.version.cuda's major "
-        "version, and compiler, ninja, Python headers (python3-config, pybind11) and CUDA "
-        "libraries must be on the paths. Build once on one node before the job, in a writable "
-        "folder."
+        "Read the compiler's first error above. The major version of nvcc must equal that of "
+        "torch.version.cuda, and compiler, ninja, Python headers (python3-config, pybind11) and "
+        "CUDA libraries must be on the paths. Build once on one node before the job, in a "
+        "writable folder."
     ),
 )
 HANGING_BUILD = FailureKind(
@@ -215,8 +215,8 @@ COMPILE_CACHE = FailureKind(
 STALE_LOCK = FailureKind(
     name="stale lock",
     remedy=(
-        "If no process with that number still runs on that host, remove the lock, or its files in "
-        "/dev/shm. `runbook run` does so automatically and reports it."
+        "If the process with that number no longer runs on that host, remove the lock, or its "
+        "files in /dev/shm. `runbook run` does so automatically and reports it."
     ),
 )
 DATA = FailureKind(
@@ -376,8 +376,8 @@ OWN_ERROR = FailureKind(
     remedy=(
         "No rule explains this error further. The file and line refer to the innermost frame "
         "outside libraries, in the rank that raised it first; the other ranks' lost connections "
-        "are consequences. A wrong type, name, argument or assertion will fail again. Otherwise "
-        "look at what only this rank has: its node and its data."
+        "are consequences. A wrong type, name, argument or assertion will fail again. Otherwise, "
+        "look at what is specific to this rank: its node and its data."
     ),
     decision=NextStep.UNKNOWN,
 )

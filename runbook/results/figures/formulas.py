@@ -113,7 +113,7 @@ def reached_speed(plan: Plan, phase: str, seconds: float) -> tuple[str, str]:
     flops = plan.flops[phase]
     world = plan.phases[phase].parallel.world_size
     work = flops.per_iteration[flops.convention]
-    speed = f"{work / seconds / world / 1e12:.4g} TFLOP/s a device"
+    speed = f"{work / seconds / world / 1e12:.4g} TFLOP/s per device"
     done = _operations(work)
     time = rf"{seconds:.4g}\text{{ s}}"
     latex = rf"\frac{{F}}{{n \cdot t}} = \frac{{{done}}}{{{world} \cdot {time}}} = \text{{{speed}}}"

@@ -279,7 +279,7 @@ def _shared_checkpoints(evidence: Evidence) -> Iterator[KnownError]:
     starts = [_start_of(call) for call in evidence.called("azure-175b")]
     for start, second_start in combinations(starts, 2):
         if start.shape != second_start.shape and start.folder == second_start.folder:
-            problem = "another size is started with the same CHECKPOINT_PATH, and loads from it"
+            problem = "a different size is started with the same CHECKPOINT_PATH, and loads from it"
             yield KnownError(14, start.line, problem, _OWN_FOLDERS)
             return
 
@@ -369,7 +369,7 @@ def _devices(evidence: Evidence) -> Iterator[KnownError]:
     copy = findings.model_parallel * max(1, findings.number("parallel.context", 1))
     on_nodes = f"{nodes.value} nodes x {devices}"
     if world % copy:
-        problem = f"{on_nodes} = {world} devices do not divide by tensor x pipeline = {copy}"
+        problem = f"{on_nodes} = {world} devices are not divisible by tensor x pipeline = {copy}"
         yield KnownError(15, findings.carried.get("parallel.tensor", nodes).line, problem, remedy)
 
     for setting in evidence.script.settings:
@@ -515,7 +515,7 @@ def _unsaved(evidence: Evidence) -> Iterator[KnownError]:
         interval = options.get("--save-interval")
         if interval and "--save" not in options:
             problem = "--save-interval has no effect without --save: nothing is saved"
-            remedy = "the run file always sets --save together with the interval"
+            remedy = "the run file always sets --save and the interval together"
             yield KnownError(27, interval.line, problem, remedy)
 
         scale = options.get("--loss-scale")

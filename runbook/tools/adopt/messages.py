@@ -133,7 +133,7 @@ class AdoptMessage(Message):
         "{name} gives {argument} as {earlier} in line {earlier_line} and {last} in line {line}: "
         "the last value is used"
     )
-    GOES_WITH_EXPERTS = "configures experts, which our models do not have"
+    GOES_WITH_EXPERTS = "configures experts, which our models lack"
     LOOKS_LIKE_A_SECRET = "it looks like a secret"
     MANY_BRANCHES = (
         "line {line}: over {most} branches or early returns around one statement. Give a file that "

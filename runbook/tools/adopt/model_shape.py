@@ -123,7 +123,7 @@ def _take_positions(model: Model, full_kind: Mapping[str, str | float], findings
     if model.position_embedding == "learned" and sequence > (
         model.positions or model.sequence_length
     ):
-        source = f"placeholder: the model has learned positions, for sequences of {sequence}"
+        source = f"placeholder: the model has learned positions for sequences of {sequence} tokens"
         findings.take("training.shape.positions", sequence, 0, source)
 
 

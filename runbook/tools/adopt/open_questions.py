@@ -160,7 +160,7 @@ def _count_whole_warmup(iterations: int, findings: Findings) -> None:
     if carried is None or carried.value < 1:
         return
     findings.drop("training.warmup_fraction")
-    source = f"{carried.source} {carried.value:g}: the whole training"
+    source = f"{carried.source} {carried.value:g}: the whole training run"
     findings.take("training.warmup_iterations", iterations, carried.line, source)
 
 
@@ -168,7 +168,7 @@ def _long_decay(warmup: int, findings: Findings) -> bool:
     """Let the decay start after a warm-up that is longer than the training."""
     if not warmup or findings.number("training.decay_iterations") > warmup:
         return False
-    source = f"the training ends within its {warmup} steps of warm-up"
+    source = f"training ends within its {warmup} warm-up steps"
     findings.take("training.decay_iterations", warmup + 1, 0, source)
     return True
 

@@ -338,7 +338,7 @@ _PARTS_OF_OTHER_MODELS = {
     "is-hybrid-model": "Mamba layers",
     "multi-latent-attention": "multi-head latent attention",
     "mtp-num-layers": "layers that predict further tokens",
-    "rotary-percent": "rotary embeddings for a share of each head",
+    "rotary-percent": "rotary embeddings for part of each head",
     "qk-layernorm": "norms of queries and keys",
     "window-size": "attention to a window of earlier tokens",
     "use-rope-scaling": "scaled rotary embeddings",
@@ -356,7 +356,7 @@ _PARTS_OF_OTHER_MODELS = {
     "glu-linear-offset": "gates with an offset",
     "rotary-seq-len-interpolation-factor": "scaled rotary embeddings",
     "rope-scaling-type": "scaled rotary embeddings",
-    "apply-residual-connection-post-layernorm": "residuals that start after the norms",
+    "apply-residual-connection-post-layernorm": "residual connections that start after the norms",
     "parallel-attn": "attention and feed-forward side by side",
     "post-norm": "norms after the blocks",
     "attn-logit-softcapping": "capped attention scores",
@@ -513,7 +513,7 @@ def _take_kind(
 def _exit_duration(limit: Word, findings: Findings) -> None:
     if limit.text.isdigit() and int(limit.text) >= NEVER_MINUTES:
         text = f"--exit-duration-in-mins {limit.text}"
-        findings.does(limit.line, text, "so long that it means never: the default")
+        findings.does(limit.line, text, "so large that it means never: the default")
     else:
         findings.read("training.exit_duration", limit, "--exit-duration-in-mins", minutes)
 
@@ -530,7 +530,7 @@ def _layers_per_stage(layers_of_chunk: Word, findings: Findings) -> None:
     elif layers and layers_per_round and layers % layers_per_round == 0:
         findings.take("parallel.virtual_pipeline", layers // layers_per_round, line, source)
     else:
-        why = "set parallel.virtual_pipeline: layers / pipeline / layers a chunk"
+        why = "set parallel.virtual_pipeline: layers / pipeline / layers per chunk"
         findings.leave(line, f"{source} {layers_of_chunk.shown}", why)
 
 
@@ -753,7 +753,7 @@ def _number(
         return
     carried = findings.carried.get(key)
     if carried and carried.line and carried.value != value:
-        findings.leave(line, f"{text} {value}", f"the training's option is {carried.value}")
+        findings.leave(line, f"{text} {value}", f"the training option is {carried.value}")
     findings.take(key, value, line, text, over=False)
 
 

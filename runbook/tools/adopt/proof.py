@@ -120,7 +120,7 @@ _PREFIX_OF_LAUNCHER = re.compile(r"^[+~]*training[.=]")
 
 
 def _letters_of_words(text: str) -> Counter[str]:
-    """Count the words of a text, separated by anything other than letters and digits."""
+    """Count the words of a string, separated by anything other than letters and digits."""
     return Counter(re.findall(r"[^\W_]+", text))
 
 
@@ -551,8 +551,8 @@ _REASONS = {
     "tokenizer-type": "data.tokenizer names it",
     "exit-duration-in-mins": "the job saves and ends before its time limit",
     "split": "data.split, with all three shares",
-    "trainer.devices": "they are counted in nodes of the site's size: jobs.training.nodes",
-    "exp_manager.create_checkpoint_callback": "training.save_interval says how often",
+    "trainer.devices": "counted in nodes of the site's size: jobs.training.nodes",
+    "exp_manager.create_checkpoint_callback": "training.save_interval sets how often",
     "eval-iters": "there is no evaluation, because training.eval_interval is 0",
 }
 """Reasons for options that do not correspond to a single key of the run file."""
@@ -573,8 +573,8 @@ _ZERO_LENGTHS = {
     "lr-decay-samples": "0 means the length of the training run",
     "eval-interval": "never; the program writes it as the length of the training run",
     "save-interval": "only at the end; the program writes it as the length of the training run",
-    "lr-warmup-iters": "the warm-up has another unit, which applies",
-    "lr-warmup-samples": "another unit of the warm-up counts",
+    "lr-warmup-iters": "the warm-up is also given in another unit, which applies",
+    "lr-warmup-samples": "the warm-up given in another unit applies",
 }
 
 

@@ -117,7 +117,7 @@ class Bench:
         self._stack.close()
 
     def _warm_up(self) -> None:
-        """Start the warm trainer. Replace python with a script that requests ranks from it."""
+        """Start the warm trainer, and replace `python` with a script that requests ranks from it."""
         self.warm.write_python(self.root / "python")
         self.warm.start()
 

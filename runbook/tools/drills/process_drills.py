@@ -418,7 +418,9 @@ def kernel_restart(bench: Bench) -> DrillEnding:
     A new kernel and a repeated cell must find the job.
     """
     case = DrillRun(bench, "kernel")
-    ending = DrillEnding("the kernel is killed right after it launched the job; cells run again")
+    ending = DrillEnding(
+        "the kernel is killed right after it launches the job; the cells are run again"
+    )
     dead = _run_python(LAUNCH_AND_DIE, str(bench.root), *case.words, f"as={case.name}")
     ending.rule(
         dead.exit_code == -9 and case.job_names() == [FULL],

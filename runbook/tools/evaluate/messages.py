@@ -26,4 +26,4 @@ class EvaluationMessage(Message):
         "--task-folder {folder} has no task: it needs a .yaml file of lm-evaluation-harness."
     )
     SCORED_BEFORE = "{tasks}: scored before."
-    TOO_MANY_NEW_TOKENS = "A task asks for {tokens} new tokens; the model has {positions}."
+    TOO_MANY_NEW_TOKENS = "A task requests {tokens} new tokens; the model has {positions}."

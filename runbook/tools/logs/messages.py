@@ -23,4 +23,4 @@ class SummaryMessage(Message):
     DECISION = "Then: {advice}"
     FIRST_ERROR = "UNKNOWN CAUSE, first error (line {line}{place}): {evidence}"
     NO_REMEDY = "No rule recognizes this line, so there is no remedy for it here."
-    MAY_FOLLOW = "Read on from there: these lines may be its effects ({effects})."
+    MAY_FOLLOW = "Read the log from there: these later lines may be its effects ({effects})."

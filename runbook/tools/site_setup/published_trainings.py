@@ -183,8 +183,8 @@ def _gpt3(size: Gpt3Size) -> Recipe:
         RecipeValue("eval_iterations", size.eval_iterations, f"{NEMO}: limit_val_batches"),
     )
     remark = (
-        "The paper grew the batch from 32k tokens; training.rampup_* can do that, but is not set "
-        "here."
+        "The paper increased the batch from 32k tokens; training.rampup_* can do that, but is not "
+        "set here."
     )
     return Recipe(size.model, values, size.layout, remark)
 

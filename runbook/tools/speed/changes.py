@@ -117,11 +117,11 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
         selective = replace(setup, recompute="selective")
         remedy = "keep activations"
         if not fits_device(selective):
-            remedy += ": more pipeline, or a smaller micro-batch, makes room"
+            remedy += ": more pipeline stages or a smaller micro-batch free memory"
         yield Speedup(
             "recompute",
             selective,
-            "activations are recomputed: no figure counts this work",
+            "activations are recomputed, and no reported figure counts this work",
             remedy,
             "training.recompute=selective",
         )
@@ -196,7 +196,7 @@ def _model_change(setup: StepSetup, table_shape: ModelShape) -> Speedup:
         "another model",
         next(filter(fits_device, tried), tried[-1]),
         f"{run_size}, but the table's model has {table_size}",
-        "compare with a table of this size",
+        "compare with a table for this size",
     )
 
 

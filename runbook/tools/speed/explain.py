@@ -361,7 +361,8 @@ def _suspected_network(setup: StepSetup, reached: float) -> list[GapPart]:
         return []
     evidence = "nothing else is named, and the traffic between nodes was not measured"
     remedy = (
-        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes"
+        "measure an all-reduce between the nodes, and check with NCCL_DEBUG=INFO which network it "
+        "uses"
     )
     return [GapPart("network", 0.5 * reached, evidence, remedy)]
 

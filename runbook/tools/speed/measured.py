@@ -16,7 +16,7 @@ _REMEDIES = {
     "saves": "save less often, or in the background",
     "growing steps": (
         "look for something that fills up: memory, the page cache, a log, a loader that reads "
-        "further each time; or clock rates that fall as devices heat up"
+        "further each time; or clock rates that drop as devices heat up"
     ),
     "slow steps": "look for what these steps had in common: a slow rank, other users, a cold cache",
     "stragglers": "look at the node of the slowest rank",

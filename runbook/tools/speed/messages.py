@@ -24,7 +24,7 @@ class SpeedMessage(Message):
     EXPECTED = "expected ({source}): {seconds}"
     PLANNED = "planned: {seconds}, according to the plan's model of a step for this set-up"
     REACHED = "reached: {seconds}"
-    SECONDS_A_STEP = "{seconds:.4g} s a step"
+    SECONDS_A_STEP = "{seconds:.4g} s per step"
     NOT_KNOWN = "not known"
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
     NOT_A_PLAIN_NUMBER = (

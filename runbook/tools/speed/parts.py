@@ -61,7 +61,7 @@ def fill(gap: float, *groups: Sequence[GapPart]) -> list[GapPart]:
     unexplained = GapPart(
         "unexplained",
         remaining,
-        "nothing that was given or measured explains it",
+        "nothing given or measured explains it",
         "profile a step",
     )
     parts.append(unexplained)

@@ -92,7 +92,7 @@ SET_UP_SIGNS = (
         r"\b(?:ddp|distributed|multi-?gpu|data[- ]parallel\w*)\b[^.;]{0,80}"
         r"\b(slow\w*) than\b[^.;]{0,30}\b(?:single|one|1)[- ](?:gpu|device|card)",
         0.5,
-        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; send less, or less often",
         "4D-Humans issue 139",
         same_effect=NO_GAIN_FROM_DEVICES,
     ),
@@ -108,14 +108,15 @@ SET_UP_SIGNS = (
         r"\b(?:each|every) micro-?(?:step|batch)\b[^.;]{0,30}\b(?:runs?|does|triggers?)\b[^.;]{0,20}"
         r"\b(?:reduction|all-?reduce|synchroni[sz]ation)",
         0.5,
-        "sum gradients once a step: no_sync() around all micro-batches but the last",
+        "sum gradients once per step: no_sync() around all micro-batches but the last",
         "cosmos-framework issue 161",
     ),
     CausePattern(
         "memory",
         r"\b(?:us(?:es?|ed|ing)|spill\w*|overflow\w*|falls? back)\b[^.;]{0,30}\bshared (?:gpu|video) memory\b",
         0.8,
-        "a smaller micro-batch: the driver moves memory to the host where the device's is full",
+        "a smaller micro-batch: the driver moves memory to the host when the device's memory is "
+        "full",
         "kohya_ss issue 961",
     ),
     CausePattern(
@@ -132,7 +133,7 @@ SET_UP_SIGNS = (
         "FLOPs convention",
         r"\b(?:wrong|incorrect|impossible|negative) mfu\b",
         0.5,
-        "see which device's peak the program divides by",
+        "check which device's peak the program divides by",
         "llm.c issue 796",
     ),
     CausePattern(

@@ -188,7 +188,8 @@ SIGNS = (
         "network",
         _SLOWER_ON_MANY_NODES,
         0.5,
-        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+        "measure an all-reduce between the nodes, and check with NCCL_DEBUG=INFO which network it "
+        "uses",
         same_effect=NO_GAIN_FROM_NODES,
     ),
     CausePattern(
@@ -225,7 +226,7 @@ SIGNS = (
         rf"\bgrad(?:ient)?s?\b[^.]{{0,40}}\b{_SUMMED} ?{_EVERY_MICRO_BATCH}"
         rf"|\b{_SUMMED} (?:the )?grad(?:ient)?s? {_EVERY_MICRO_BATCH}",
         0.5,
-        "sum gradients once a step: no_sync() around all micro-batches but the last",
+        "sum gradients once per step: no_sync() around all micro-batches but the last",
         "torchtune issue 1275",
     ),
     CausePattern(
@@ -234,8 +235,8 @@ SIGNS = (
         r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\b(?:hardly any|low|little) power\b"
         r"|\buti\w+\b[^.;]{0,20}(?:\b100 ?%|\bfull)[^.;]{0,60}\bpower\b[^.;]{0,30}\blow\b",
         0.5,
-        "a device that waits in a collective shows full utilization and little power: see which "
-        "rank comes last, and NCCL_DEBUG=INFO",
+        "a device that waits in a collective shows full utilization and little power: check which "
+        "rank arrives last, and NCCL_DEBUG=INFO",
         "Qwen issue 970, LLaMA-Factory issue 3520",
         same_effect=("stragglers", "network", "micro-batch"),
     ),
@@ -246,7 +247,7 @@ SIGNS = (
         r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b"
         r"(?![^.;\n]{0,60}\b(?:with|have|has|plus|by|through) nvlink\b)",
         0.5,
-        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; send less, or less often",
         "sd-scripts issue 1434, DeepSpeed issue 6889",
     ),
     CausePattern(
@@ -255,7 +256,7 @@ SIGNS = (
         r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
         rf"|{_ANOTHER_DEVICE}[^.;]{{0,60}}\b(?:(slow(?:er|down|s)?)\b|(?:no|not|never) (?:any )?faster)",
         0.5,
-        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; send less, or less often",
         "sd-scripts issue 1434",
         same_effect=NO_GAIN_FROM_DEVICES,
     ),
@@ -339,7 +340,7 @@ SIGNS = (
         r"|\boffload(?:s|ed|ing)? (?:\w+ ){0,3}(?:to|on) (?:the )?(?:cpu|host|nvme|ram)\b"
         rf"|zero[- ]?(?:3 )?infinity\b(?!{_SWITCHED_OFF})|{_CPU_OFFLOAD}[=: ]+true",
         0.8,
-        "keep states on the devices: more devices, or ZeRO over more of them",
+        "keep the states on the devices: use more devices, or ZeRO over more of them",
     ),
     CausePattern(
         "offload",
@@ -348,7 +349,7 @@ SIGNS = (
         rf"|\bzero[- ]?(?:3 )?infinite\b|\bswap(?:ped|s|ping)?\b(?!{_SWITCHED_OFF})[^.;]{{0,40}}"
         r"\b(?:nvme|ssd|host memory)\b",
         0.8,
-        "keep states on the devices: more devices, or ZeRO over more of them",
+        "keep the states on the devices: use more devices, or ZeRO over more of them",
         "PyTorch issue 74588, DeepSpeedExamples issue 192",
         unless=_IS_ASKED,
     ),
@@ -390,7 +391,8 @@ SIGNS = (
         r"|\bfirst (?:epoch|steps?|batches|iterations?)\b[^.]{0,60}\bslow[^.]{0,60}"
         r"\b(?:torch\.)?compil\w*",
         0.5,
-        "feed shapes that do not change, or mark them dynamic; see TORCH_LOGS=recompiles",
+        "use input shapes that do not change, or mark them dynamic; TORCH_LOGS=recompiles lists "
+        "the causes",
         "OLMo-core issue 500",
     ),
     CausePattern(
@@ -451,7 +453,7 @@ SIGNS = (
         r"\b(slow\w*|far lower|longer|(?:not|isn't) (?:any )?faster|not accelerat\w+)\b"
         r"|\b(slow) (?:\w+ ){0,2}kernels?\b",
         0.5,
-        "weights of few bits are unpacked for every product: use 16-bit weights if they fit",
+        "low-bit weights are unpacked for every product: use 16-bit weights if they fit",
         "alpaca-lora issue 56, LLaMA-Factory issue 2077",
     ),
     CausePattern(
@@ -547,8 +549,8 @@ SIGNS = (
         r"|\bgc(?:\.collect\(\)|\(\))?(?: calls?)? [^.;]{0,30}"
         r"\b(?:pauses?|stalls?|spikes?|slow\w*|wasted|overzealous\w*)",
         0.2,
-        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
-        "see whether saves or evaluations fall on these steps",
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); check "
+        "whether saves or evaluations fall on these steps",
         "nanochat pull request 477, Megatron-Energon pull request 66",
     ),
     CausePattern(
@@ -556,8 +558,8 @@ SIGNS = (
         r"\bgarbage collect\w*[^.]{0,40}\b(?:pauses?|stalls?|spikes?|slow\w*|takes?|delays?)\b"
         r"|\b(?:pauses?|stalls?|spikes?|slow\w*|delay\w*)\b[^.]{0,60}\bgarbage collect\w*",
         0.2,
-        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
-        "see whether saves or evaluations fall on these steps",
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); check "
+        "whether saves or evaluations fall on these steps",
         "torchtitan's GarbageCollection, Imbue's 70B report",
     ),
     CausePattern(
@@ -565,8 +567,8 @@ SIGNS = (
         r"\bspikes? in (?:the |our )?(?:training )?(?:step|iteration) (?:duration|time)s?"
         r"|\b(?:periodic(?:ally)?|regular)(?! loss)\b[^.]{0,30}\b(?<!loss )(?:dips|spikes|sags|pauses)",
         0.2,
-        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); "
-        "see whether saves or evaluations fall on these steps",
+        "collect on all ranks at the same steps (gc.disable, gc.collect every N steps); check "
+        "whether saves or evaluations fall on these steps",
         "equinox issue 1145",
         same_effect=("saves", "evaluation", "data wait"),
     ),

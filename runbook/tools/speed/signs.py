@@ -62,7 +62,7 @@ _STATED_CAUSES = (
         "recompute",
         "full",
         "recompute",
-        "activations are recomputed: no figure counts this work",
+        "activations are recomputed, and no reported figure counts this work",
         "keep activations, or recompute selectively",
     ),
     _StatedCause(
@@ -184,8 +184,8 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "gradient accumulation",
             0.8 * reached,
-            f"a step has {micro_batches} micro-batches, and the other figure may refer to a "
-            "single one",
+            f"a step has {micro_batches} micro-batches, and the other figure may be for a single "
+            "one",
             "compare tokens/s per device",
             is_printed=True,
         )
@@ -215,7 +215,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            f"an MFU of {above_peak[0]:g} % is impossible: the peak is another device's",
+            f"an MFU of {above_peak[0]:g} % is impossible: the peak belongs to another device",
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )

@@ -190,7 +190,7 @@ _NOT_IN_16_BITS = (
     r"(?s)\A(?!.*(?<!no )(?<!without )\b(?:bf16|bfloat16|fp16|float16)\b"
     r"(?![\"']? ?[:=] ?(?:\{|false|no\b|0)))"
 )
-"""A text that does not say that it trains in 16 bits, where TF32 has no part."""
+"""Matches a text that does not mention training in 16 bits, for which TF32 does not matter."""
 _NOT_THE_NETWORK = (
     r"\b(?:not|n't)\b[^.;,]{0,30}\b(?:related|due|caused by|because)\b[^.;,]{0,20}\bnetwork\b"
     r"|\bnetwork (?:bandwidth |speed )?is (?:fine|ok|fast)\b"
@@ -216,7 +216,7 @@ _SIGNS_OF_SET_UP = (
         (_ANOTHER_DEVICE,),
         6,
         "a newer device is no faster",
-        "see whether PyTorch, CUDA and the driver were built for this device",
+        "check whether PyTorch, CUDA and the driver were built for this device",
     ),
     _Sign(
         "software version",
@@ -265,7 +265,7 @@ _SIGNS_OF_SET_UP = (
         (_WITHOUT_FAST_LINKS, _SEVERAL_DEVICES),
         3,
         "several devices without NVLink",
-        "see nvidia-smi topo -m for the links between devices; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; send less, or less often",
     ),
     _Sign(
         "communication",
@@ -300,7 +300,7 @@ _SIGNS_OF_SET_UP = (
         (_ANOTHER_PROGRAM,),
         3,
         "two programs or models are compared",
-        "see in a profile of each which kernels run",
+        "check in a profile of each which kernels run",
     ),
     _Sign(
         "generation",
@@ -349,7 +349,7 @@ _SIGNS_OF_SET_UP = (
         "kernels",
         (_QUANTIZED,),
         3,
-        "weights of few bits are unpacked for every product",
+        "low-bit weights are unpacked for every product",
         "use 16-bit weights if they fit",
     ),
     _Sign(
@@ -364,7 +364,7 @@ _SIGNS_OF_SET_UP = (
         (r"\bmfu\b|\bflops utili[sz]ation",),
         10,
         "a low MFU",
-        "see which device's peak the program divides by",
+        "check which device's peak the program divides by",
     ),
     _Sign(
         "flash attention",
@@ -378,7 +378,7 @@ _SIGNS_OF_SET_UP = (
         (_COMPILED_FOR_DEVICE,),
         4,
         "programs are compiled for each shape",
-        "feed shapes that do not change; see how often it compiles",
+        "use input shapes that do not change; check how often it compiles",
     ),
     _Sign(
         "software version",
@@ -392,7 +392,7 @@ _SIGNS_OF_SET_UP = (
         (_YOUNG_SOFTWARE,),
         3,
         "few fused kernels exist for this device",
-        "see in a profile which kernels run",
+        "check in a profile which kernels run",
     ),
     _Sign(
         "host",
@@ -413,7 +413,7 @@ _SIGNS_OF_SET_UP = (
         (_RECURRENT,),
         8,
         "a model without attention needs special kernels",
-        "see in a profile whether the fused scan runs",
+        "check in a profile whether the fused scan runs",
     ),
     _Sign(
         "memory",
@@ -440,7 +440,7 @@ _SIGNS_OF_SET_UP = (
         "precision",
         (_TORCH_WITH_TF32, _TORCH_WITHOUT_TF32, _NOT_IN_16_BITS),
         60,
-        "since PyTorch 1.12, products of 32-bit numbers do not use TF32",
+        "since PyTorch 1.12, 32-bit matrix products do not use TF32",
         "torch.set_float32_matmul_precision('high'), or train in bf16",
     ),
     _Sign(
@@ -497,14 +497,14 @@ _SIGNS_OF_SET_UP = (
         "micro-batch",
         (_TINY_SHARE,),
         5,
-        "only a few percent of the peak are used",
+        "only a few percent of the peak is used",
         "a larger micro-batch, if it fits",
     ),
     _Sign(
         "host",
         (_TINY_SHARE,),
         3,
-        "only a few percent of the peak are used",
+        "only a few percent of the peak is used",
         "a larger micro-batch, CUDA graphs, or torch.compile",
     ),
     _Sign(
@@ -532,14 +532,14 @@ _SIGNS_OF_SET_UP = (
         "memory",
         (_FULL_MEMORY,),
         20,
-        "a memory is full, and its contents move elsewhere",
+        "a memory is full, and its contents are moved elsewhere",
         "a smaller micro-batch, or a machine with more memory",
     ),
     _Sign("network", (_NOT_THE_NETWORK,), 0.1, "the network is ruled out"),
-    _Sign("data wait", (_BUSY_DEVICE,), 0.3, "devices are always at work"),
-    _Sign("host", (_BUSY_DEVICE,), 0.5, "devices are always at work"),
+    _Sign("data wait", (_BUSY_DEVICE,), 0.3, "the devices are always busy"),
+    _Sign("host", (_BUSY_DEVICE,), 0.5, "the devices are always busy"),
     _Sign("DataParallel", (_ONE_PROCESS_EACH,), 0.1, "one process per device"),
-    _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is shown to be busy"),
+    _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is reported to be busy"),
 )
 """Signs in a set-up. Their factors come from the threads that `usual_causes` counts, and from experience."""
 _FACTOR_OF_DISTANCE = {0: 10.0, 1: 4.0, 2: 2.0}

@@ -139,13 +139,13 @@ _TOPICS = (
         "saves",
         r"(?<!gradient )(?<!activation )(?<!model )\bcheckpoints?\b|\b(?:sav(?:e|es|ing|er)|saved)\b(?! (?:memory|time))"
         r"|\bevery \d{2,} (?:steps|iterations)\b|\bckpts?\b|\b(?:a?synchronous|distributed|model) checkpointing\b",
-        "save less often, or in the background; see which steps are slow",
+        "save less often, or in the background; check which steps are slow",
     ),
     _Topic(
         "evaluation",
         r"\beval(?:s|uat\w+|_\w+)?\b|\bvalidation\b|\bevery \d{2,} (?:steps|iterations)\b"
         r"|\bgenerat\w+ (?:\w+ )?(?:samples?|images?)\b",
-        "evaluate less often, or on fewer batches; see which steps are slow",
+        "evaluate less often, or on fewer batches; check which steps are slow",
     ),
     _Topic(
         "padding",
@@ -157,12 +157,13 @@ _TOPICS = (
     _Topic(
         "compilation",
         r"\btorch\.compile|\bdynamo\b|torchdynamo|\binductor\b|\bcudagraphs?\b|\bcompil(?:e|es|ed|ing|ation)\b",
-        "feed shapes that do not change, or mark them dynamic; see TORCH_LOGS=recompiles",
+        "use input shapes that do not change, or mark them dynamic; TORCH_LOGS=recompiles lists "
+        "the causes",
     ),
     _Topic(
         "offload",
         r"\boffload\w*",
-        "keep states on the devices: more devices, or ZeRO over more of them",
+        "keep the states on the devices: use more devices, or ZeRO over more of them",
     ),
     _Topic(
         "recompute",
@@ -192,14 +193,15 @@ _TOPICS = (
         r"|\b(?:node|cluster|shared|compute|storage) network\b"
         r"|\bethernet\b|\binfiniband\b|\brdma\b|\broce\b|\befa\b|\binter-?node\b|\binterconnect\b"
         r"|\bmulti-?node\b|\bnumber of (?:nodes|machines)\b|\bsockets?\b",
-        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+        "measure an all-reduce between the nodes, and check with NCCL_DEBUG=INFO which network it "
+        "uses",
     ),
     _Topic(
         "communication",
         r"\bcommunicat\w+|\bnccl\b|(?<![a-z])all[- _]?(?:reduce|gather)\w*|\breduce[- _]?scatter\w*|\bnvlink\b|\bpcie?\d*\b"
         r"|\bp2p\b|\bcollectives?\b|\bsynchroni[sz]\w* (?:of )?gradients?|\bhybrid shard\w*"
         r"|\bno_sync\b|\bbucket_cap\w*|\bsync(?:hroni[sz]ed)?[-_ ]?(?:bn|batch[-_ ]?norm\w*)\b|\bmulti-?gpus?\b",
-        "see in a profile which collectives are waited for; nvidia-smi topo -m for the links",
+        "check in a profile which collectives ranks wait for; nvidia-smi topo -m shows the links",
     ),
     _Topic(
         "memory",
@@ -243,7 +245,8 @@ _TOPICS = (
     _Topic(
         "kernels",
         r"\bkernels?\b|\bfused?\b|\btriton\b|\b[48][- ]?bit\b|\bquanti[sz]\w+|\bapex\b|\bforeach\b|\bcudnn\b|\bgemms?\b",
-        "see in a profile which kernels run; fused kernels (Apex, Transformer Engine, flash-attn)",
+        "check in a profile which kernels run; fused kernels (Apex, Transformer Engine, "
+        "flash-attn)",
     ),
     _Topic(
         "stragglers",
@@ -288,7 +291,7 @@ _TOPICS = (
     _Topic(
         "timing",
         r"\btime\.time\b|\bperf_counter\b|\btimeit\b|\bcuda\.event\b|\basynchronous(?:ly)? (?:launch|execut|kernel)\w*",
-        "a clock on the host sees launches only: synchronize the device before reading it",
+        "a clock on the host only sees the launches: synchronize the device before reading it",
     ),
     _Topic(
         "no device",

@@ -77,7 +77,8 @@ class UsualCause:
 USUAL_CAUSES = (
     UsualCause(
         "network",
-        "measure an all-reduce between the nodes, and see NCCL_DEBUG=INFO for the network it takes",
+        "measure an all-reduce between the nodes, and check with NCCL_DEBUG=INFO which network it "
+        "uses",
         nodes=8,
         devices=0.5,
         text=0,
@@ -85,7 +86,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "communication",
-        "see in a profile which collectives are waited for; nvidia-smi topo -m for the links",
+        "check in a profile which collectives ranks wait for; nvidia-smi topo -m shows the links",
         nodes=2,
         devices=7,
         text=0,
@@ -150,7 +151,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "no device",
-        "see nvidia-smi, and torch.cuda.is_available() on each rank",
+        "check nvidia-smi, and torch.cuda.is_available() on each rank",
         nodes=0,
         devices=0,
         text=1,
@@ -166,7 +167,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "evaluation",
-        "evaluate less often, or on fewer batches; see which steps are slow",
+        "evaluate less often, or on fewer batches; check which steps are slow",
         nodes=0,
         devices=0.5,
         text=0,
@@ -182,7 +183,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "precision",
-        "16-bit products are fast on devices with tensor cores; see what they reach in a profile",
+        "16-bit products are fast on devices with tensor cores; check in a profile what they reach",
         nodes=0,
         devices=0.5,
         text=2,

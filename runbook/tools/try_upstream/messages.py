@@ -9,7 +9,8 @@ class UpstreamMessage(Message):
     """Messages about starting upstream's programs."""
 
     CHECKOUT_WITHOUT_SCRIPT = (
-        "{checkout} has no {script}, which the job starts. Give a checkout of {framework}."
+        "{checkout} has no {script}, the program that the job starts. Give a checkout of "
+        "{framework}."
     )
     CHECKPOINT_NOT_LOADED = (
         "The program did not load its checkpoint. Its log shows what it found in the folder that "

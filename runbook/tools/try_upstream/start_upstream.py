@@ -53,8 +53,8 @@ _NODES_OWN = ("CC", "CXX", "LD_PRELOAD")
 their names.
 """
 _SEE = (
-    "Read its last lines: they name an argument it does not know, a missing package, or token "
-    "files it cannot read."
+    "Read its last lines: they name an argument that it does not know, a missing package, or "
+    "token files it cannot read."
 )
 _FOLLOWS = "The program ended early: start with its error, which is in `program ends`."
 _ERROR = re.compile(r"^(\[rank\d+\]: |)((?:\w+\.)*\w+(?:Error|Exception): .*|\S+\.py: error: .*)")

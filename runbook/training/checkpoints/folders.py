@@ -253,7 +253,7 @@ def _is_list_of_number_pairs(value: object) -> bool:
 def _check_file_names(files: object) -> None:
     """Raise `ValueError` if a file could be outside the checkpoint's folder, or has no checksum."""
     if not isinstance(files, dict):
-        raise ValueError("files is no mapping of names to checksums")
+        raise ValueError("files is not a mapping of names to checksums")
 
     for name, digest in files.items():
         path = PurePosixPath(name)
@@ -261,7 +261,7 @@ def _check_file_names(files: object) -> None:
         if leaves_folder or "\0" in name or not path.parts:
             raise ValueError(f"it lists the file {name!r}, which is not in its folder")
         if not isinstance(digest, str):
-            raise ValueError(f"the checksum of {name!r} is {digest!r}, but a text is needed")
+            raise ValueError(f"the checksum of {name!r} is {digest!r}, but a string is needed")
 
 
 def require_file(path: Path) -> None:

@@ -69,7 +69,8 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
         return (
-            f"{torch.cuda.get_device_name()} has no products in 8 bits (Ada, Hopper and later have)"
+            f"{torch.cuda.get_device_name()} has no 8-bit matrix products (Ada, Hopper and later "
+            "have)"
         )
 
     return ""

@@ -190,7 +190,7 @@ class NearCopies:
 
             header = opened.header
             if (header.iteration, header.rank) != (iteration, rank):
-                problems.append(_here(f"{path} has another iteration or rank than its name"))
+                problems.append(_here(f"{path} does not match the iteration or rank in its name"))
             elif header.identity == self._identity:
                 files[CopyKey(self.node, rank, iteration, header.lineage)] = opened
 

@@ -78,7 +78,7 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
             total: torch.Tensor = flat.view(word).sum(dtype=_SUMS.get(word, torch.int64))
             return total.long()
 
-    raise AssertionError("a tensor always has whole bytes")
+    raise AssertionError("a tensor always consists of whole bytes")
 
 
 def norm_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -31,8 +31,8 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
         return f"{folder} ({mount}) is mounted read-only"
     if facts["token"] == "other":
         return (
-            f"{folder} ({mount}) has different content than on the submitting machine: "
-            f"it is another folder, or a stale view"
+            f"{folder} ({mount}) has different content than on the submitting machine: it is a "
+            "different folder, or the node's view of it is stale"
         )
 
     if facts["token"] != "same":

@@ -230,7 +230,7 @@ PYTHON_RULE = PlacedRule(
 
 FOREIGN_PROGRAMS_RULE = PlacedRule(
     PreflightCheck.FOREIGN_PROGRAMS,
-    "no program of this user computes on a node of the job without belonging to the job",
+    "outside the job, no program of this user is busy on the job's nodes",
     "End what an earlier job left there (kill PID on that node), or wait for your other job.",
 )
 NODE_RULES = (
@@ -263,7 +263,7 @@ NODE_RULES = (
         ),
         "devices",
         devices_fault,
-        lambda facts: "as the kernel made them",
+        lambda facts: "as the kernel creates them",
     ),
     NodeRule(
         PlacedRule(
@@ -276,7 +276,7 @@ NODE_RULES = (
         ),
         "kernel",
         kernel_fault,
-        lambda facts: "as Linux has them, or higher",
+        lambda facts: "at the Linux defaults, or higher",
     ),
     NodeRule(
         FOREIGN_PROGRAMS_RULE,
@@ -531,9 +531,9 @@ def granted_time_check(answers: JobAnswers, expected: Expectations) -> PlacedChe
 
 
 def equal_memory_check(answers: JobAnswers) -> PlacedCheck:
-    """Warn if a node has less main memory than the others, as after a module of memory failed.
+    """Warn if a node has less main memory than the others, as after a memory module has failed.
 
-    Queues with two kinds of nodes are sound, so it is no defect.
+    A queue may have two kinds of nodes on purpose, so this is not a defect.
     """
     rule = PlacedRule(
         PreflightCheck.EQUAL_MEMORY,

@@ -61,7 +61,7 @@ class JobAnswers:
                     seconds=part_answer.facts.get("seconds", 0)
                 )
             elif part_answer.state is PartState.BEGUN:
-                reasons[node] = "ended while it was asked"
+                reasons[node] = "ended before it answered"
 
         return reasons
 

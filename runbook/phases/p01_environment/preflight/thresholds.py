@@ -72,7 +72,8 @@ PORTS = Threshold(
 MEMORY_SHARE = Threshold(
     0.9,
     "of the memory that the site states, or that another node has",
-    "our choice: the kernel and the firmware keep a few percent; a module of memory is more",
+    "our choice: the kernel and the firmware keep a few percent; a missing memory module is more "
+    "than that",
 )
 NAME_SECONDS = Threshold(
     1.0,
@@ -96,7 +97,7 @@ KERNEL_SETTINGS = {
         "our choice, as for the receive buffer; Linux has 4 MiB (tcp(7))",
     ),
     "net.ipv4.tcp_window_scaling": Threshold(
-        1, "on or off", "tcp(7): without it, at most 64 KiB of a connection are on the way"
+        1, "on or off", "tcp(7): without it, a connection has at most 64 KiB in flight"
     ),
     "net.core.somaxconn": Threshold(
         128,
@@ -110,7 +111,7 @@ KERNEL_SETTINGS = {
         65530, "memory maps of a process", "sysctl/vm.rst of the kernel: the default"
     ),
 }
-"""The lowest value of each setting of sysctl with which a training runs at full speed."""
+"""The lowest value of each setting of sysctl with which training runs at full speed."""
 SCRATCH = Threshold(
     256 * MIB,
     "free bytes of the node's temporary folder",
@@ -164,8 +165,8 @@ ROUND_TRIP = Threshold(
     0.05,
     "seconds of the fastest round trip between two nodes",
     (
-        "our choice: a machine room is below 0.001; more means another continent, or a link "
-        "that loses packets"
+        "our choice: within a machine room it is below 0.001; more means another continent, or a "
+        "link that loses packets"
     ),
 )
 LOST_PACKETS = Threshold(

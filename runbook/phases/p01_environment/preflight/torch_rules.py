@@ -99,7 +99,7 @@ def libraries_check(answers: JobAnswers) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.TORCH_LIBRARIES,
-        "LD_LIBRARY_PATH does not replace a library of torch by an older one",
+        "LD_LIBRARY_PATH does not replace one of torch's libraries with an older version",
         "Remove the folder from LD_LIBRARY_PATH (a module, a shell start-up file or the site's "
         "setup adds it), or move it after the folder of the newer library.",
     )

@@ -56,7 +56,7 @@ NETWORK_RULES = (
         source="pytorch/pytorch#126510",
         in_warnings=True,
     ),
-    # A program that serves figures about its run takes another port, or continues without one.
+    # A program that serves metrics of its run uses another port, or continues without one.
     Rule(
         kind=PORT,
         patterns=(r"[Ff]ailed to bind to (?:address|port)\b",),
@@ -197,8 +197,8 @@ NETWORK_RULES = (
         level=Level.SYMPTOM,
         also=HUB,
         check=(
-            "The lines above name the address. If it is no node of the job, the compute node may not "
-            "reach the internet."
+            "The lines above name the address. If it is not a node of the job, the compute node "
+            "may have no access to the internet."
         ),
         in_warnings=True,
     ),

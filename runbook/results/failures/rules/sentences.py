@@ -366,7 +366,9 @@ SOFTWARE_SENTENCES = (
         source="lavis-nlp/jerex#19",
         level=Level.SYMPTOM,
         also=MODULE,
-        check="If the argument is not yours, the package is of another version than the program expects.",
+        check=(
+            "If the argument is not yours, the program expects a different version of the package."
+        ),
     ),
     Rule(
         kind=CONFIGURATION,

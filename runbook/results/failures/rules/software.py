@@ -41,8 +41,8 @@ SOFTWARE_RULES = (
         source="opendatahub-io/distributed-workloads#844",
         also=STORAGE,
         check=(
-            "If the path in the traceback is no compile cache, the shared file system replaced "
-            "an open file."
+            "If the path in the traceback is not in a compile cache, the shared file system "
+            "replaced an open file."
         ),
     ),
     # Two ranks wrote the same cache file, and a third rank read it while it was incomplete.
@@ -69,8 +69,8 @@ SOFTWARE_RULES = (
         source="triton-lang/triton#11512",
         also=STORAGE,
         check=(
-            "If the path in the traceback is no compile cache, a file is open on another node of "
-            "the file system."
+            "If the path in the traceback is not in a compile cache, another node still has the "
+            "file open."
         ),
     ),
     Rule(

@@ -150,7 +150,7 @@ def _why_changed(
     why = row.why or _why_otherwise(value, row.keys, findings)
     if why or has_value:
         return why
-    return f"{value.shown} is no value of {' '.join(row.keys)}"
+    return f"{value.shown} is not a value of {' '.join(row.keys)}"
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:

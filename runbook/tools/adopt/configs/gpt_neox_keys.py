@@ -86,8 +86,8 @@ _MODEL_ROWS = (
             "te_layernorm": "layernorm",
         },
     ),
-    DecimalKey("layernorm_epsilon", "model.norm_epsilon", why="counts with its own norm only"),
-    DecimalKey("rms_norm_epsilon", "model.norm_epsilon", why="counts with its own norm only"),
+    DecimalKey("layernorm_epsilon", "model.norm_epsilon", why="applies only with its own norm"),
+    DecimalKey("rms_norm_epsilon", "model.norm_epsilon", why="applies only with its own norm"),
     ChosenKey("pos_emb", "model.position_embedding", {"rotary": "rope", "learned": "learned"}),
     IntegerKey("rotary_emb_base", "model.rope_base"),
     DroppedKey(
@@ -133,19 +133,19 @@ _MODEL_ROWS = (
         why="`activation` says more",
     ),
     DroppedKey("use_mup", why=NO_SUCH_PART, same_if=OFF),
-    DroppedKey("mup_*", why="counts with use_mup only"),
+    DroppedKey("mup_*", why="applies only with use_mup"),
     DroppedKey("attention_config", why="one kernel for all layers: training.attention"),
-    DroppedKey("sparsity_config*", why="counts with sparse layers of attention_config only"),
-    DroppedKey("mlp_multiple_of", why="counts in training.shape.ffn_hidden"),
+    DroppedKey("sparsity_config*", why="applies only to sparse layers of attention_config"),
+    DroppedKey("mlp_multiple_of", why="included in training.shape.ffn_hidden"),
     DroppedKey("make_vocab_size_divisible_by", why=PADDED_VOCABULARY),
     DroppedKey(
         "init_method",
-        why="a normal distribution of training.init_std",
+        why="a normal distribution with training.init_std",
         same_if=("normal",),
     ),
     DroppedKey(
         "output_layer_init_method",
-        why="output matrices depend on the number of layers",
+        why="output matrices scale with the number of layers",
         same_if=("scaled_normal",),
     ),
     DecimalKey("init_method_std", "training.init_std"),
@@ -268,7 +268,7 @@ _RECOMPUTE_ROWS = (
     ),
     DroppedKey(
         "partition_activations",
-        why="the activations kept of a layer are not split over the tensor ranks",
+        why="a layer's stored activations are not split over the tensor ranks",
         same_if=OFF,
     ),
     DroppedKey("synchronize_each_layer", why=PERFORMANCE),
@@ -335,7 +335,7 @@ _KERNEL_ROWS = (
         same_if=OFF,
     ),
     DroppedKey("attention_softmax_in_fp32", why=PERFORMANCE),
-    DroppedKey("apply_query_key_layer_scaling", why="never: bf16 needs it not", same_if=OFF),
+    DroppedKey("apply_query_key_layer_scaling", why="never: bf16 does not need it", same_if=OFF),
     DroppedKey("fp16_lm_cross_entropy", why="the loss is computed in 32 bits", same_if=OFF),
 )
 # deepspeed_args.py, NeoXArgsDeepspeedRunner

@@ -45,8 +45,8 @@ from runbook.tools.adopt.configs.rows import (
 _HELD_OUT = "02-data holds out text with data.split"
 _SLOW_RANKS = "an alarm names slow ranks"
 _RESTARTS = "jobs.training.restarts and spares"
-_COUNTS_WHERE_ON = "counts where it is on"
-_MIXED_PRECISION_SAYS_IT = "mixed_precision says it"
+_COUNTS_WHERE_ON = "applies where it is enabled"
+_MIXED_PRECISION_SAYS_IT = "set by mixed_precision"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "32": "fp32"}
 """Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
@@ -85,7 +85,7 @@ _TRAIN_ROWS = (
             same_if=UNSET,
         ),
         DroppedKey("exit_signal*", why="a job that receives a stop signal saves and ends"),
-        DroppedKey("skip_train", why="the training is what the run is for", same_if=OFF),
+        DroppedKey("skip_train", why="a run always trains", same_if=OFF),
         DroppedKey("*", why=PERFORMANCE, same_if=UNSET_OR_OFF),
     ),
     *in_section(
@@ -130,7 +130,7 @@ _OPTIMIZER_ROWS = (
         TextKey(
             "lr_wsd_decay_style",
             "training.wsd_decay_style",
-            why="counts with schedule wsd only",
+            why="applies only with schedule wsd",
         ),
         DroppedKey("*", why="computed from the others"),
     ),
@@ -189,7 +189,7 @@ _OTHER_ROWS = (
         DroppedKey("grad_reduce_in_fp32", why=GRADIENTS_IN_32_BITS, same_if=ON),
         DroppedKey("fp8", why="set training.fp8", same_if=UNSET_OR_OFF),
         DroppedKey("fp8*", why="goes with training.fp8"),
-        DroppedKey("*", why="training.precision says it"),
+        DroppedKey("*", why="set by training.precision"),
     ),
     DroppedKey("profiling*", why=PROFILE, same_if=UNSET),
     DroppedKey("ft*", why=_RESTARTS, same_if=UNSET),
@@ -199,7 +199,7 @@ _OTHER_ROWS = (
     DroppedKey("peft*", why="a run does no fine-tuning", same_if=UNSET),
     DroppedKey("inprocess_restart*", why=_RESTARTS, same_if=UNSET),
     DroppedKey("tensor_inspect*", why=LOGGING, same_if=UNSET),
-    DroppedKey("env_vars*", why="the site's file has variables", same_if=UNSET),
+    DroppedKey("env_vars*", why="the site file has environment variables", same_if=UNSET),
     DroppedKey("_target_", why=OWN_CLASS),
 )
 # Arguments of a recipe (recipes/llama/llama3.py, LlamaCommonKwargs)

@@ -42,7 +42,7 @@ _DIFFERENCES = (
         topic="initial weights",
         theirs="model.init_method",
         ours=(
-            "a normal distribution with training.init_std; output matrices depend on the number "
+            "a normal distribution with training.init_std; output matrices scale with the number "
             "of layers"
         ),
     ),

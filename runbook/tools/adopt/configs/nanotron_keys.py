@@ -44,7 +44,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 _MODEL_KIND = "the model's kind"
 _ONE_SEED = "one seed for weights and text: training.seed"
 _OWN_TEXT = "02-data prepares its own text: data.dataset"
-_IN_TOKENIZER_FILE = "the tokenizer's file says it"
+_IN_TOKENIZER_FILE = "given by the tokenizer's file"
 
 # models_config.py, LlamaConfig and Qwen2Config
 _MODEL_CONFIG_ROWS = in_section(
@@ -77,7 +77,7 @@ _MODEL_CONFIG_ROWS = in_section(
     ),
     DroppedKey("moe_config*", why=NO_EXPERTS, same_if=UNSET_OR_OFF),
     DroppedKey("z_loss_enabled", why=NO_SUCH_PART, same_if=OFF),
-    DroppedKey("z_loss_coefficient", why="counts with z_loss_enabled only"),
+    DroppedKey("z_loss_coefficient", why="applies only with z_loss_enabled"),
     DroppedKey("_use_doc_masking", why=WHOLE_DOCUMENTS, same_if=OFF),
     DroppedKey("_*", why=PERFORMANCE),
     DroppedKey("is_llama_config", why=_MODEL_KIND, same_if=ON),
@@ -147,7 +147,7 @@ _SCHEDULE_ROWS = in_section(
     ),
     DroppedKey(
         "lr_decay_starting_step",
-        why="counts in training.decay_iterations and wsd_decay_fraction",
+        why="included in training.decay_iterations and wsd_decay_fraction",
         same_if=UNSET,
     ),
     DecimalKey("min_decay_lr", "training.min_learning_rate"),
@@ -190,7 +190,7 @@ _TOKENS_ROWS = in_section(
     ),
     ConvertedKey("val_check_interval", "training.eval_interval", at_least_zero),
     IntegerKey("limit_val_batches", "training.eval_iterations", why="nothing is evaluated"),
-    DroppedKey("limit_test_batches", why="there is no test after the training", same_if=ZERO),
+    DroppedKey("limit_test_batches", why="there is no test after training", same_if=ZERO),
 )
 # config.py, DatasetStageArgs; earlier versions have a single `data` section
 _DATA_ROWS = (

@@ -57,10 +57,10 @@ from runbook.tools.adopt.configs.rows import (
 )
 
 _UNSET_OR_ZERO = (None, 0)
-_INTERVAL = "batches; a share of an epoch is none of ours"
+_INTERVAL = "batches; a share of an epoch is not supported here"
 _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
-_PLUGINS_SAY_IT = "trainer.plugins says it"
+_PLUGINS_SAY_IT = "set by trainer.plugins"
 _PRECISION_SIGNS = {"bf16": "bf16", "fp16": "fp16", "16": "fp16", "32": "fp32"}
 """Substrings that identify a precision, as in `bf16_mixed`. The first match applies."""
 
@@ -217,7 +217,7 @@ _OTHER_MODEL_KEYS = in_section(
         "*apply_residual_connection_post_layernorm",
         why=NO_SUCH_PART,
         same_if=UNSET_OR_OFF,
-        other_model="residuals that start after the norms",
+        other_model="residual connections that start after the norms",
     ),
     DroppedKey("*kv_channels", why=HEAD_WIDTH, same_if=UNSET),
     DroppedKey("*activation_func", why="goes with gated_linear_unit", same_if=UNSET),
@@ -295,31 +295,35 @@ _TRAINER_ROWS = in_section(
     IntegerKey("max_steps", "training.iterations"),
     IntegerKey("val_check_interval", "training.eval_interval", why=_INTERVAL),
     ConvertedKey("limit_val_batches", "training.eval_iterations", _batches, why=_INTERVAL),
-    DroppedKey("limit_test_batches", why="there is no test after the training"),
+    DroppedKey("limit_test_batches", why="there is no test after training"),
     DroppedKey("num_sanity_val_steps", why="the first evaluation is at eval_interval"),
     IntegerKey("log_every_n_steps", "training.log_interval"),
     DecimalKey("gradient_clip_val", "training.clip_gradient"),
-    DroppedKey("accumulate_grad_batches", why="global and micro-batch say it", same_if=ONE),
-    DroppedKey("max_epochs", why="training.iterations says how long"),
+    DroppedKey(
+        "accumulate_grad_batches",
+        why=("follows from the global batch and the micro-batch"),
+        same_if=ONE,
+    ),
+    DroppedKey("max_epochs", why="training.iterations sets the length"),
     DroppedKey("max_time", why="training.exit_duration"),
     ConvertedKey("plugins.precision", "training.precision", _precision),
     ConvertedKey(
         "plugins._target_",
         "training.precision",
         _precision,
-        why="no word of a precision",
+        why="not the name of a precision",
     ),
     DroppedKey("plugins.grad_reduce_in_fp32", why=GRADIENTS_IN_32_BITS, same_if=ON),
     DroppedKey("plugins.fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),
-    DroppedKey("plugins*", why="training.precision says it"),
+    DroppedKey("plugins*", why="set by training.precision"),
     DroppedKey("enable_checkpointing", why="false: training.save_interval is 0"),
     SwitchKey(
         "callbacks.*tp_comm_overlap",
         "training.overlap_tensor",
-        why="counts with parallel.sequence only",
+        why="applies only with parallel.sequence",
     ),
     DroppedKey("callbacks*", why="code of that program"),
-    DroppedKey("check_val_every_n_epoch", why="training.eval_interval says it", same_if=UNSET),
+    DroppedKey("check_val_every_n_epoch", why="set by training.eval_interval", same_if=UNSET),
     DroppedKey("profiler*", why=PROFILE, same_if=UNSET),
     DroppedKey("enable_*", why=LOGGING),
     DroppedKey("logger*", why=LOGGING),
@@ -363,7 +367,7 @@ _DATA_ROWS = in_section(
     IntegerKey("seed", "training.seed"),
     DroppedKey("paths*", why=FOLDER_OR_BLEND),
     DroppedKey("tokenizer*", why="data.tokenizer names its file"),
-    DroppedKey("num_train_samples", why="training.iterations says how long"),
+    DroppedKey("num_train_samples", why="training.iterations sets the length"),
     DroppedKey("rampup_batch_size", why=BATCH_RAMP, same_if=UNSET),
     DroppedKey("num_workers", why=PERFORMANCE),
     DroppedKey("pin_memory", why=PERFORMANCE),
@@ -388,7 +392,7 @@ _OPTIMIZER_ROWS = (
         ChosenKey("fp16", "training.precision", {True: "fp16"}, why=_PLUGINS_SAY_IT),
         ChosenKey("use_distributed_optimizer", "parallel.zero_stage", {True: 1, False: 0}),
         DroppedKey("optimizer", why=ADAMW, same_if=("adam",)),
-        DroppedKey("min_lr", why="optim.lr_scheduler.min_lr counts"),
+        DroppedKey("min_lr", why="optim.lr_scheduler.min_lr applies"),
         DroppedKey("*", why=PERFORMANCE),
     ),
     *in_section(
@@ -421,7 +425,7 @@ _OPTIMIZER_ROWS = (
 # nemo/lightning/run/plugins.py
 _PLUGIN_ROWS = in_section(
     "run.plugins",
-    DroppedKey("PerfEnvPlugin*", why="the site's file has variables"),
+    DroppedKey("PerfEnvPlugin*", why="the site file has environment variables"),
     DroppedKey("NsysPlugin*", why=PROFILE),
     DroppedKey("MemoryProfilePlugin*", why=PROFILE),
     DroppedKey("PreemptionPlugin*", why="a job that receives a stop signal saves and ends"),

@@ -244,7 +244,7 @@ _OTHER_ROWS = (
 )
 # Only in Python: torchtitan/trainer.py, Trainer.Config
 _PYTHON_ROWS = (
-    DroppedKey("model_spec.*", why="how the model is built: our trainer has its own kernels"),
+    DroppedKey("model_spec.*", why="how the model is built; our trainer has its own kernels"),
     DroppedKey("dataloader*", why="02-data prepares its own text: data.dataset"),
     DroppedKey("loss*", why="the loss is the cross entropy, in 32 bits"),
     DroppedKey("dump_folder", why=FOLDERS),
