@@ -84,6 +84,9 @@ class PhaseMessage(Message):
     FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} downloaded now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
+    FOLDER_IS_READABLE = (
+        "this machine can read the files; if the run uses another machine, check there"
+    )
     FOLDER_OF_A_SUBMITTED_JOB = (
         "{folder} contains a submitted job, whose script is kept as it ran. Choose another folder "
         "with --out."

@@ -2,16 +2,23 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
+from runbook.core.checks import counted
+from runbook.core.errors import DataError
 from runbook.display import CheckTable
 from runbook.params.problems import differences
 from runbook.params.project import find_run_file
+from runbook.params.schema.entries import TOKENIZED, TextShare
+from runbook.params.settings import Settings
 from runbook.params.yaml12 import read_text
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_plan import load_plan
+from runbook.phases.token_inputs import input_files, text_home
 from runbook.planning import Check
 from runbook.runs.consent import command_checks
 from runbook.runs.run_names import named_run
+from runbook.tokens.sources.dataset_files import token_prefixes
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
@@ -37,7 +44,39 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
             )
         )
 
-    return settings.name, [*yaml_checks, *command_checks(settings), *plan.checks]
+    checks = [*yaml_checks, *command_checks(settings), *folder_checks(settings), *plan.checks]
+    return settings.name, checks
+
+
+def folder_checks(settings: Settings) -> list[Check]:
+    """Return a check for each text whose folder is set: can this machine read its files?
+
+    A failed check is only a warning, because 02-data may run on another machine or later.
+    """
+    checks = []
+    for text in settings.texts:
+        if not text.folder:
+            continue
+        try:
+            files = _files_of(settings, text)
+            verdict = "pass"
+            value = f"{counted(len(files), 'file')} in {text.folder}"
+        except DataError as error:
+            verdict = "warn"
+            value = str(error)
+
+        rule = PhaseMessage.FOLDER_IS_READABLE.fill()
+        checks.append(Check("02-data: data.folder", verdict, value, rule))
+
+    return checks
+
+
+def _files_of(settings: Settings, text: TextShare) -> list[Path]:
+    """Return the files of a text, or the prefixes of its token files."""
+    if text.dataset.kind != TOKENIZED:
+        return input_files(settings, text)
+    home = text_home(settings, text)
+    return token_prefixes(text.dataset, project=settings.project, folder=str(home))
 
 
 def check_text(run: str, set_words: Sequence[str]) -> str:

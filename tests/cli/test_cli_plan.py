@@ -114,6 +114,24 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
     assert everything() == before
 
 
+@pytest.mark.parametrize(
+    "content, verdict, files",
+    [(None, "warn", ""), ("", "warn", ""), ("a text", "pass", "1 file")],
+    ids=["no folder", "no file", "a file"],
+)
+def test_check_reads_the_folder_of_the_text(project: Path, content, verdict, files):
+    folder = project / "texts"
+    if content is not None:
+        folder.mkdir()
+    if content:
+        (folder / "a.txt").write_text(content)
+    _, checks = run_checks("local", [f"data.folder={folder}"])
+    rule = PhaseMessage.FOLDER_IS_READABLE.fill()
+    (check,) = [check for check in checks if check.rule == rule]
+    assert check.verdict == verdict
+    assert str(folder) in check.value and files in check.value
+
+
 @pytest.fixture
 def own_site(project: Path):
     """Write params/sites/mine.yaml and params/mine.yaml for a cluster of 40 GB A100s."""
