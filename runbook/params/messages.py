@@ -123,6 +123,10 @@ class ParamsMessage(Message):
     OTHER_NAME_OF_THE_DOCUMENTS = (
         "{word} is a name used in the documents; here it is called {ours}."
     )
+    PARAMETER_DELETED = (
+        "was deleted from the parameters cell, but the kernel still has it. Write {name} = "
+        "{default} there, or restart the kernel."
+    )
     PERCENTAGE = "{value!r} is text, not a number: write {fraction} (a fraction of 1)."
     PHASE_WITHOUT_JOB = "{phase} submits no job; these do: {job_sections}."
     PLAIN_TEXT = "{text}"

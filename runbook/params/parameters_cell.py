@@ -72,6 +72,7 @@ def bind(
 
     problems = [
         *_unknown_names(namespace),
+        *_forgotten_names(namespace),
         *(_wrong_type(name, value) for name, value in ill_typed),
     ]
     for name, _ in ill_typed:
@@ -210,27 +211,103 @@ def _wrong_type(name: str, value: Any) -> Problem:
 
 
 def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
-    """Return a problem for each name that papermill injected but that no notebook has.
+    """Return a problem for each name that was given as a parameter, but that no notebook has.
 
-    Papermill itself only warns about them.
+    Papermill only warns about the names that it injects. In the parameters cell, a name that the
+    cell itself reads is a variable of its author.
     """
     problems = []
-    expected = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
-    for source in _executed(namespace):
-        if not source.startswith(_INJECTED):
-            continue
-        for name, value in assignments(source).items():
-            if name not in expected:
-                close = nearest_names(name, list(PARAMETERS), 1)
-                if close:
-                    hint = f"Did you mean {close[0]}?"
-                else:
-                    hint = f"It has {', '.join(PARAMETERS)}."
+    sources = _executed(namespace)
+    for source in sources:
+        if source.startswith(_INJECTED):
+            problems += _unknown_in(assignments(source), "papermill")
 
-                rule = ParamsMessage.UNKNOWN_PARAMETER.of(hint=hint)
-                problems.append(Problem(name, "papermill", rule, _literal(value)))
+    number = _parameters_cell_number(sources)
+    if number is not None:
+        problems += _unknown_in(_unread_assignments(sources[number]), "notebook")
 
     return problems
+
+
+def _unread_assignments(parameters_cell: str) -> dict[str, ast.expr]:
+    """Return the assignments to names that the cell does not read.
+
+    Return nothing for a cell that sets few parameters: it is probably not a parameters cell.
+    """
+    assigned = assignments(parameters_cell)
+    number_of_parameters = len(PARAMETERS.keys() & assigned.keys())
+    if number_of_parameters <= len(PARAMETERS) // 2:
+        return {}
+    names_read = _names_read(parameters_cell)
+    return {name: value for name, value in assigned.items() if name not in names_read}
+
+
+def _unknown_in(given: Mapping[str, ast.expr], where: str) -> list[Problem]:
+    problems = []
+    expected = (*PARAMETERS, "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH")
+    for name, value in given.items():
+        if name in expected:
+            continue
+        close = nearest_names(name, list(PARAMETERS), 1)
+        if close:
+            hint = f"Did you mean {close[0]}?"
+        else:
+            hint = f"It has {', '.join(PARAMETERS)}."
+
+        rule = ParamsMessage.UNKNOWN_PARAMETER.of(hint=hint)
+        problems.append(Problem(name, where, rule, _literal(value)))
+
+    return problems
+
+
+def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
+    """Return a problem for each parameter that was deleted from the cell, but is still in force.
+
+    The kernel keeps the value that an earlier execution of the parameters cell gave it.
+    """
+    sources = _executed(namespace)
+    newest = _parameters_cell_number(sources)
+    if newest is None:
+        return []
+    problems = []
+    for name, default in PARAMETERS.items():
+        value = namespace.get(name, default)
+        if _same(value, default):
+            continue
+        number = _last_assigned(sources, name)
+        if number is None or number >= newest:
+            continue
+        was_in_parameters_cell = "run" in assignments(sources[number])
+        if was_in_parameters_cell:
+            rule = ParamsMessage.PARAMETER_DELETED.of(name=name, default=repr(default))
+            problems.append(Problem(name, "notebook", rule, value))
+
+    return problems
+
+
+def _last_assigned(sources: list[str], name: str) -> int | None:
+    """Return the index of the newest cell that assigns to a name."""
+    for number in reversed(range(len(sources))):
+        if name in assignments(sources[number]):
+            return number
+    return None
+
+
+def _parameters_cell_number(sources: list[str]) -> int | None:
+    """Return the index of the newest cell that sets `run` and that papermill did not insert."""
+    for number in reversed(range(len(sources))):
+        source = sources[number]
+        if "run" in assignments(source) and not source.startswith(_INJECTED):
+            return number
+    return None
+
+
+def _names_read(source: str) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            names.add(node.id)
+    return names
 
 
 def _executed(namespace: Mapping[str, object]) -> list[str]:

@@ -330,6 +330,59 @@ def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Pat
     assert bind(cell(run="toy", In=history, rows=3), project=project).name == "toy"
 
 
+PARAMETERS_CELL = "\n".join(f"{name} = {default!r}" for name, default in PARAMETERS.items())
+
+
+def test_a_name_in_the_parameters_cell_that_no_notebook_has_is_refused(project: Path):
+    history = ["", f"{PARAMETERS_CELL}\ntrainig = {{'iterations': 3}}", "bind(globals())"]
+    namespace = cell(run="toy", In=history, trainig={"iterations": 3})
+    with pytest.raises(ParamsError) as error:
+        bind(namespace, project=project)
+    (problem,) = error.value.problems
+    assert (problem.key, problem.where) == ("trainig", "notebook")
+    assert has_rule(problem, ParamsMessage.UNKNOWN_PARAMETER, hint=containing("training?"))
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        [f"steps = 3\n{PARAMETERS_CELL}\ntraining = {{'iterations': steps}}"],
+        [f"{PARAMETERS_CELL}\ntrainig = 3", PARAMETERS_CELL],
+        ["run = 'toy'\nsteps = 3"],
+        [PARAMETERS_CELL, "steps = 3"],
+    ],
+    ids=["read in the cell", "mended", "a cell of one's own", "in another cell"],
+)
+def test_variables_of_the_author_are_no_parameters(project: Path, history):
+    assert bind(cell(run="toy", In=history, steps=3), project=project).name == "toy"
+
+
+def test_a_value_deleted_from_the_parameters_cell_is_not_used_silently(project: Path):
+    with_value = "run = 'toy'\ntraining = {'iterations': 3}"
+    namespace = cell(run="toy", training={"iterations": 3}, In=[with_value, "run = 'toy'"])
+    with pytest.raises(ParamsError) as error:
+        bind(namespace, project=project)
+    (problem,) = error.value.problems
+    assert (problem.key, problem.value) == ("training", {"iterations": 3})
+    assert has_rule(problem, ParamsMessage.PARAMETER_DELETED, name="training", default="{}")
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        ["run = 'toy'\ntraining = {'iterations': 3}"],
+        ["training = {'iterations': 3}", "run = 'toy'"],
+        ["run = 'toy'", "training = {'iterations': 3}"],
+        ["run = 'local'", '# Parameters\nrun = "toy"\ntraining = {"iterations": 3}'],
+        [],
+    ],
+    ids=["in the cell", "before it", "after it", "from papermill", "no history"],
+)
+def test_a_value_that_a_cell_still_sets_is_used(project: Path, history):
+    namespace = cell(run="toy", training={"iterations": 3}, In=history)
+    assert bind(namespace, project=project).run.training.iterations == 3
+
+
 def test_secrets_in_a_notebook_are_refused_without_being_shown(project: Path):
     secret = "hf_" + "a1B2" * 8
     with pytest.raises(ParamsError) as error:
