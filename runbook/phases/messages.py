@@ -18,7 +18,7 @@ class PhaseMessage(Message):
         "so the weights would see different tokens from those that they were trained on. Set "
         "data.tokenizer to {path}, and tokenize the data with it."
     )
-    BAD_INPUT = "{skipped_records:,} records, {skipped_files:,} files"
+    BAD_INPUT = "{records}, {files}"
     BEGIN_TRAINING_ANEW = "To start over instead: runbook run with --redo training."
     BEST_SIZE = (
         "The best size at this compute: {parameters} parameters on {tokens} tokens, loss "
@@ -65,9 +65,9 @@ class PhaseMessage(Message):
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
     DIFFERENT_SOURCES = "{versions} ({folder})"
     DIFFERENT_VERSIONS = "{package} {versions}"
-    DOCUMENTS_LEFT_OUT = "{documents:,} documents: {sources}"
+    DOCUMENTS_LEFT_OUT = "{documents}: {sources}"
     DOCUMENTS_OF_SOURCE = "{documents:,} of {source}"
-    DOCUMENTS_OF_TEXT = "{size} in {documents:,} documents, {empty:,} of them empty"
+    DOCUMENTS_OF_TEXT = "{size} in {documents}, {empty:,} of them empty"
     DO_PHASE_AGAIN = (
         "Or repeat {phase}, which moves the present files to history/: runbook run {run} --redo "
         "{phase}"
@@ -81,7 +81,7 @@ class PhaseMessage(Message):
     EXPORT_EXISTS = "{path} already exists: {why}. Remove it, or choose another folder with --out."
     EXPORT_LEFT_PART = "an interrupted export left it behind, or an export is running"
     EXPORT_NOT_REPLACED = "nothing is overwritten"
-    FETCHED_NOW = "{files:,} files, {size} in {folder}: {fetched:,} downloaded now"
+    FETCHED_NOW = "{files}, {size} in {folder}: {fetched:,} downloaded now"
     FINISHED_BEFORE_THE_STOP = "The job finished before it could be stopped at iteration {at}."
     FIRST_FAILED_RANK = "rank {rank} on {node}: {step}{error_text}{later_failures}{hung}"
     FOLDER_IS_READABLE = (

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from runbook.core.checks import Check, judge
+from runbook.core.checks import Check, counted, judge
 from runbook.plan_file.schema import PhasePlan
 from runbook.plan_file.text_enum import StrEnum
 from runbook.results.history import Event, History, ValidationLoss, events_named, iterations_of
@@ -106,7 +106,7 @@ def smoke_gate(
 
 def _finite_evaluations(validation: Sequence[ValidationLoss]) -> Check:
     are_finite = all(math.isfinite(evaluation.loss) for evaluation in validation)
-    value = f"{len(validation)} evaluations, last loss {validation[-1].loss:.4g}"
+    value = f"{counted(len(validation), 'evaluation')}, last loss {validation[-1].loss:.4g}"
     return _check("evaluation", are_finite, value, "every evaluation has a finite loss")
 
 

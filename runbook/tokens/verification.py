@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from runbook.core.checks import Check, judge
+from runbook.core.checks import Check, counted, judge
 from runbook.core.errors import DataError
 from runbook.core.files import sha256_of
 from runbook.tokens.indexed_files import IndexedReader
@@ -171,7 +171,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
 
 def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     """Compare the index with the manifest, and the output with the input."""
-    counted = (
+    in_index = (
         f"{reader.num_documents:,} documents, {reader.num_sequences:,} sequences, "
         f"{reader.num_tokens:,} tokens"
     )
@@ -181,8 +181,8 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
     )
     yield judge(
         TokenCheck.COUNTS,
-        counted == promised,
-        counted,
+        in_index == promised,
+        in_index,
         f"as in the manifest: {promised}",
         AGAIN,
     )
@@ -199,7 +199,9 @@ def _count_checks(reader: IndexedReader, manifest: Manifest) -> Iterator[Check]:
         AGAIN,
     )
     left_out = manifest.skipped_records + manifest.skipped_files
-    value = f"{manifest.skipped_records:,} records, {manifest.skipped_files:,} files"
+    skipped_records = counted(manifest.skipped_records, "record")
+    skipped_files = counted(manifest.skipped_files, "file")
+    value = f"{skipped_records}, {skipped_files}"
     remedy = "See `problems` in the manifest: " + "; ".join(manifest.problems[:2])
     yield judge(
         TokenCheck.BAD_INPUT,

@@ -63,7 +63,7 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
     results = {key: twin["results"][key] for key in ("documents", "skipped_records", "empty")}
     assert results == {"documents": 3, "skipped_records": 1, "empty": 1}
     assert [check["value"] for check in twin["checks"] if check["name"] == "bad input"] == [
-        PhaseMessage.BAD_INPUT.fill(skipped_records=1, skipped_files=0)
+        PhaseMessage.BAD_INPUT.fill(records="1 record", files="0 files")
     ]
     assert verify_run(folder) == []
 

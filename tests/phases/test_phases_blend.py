@@ -161,7 +161,7 @@ def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(pro
     (by_source,) = (table for table in shown.tables if "B per token" in table.columns)
     assert f" {manifest.text_bytes / manifest.tokens:.4g}" in by_source.as_text()
     books = PhaseMessage.DOCUMENTS_OF_SOURCE.fill(documents=1, source="book")
-    named = PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=1, sources=books)
+    named = PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents="1 document", sources=books)
     assert facts[data.LEFT_OUT_BY_CHOICE] == named
     settings = params.load("local", set_words=[*TOY, *words[:2]], project=project)
     other = replace(open_phase.run, settings=settings)

@@ -724,7 +724,7 @@ def test_training_waits_for_the_smoke_test_and_the_token_files_of_these_values(r
         readiness.data_check(open_phase.training).value,
     ) == (
         "pass",
-        "1 files",
+        "1 file",
     )
     gate.write_text("changed")
     assert readiness.data_check(open_phase.training).verdict == "fail"

@@ -82,7 +82,7 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     assert says(
         said,
         PhaseMessage.DOCUMENTS_OF_TEXT,
-        documents=len(EDGE_TEXTS) + 1,
+        documents=f"{len(EDGE_TEXTS) + 1} documents",
         empty=EDGE_TEXTS.count(""),
     )
     (manifest,) = data._read_manifests(open_phase)
@@ -96,6 +96,7 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     assert "not known" not in said.split(title)[0]
     compared = titled_table(said, title)
     assert {"tokens", "text (MB)"} <= {row["what"] for row in compared}
+    assert "remark" not in compared[0], "no row has a remark"
     assert "other" in said
     sentence = "An ordinary document."
     assert any(text.startswith(sentence) for text in EDGE_TEXTS)

@@ -96,7 +96,7 @@ def test_what_is_missing_in_data_folder_is_downloaded_to_it(
         files = [SourceFile(path=name) for name in names]
         dataset = Dataset(**KNOWN, url=server.address, files=files)
         text = TextShare("mine", 1.0, dataset, str(home))
-        fetched = {"files": 2, "folder": home}
+        fetched = {"files": "2 files", "folder": home}
         assert says(fetch(text, tmp_path, capsys), PhaseMessage.FETCHED_NOW, **fetched, fetched=2)
         (home / "b.jsonl").unlink()
         assert says(fetch(text, tmp_path, capsys), PhaseMessage.FETCHED_NOW, **fetched, fetched=1)

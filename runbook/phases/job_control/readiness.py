@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from runbook.core import processes
-from runbook.core.checks import judge
+from runbook.core.checks import counted, judge
 from runbook.core.errors import JobError
 from runbook.core.files import read_lines
 from runbook.phases.messages import PhaseMessage
@@ -122,4 +122,4 @@ def data_check(training: PlannedTraining, *, by_content: bool = True) -> Check:
         return Check(TOKENS, "fail", "not made", f"{rule}; run 02-data.ipynb first")
     reading = Reading.EVERYTHING if by_content else Reading.SIZES
     fault = step_status(training.folder, TOKENIZE, reading=reading).as_text()
-    return judge(TOKENS, not fault, fault or f"{len(mark.outputs)} files", rule)
+    return judge(TOKENS, not fault, fault or counted(len(mark.outputs), "file"), rule)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runbook.core import shell
+from runbook.core.checks import counted
 from runbook.core.units import show_bytes, show_duration
 from runbook.node_checks.networks import GLOO_VARIABLE
 from runbook.params.schema.site import Site
@@ -345,7 +346,7 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     checkpoint_bytes = plan.checkpoint[FULL].checkpoint_bytes
     seconds = checkpoint_bytes / bytes_per_second
     value = (
-        f"{len(writes)} writers, {bytes_per_second / 1e9:.2f} GB/s: "
+        f"{counted(len(writes), 'writer')}, {bytes_per_second / 1e9:.2f} GB/s: "
         f"{show_bytes(checkpoint_bytes)} in {show_duration(seconds)}"
     )
     promised = [save.write_seconds for save in plan.endurance.saves]

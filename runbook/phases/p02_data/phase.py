@@ -175,7 +175,7 @@ def _fetch_text(run: PlannedRun, text: TextShare) -> None:
 
     show_text(
         PhaseMessage.FETCHED_NOW.fill(
-            files=summary.files,
+            files=counted(summary.files, "file"),
             size=show_bytes(summary.bytes),
             folder=summary.folder,
             fetched=summary.fetched,
@@ -410,11 +410,16 @@ def show_plan_beside(run: PlannedRun) -> View:
     if not manifests:
         return View(["There is nothing to compare, because this run tokenized no text."])
     table = plan_versus_actual(_planned_work(run), _counted_work(manifests))
+    rows = table.rows
+    has_remarks = any(row["remark"] for row in rows)
+    if not has_remarks:
+        rows = [{name: row[name] for name in row if name != "remark"} for row in rows]
+
     longest = max(manifests, key=lambda manifest: manifest.seconds["wall"])
     planned_mb_per_second = FUSED_BYTES_PER_SECOND / RECORD_SHARE / 1e6 * longest.workers
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in longest.rates.items())
     text = f"MB of text per second: {rates}; plan {planned_mb_per_second:,.0f}."
-    return View([replace(table, title=PhaseMessage.PLANNED_AND_FOUND.fill()), text])
+    return View([replace(table, rows=rows, title=PhaseMessage.PLANNED_AND_FOUND.fill()), text])
 
 
 def _planned_work(run: PlannedRun) -> dict[str, float | None]:
@@ -523,7 +528,9 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
         (
             "text",
             PhaseMessage.DOCUMENTS_OF_TEXT.fill(
-                size=show_bytes(text_bytes), documents=total("documents"), empty=total("empty")
+                size=show_bytes(text_bytes),
+                documents=counted(total("documents"), "document"),
+                empty=total("empty"),
             ),
         ),
         ("tokens", f"{total('tokens'):,}, {end_tokens:,} of them end-of-document tokens"),
@@ -541,7 +548,8 @@ def _manifest_facts(manifests: list[Manifest]) -> list[tuple[str, str]]:
         (
             "left out as bad",
             PhaseMessage.BAD_INPUT.fill(
-                skipped_records=total("skipped_records"), skipped_files=total("skipped_files")
+                records=counted(total("skipped_records"), "record"),
+                files=counted(total("skipped_files"), "file"),
             ),
         ),
         (LEFT_OUT_BY_CHOICE, _left_out_by_choice(manifests)),
@@ -554,7 +562,7 @@ def _input_text(manifests: Sequence[Manifest]) -> str:
     num_bytes = 0
     for manifest in manifests:
         num_bytes += sum(file["bytes"] for file in manifest.inputs)
-    return f"{num_files:,} files, {show_bytes(num_bytes)}"
+    return f"{counted(num_files, 'file')}, {show_bytes(num_bytes)}"
 
 
 def _token_files_text(manifests: Sequence[Manifest]) -> str:
@@ -576,8 +584,8 @@ def _left_out_by_choice(manifests: list[Manifest]) -> str:
         for name, count in sources.most_common()
     )
     if not named:
-        return f"{whole:,} documents"
-    return PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=whole, sources=named)
+        return counted(whole, "document")
+    return PhaseMessage.DOCUMENTS_LEFT_OUT.fill(documents=counted(whole, "document"), sources=named)
 
 
 def _source_rows(manifests: list[Manifest]) -> list[Row]:

@@ -155,19 +155,22 @@ def source_figure(tokens: Mapping[str, int]) -> Any:
     all_tokens = sum(tokens.values()) or 1
     names = [name for name, _ in drawn]
     millions = [count / 1e6 for _, count in drawn]
-    with drawing("Tokens of each source", height=1.2 + 0.3 * len(drawn)) as (figure, axes):
+    with drawing("Tokens of each source", height=1.5 + 0.3 * len(drawn)) as (figure, axes):
         bars = axes.barh(names, millions, color=GREEN)
-        axes.bar_label(bars, [f" {count / all_tokens:.1%}" for _, count in drawn])
-        equal_share = all_tokens / len(ordered) / 1e6
-        axes.axvline(equal_share, color=GREY, linestyle="--")
-        position = (equal_share, len(drawn) - 0.5)
-        axes.annotate(
-            " equal shares",
-            position,
-            ha="left",
-            va="bottom",
-            color=GREY,
+        axes.bar_label(
+            bars,
+            [f"{count / all_tokens:.1%}" for _, count in drawn],
+            padding=4,
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
         )
+        equal_share = all_tokens / len(ordered) / 1e6
+        axes.axvline(
+            equal_share,
+            color=VERMILION,
+            linestyle="--",
+            label=f"equal shares: {equal_share:.2f} million",
+        )
+        figure.legend(loc="outside lower center")
         axes.margins(x=0.12)
         axes.set_xlabel("tokens (millions)")
         axes.invert_yaxis()
