@@ -73,7 +73,7 @@ _HELP_BY_GROUP = {
     Group.TOOLS: {
         "data": "Tokenize, verify and show training data without a notebook.",
         "drill": (
-            "Break a small training run on purpose in twenty ways, and check how it ends; or "
+            "Break a small training run on purpose in many ways, and check how it ends; or "
             "simulate a month of faults."
         ),
     },

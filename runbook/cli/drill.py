@@ -73,7 +73,7 @@ def drill(
     page: Path | None,
     again: bool,
 ) -> int:
-    """Break a small training run on this machine on purpose, and check that it ends as it should. Without NAME: all twenty.
+    """Break a small training run on this machine on purpose, and check that it ends as it should. Without NAME: all drills.
 
     NAME is a drill's name, its number, or words of its name. A drill works in a temporary folder on
     two to four processes without a GPU, needs the train extra, and leaves no process behind. Exit

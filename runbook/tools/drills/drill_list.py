@@ -1,4 +1,4 @@
-"""Lists the twenty drills, selects some of them, and runs them one after another."""
+"""Lists the drills, selects some of them, and runs them one after another."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from runbook.tools.drills.bench import DrillVerdict
 from runbook.tools.drills.messages import DrillMessage
 
 PAGE_HEAD = """\
-# Twenty faults, drilled
+# Deliberate faults, drilled
 
 Each drill breaks a small training run on one machine, on two to four processes without a GPU, and
 judges how it ends: the losses are bit-equal to those of a run without faults, nothing is lost, the
