@@ -1,4 +1,4 @@
-"""The page of all runs, opened as a file, with two losses in one chart, one of them still growing."""
+"""The page of all runs, opened as a file: two loss curves in one chart, one still growing."""
 
 from __future__ import annotations
 

@@ -243,7 +243,8 @@ REFUSALS = [
         {"parallel": {"virtual_pipeline": 2}},
         {},
         "04-training: virtual pipeline: parallel.virtual_pipeline=2 with parallel.pipeline=1, 2 micro-batches per step. "
-        "Rule: interleaving needs more than one stage, and a number of micro-batches that the number of stages divides.",
+        "Rule: interleaving needs more than one stage, and a number of micro-batches that is "
+        "divisible by the number of stages.",
     ),
     (
         {"parallel": {"virtual_pipeline": 2, "pipeline": 2}, "training": {"global_batch": 6}},

@@ -191,7 +191,7 @@ LUMI = {
 def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """The seed's table has a number for this layout, but its states alone take 70.7e9 of a GCD's
+    """LUMI's table has a speed for this layout, but the states alone would take 70.7e9 of a GCD's
     68.7e9 bytes.
     """
     (stage,) = stages(LUMI, model="13b", device="MI250X-GCD")

@@ -7,9 +7,9 @@ and in `make test-all`, everything runs. A test takes part through its marker:
 - `rotate(5)`: the cases of this function are distributed over five turns, one after another;
 - `rotate(3, turn=1)`: all tests marked so run in the same turn, because they share what is expensive.
 
-Cases rotate, not properties: a function has at least as many cases as its family has turns. Tests
-that share a complete campaign and rotate with a `turn` check, in another way, what tests that run
-every time check as well.
+Cases rotate, not properties: a function has at least as many cases as its family has turns. A test
+that rotates with a `turn` shares a complete campaign; other tests, which run every time, check the
+same properties in a different way.
 """
 
 from __future__ import annotations

@@ -146,8 +146,8 @@ _MESSAGES = {
         value="parallel.virtual_pipeline={virtual_pipeline} with {pipeline_key}={pipeline}, "
         "{num_microbatches} micro-batches per step",
         rule=(
-            "interleaving needs more than one stage, and a number of micro-batches that the "
-            "number of stages divides"
+            "interleaving needs more than one stage, and a number of micro-batches that is "
+            "divisible by the number of stages"
         ),
         remedy="Set parallel.virtual_pipeline to 1, or choose a training.global_batch that gives "
         "each replica a multiple of {pipeline} micro-batches.",
