@@ -292,8 +292,8 @@ def test_sharing_more_never_takes_more(data: int, precision: Precision, deepspee
 
 
 def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
-    """The seed's 2.04 / 0.61 / 0.31 / 0.15 min divide GiB by GB/s; in consistent units they are 4
-    to 7 % longer.
+    """Azure's document divides GiB by GB/s: 2.04 / 0.61 / 0.31 / 0.15 min. In consistent units, the
+    times are 4 to 7 % longer.
     """
     size = checkpoint_bytes(174_615_846_912, "fp16")
     assert size == 2_444_621_856_768

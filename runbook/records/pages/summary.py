@@ -142,9 +142,9 @@ def _next_sentence(run: RunState) -> str:
         return f"Restore the run's folder: {run.problem or 'a record cannot be read'}."
     unfinished = [phase for phase in run.phases if phase.state != ExecutionState.DONE]
     if any(phase.state != "not run" for phase in unfinished):
-        return f"Fix the cause that is shown below, then `runbook run {run.name}`: it continues."
+        return f"Fix the cause that is shown below, then run `runbook run {run.name}` to continue."
     if unfinished:
         return f"`runbook run {run.name}` continues with {unfinished[0].phase}."
     if run.verdict == "pass":
-        return f"Nothing needs repair. `runbook export {run.name} --out DIR` hands the weights on."
+        return f"Nothing needs repair. `runbook export {run.name} --out DIR` exports the weights."
     return "Decide whether the checks below matter for the purpose of the weights."
