@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from runbook.cli.messages import CliMessage
+from runbook.phases.messages import PhaseMessage
 
 REPOSITORY = Path(__file__).parents[1]
 BIN = Path(sys.executable).parent
@@ -198,6 +199,19 @@ def test_without_extras_a_run_can_be_checked_planned_and_rendered(words, tmp_pat
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout
+
+
+def test_without_extras_a_run_with_a_trained_ladder_is_planned(tmp_path):
+    main = "from runbook.cli import main\nmain()"
+    assert without_extras(main, "init", str(tmp_path)).returncode == 0
+    ladder = tmp_path / "runs/local--ladder/ladder.json"
+    ladder.parent.mkdir(parents=True)
+    ladder.write_text("{}")
+    in_project = "import os, sys\nos.chdir(sys.argv.pop(1))\n" + main
+    ended = without_extras(in_project, str(tmp_path), "plan", "local")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    reason = PhaseMessage.LADDER_NEEDS_PACKAGE.fill(package="numpy")
+    assert reason in " ".join(ended.stdout.split())
 
 
 def test_a_package_of_an_extra_that_is_missing_is_told_with_the_extra(tmp_path):

@@ -39,11 +39,15 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
     pattern = f"{settings.run.run}--*ladder/ladder.json"
     trained_ladders = list(runs_folder(settings.project).glob(pattern))
     if trained_ladders:
-        # Import here, because numpy and scipy are needed only if a ladder was trained.
-        from runbook.phases.ladder.service import forecast_of_plan
-
         try:
+            # Import here, because numpy and scipy are needed only if a ladder was trained.
+            from runbook.phases.ladder.service import forecast_of_plan
+
             forecast = forecast_of_plan(settings, plan)
+        except ModuleNotFoundError as error:
+            # A login node plans without the packages of the extras.
+            reason = PhaseMessage.LADDER_NEEDS_PACKAGE.fill(package=error.name)
+            return PlannedLoss(None, reason)
         except DataError as error:
             return PlannedLoss(None, f"its ladder does not forecast it: {error}")
 

@@ -142,6 +142,9 @@ class PhaseMessage(Message):
         "A ladder needs the runbook's own trainer, which evaluates after the last step, but "
         "training.framework is {framework}. Add --set training.framework=runbook."
     )
+    LADDER_NEEDS_PACKAGE = (
+        "its ladder cannot be read without {package}: pip install 'gpt3-runbook[all]'"
+    )
     LADDER_OF_A_NAMED_SET = (
         "{folder_name} is a folder made by --as. Name the run instead, with the same values: "
         "runbook ladder {run} --as NAME --set KEY=VALUE."

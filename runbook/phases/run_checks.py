@@ -49,24 +49,30 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
 
 
 def folder_checks(settings: Settings) -> list[Check]:
-    """Return a check for each text whose folder is set: can this machine read its files?
+    """Return a check for each text that the user provides: can this machine read its files?
 
     A failed check is only a warning, because 02-data may run on another machine or later.
     """
     checks = []
     for text in settings.texts:
-        if not text.folder:
+        if text.folder:
+            name = "02-data: data.folder"
+        elif text.dataset.kind == "local":
+            name = f"02-data: folder of {text.name}"
+        else:
             continue
+
         try:
             files = _files_of(settings, text)
             verdict = "pass"
-            value = f"{counted(len(files), 'file')} in {text.folder}"
+            folder = text.folder or text_home(settings, text)
+            value = f"{counted(len(files), 'file')} in {folder}"
         except DataError as error:
             verdict = "warn"
             value = str(error)
 
         rule = PhaseMessage.FOLDER_IS_READABLE.fill()
-        checks.append(Check("02-data: data.folder", verdict, value, rule))
+        checks.append(Check(name, verdict, value, rule))
 
     return checks
 

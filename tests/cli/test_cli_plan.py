@@ -132,6 +132,29 @@ def test_check_reads_the_folder_of_the_text(project: Path, content, verdict, fil
     assert str(folder) in check.value and files in check.value
 
 
+def test_check_reads_the_folder_that_the_catalogue_names(project: Path):
+    with (project / "params/datasets.yaml").open("a") as catalogue:
+        catalogue.write(
+            'letters: {title: Ours, kind: local, folder: letters, pattern: "*.txt", '
+            "licence: ours, source: test}\n"
+        )
+    set_words = ["data.dataset=letters"]
+    rule = PhaseMessage.FOLDER_IS_READABLE.fill()
+
+    def verdict_and_value() -> tuple[str, str]:
+        _, checks = run_checks("local", set_words)
+        (check,) = [check for check in checks if check.rule == rule]
+        assert "letters" in check.name
+        return check.verdict, check.value
+
+    assert verdict_and_value()[0] == "warn"
+    (project / "letters").mkdir()
+    (project / "letters/a.txt").write_text("a text")
+    verdict, value = verdict_and_value()
+    assert verdict == "pass"
+    assert "1 file" in value and str(project / "letters") in value
+
+
 @pytest.fixture
 def own_site(project: Path):
     """Write params/sites/mine.yaml and params/mine.yaml for a cluster of 40 GB A100s."""
