@@ -190,8 +190,8 @@ spec = importlib.util.spec_from_file_location("file_baton", sys.argv[1])
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 baton = module.FileBaton(sys.argv[2])
-print("Building extension module helpers...", flush=True)
 if not baton.try_acquire():
+    print("Building extension module helpers...", flush=True)
     baton.wait()
 """
 

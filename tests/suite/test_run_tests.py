@@ -92,24 +92,25 @@ def test_ctrl_c_ends_every_part_also_in_the_background_of_a_script(tmp_path):
     code = (
         "import sys, signal, pathlib; sys.path[:0] = ['tools']\n"
         "import run_tests\n"
-        "part = run_tests.Part('long', (sys.executable, '-ISc', 'import time; time.sleep(300)'))\n"
+        "part = run_tests.Part('long', (sys.executable, '-ISc', sys.argv[1], sys.argv[2]))\n"
         "run_tests.test_parts = lambda: [part]\n"
         "sys.argv = ['run_tests.py']\n"
         "sys.exit(run_tests.main())"
     )
+    waits = "import sys, time; open(sys.argv[1], 'w'); time.sleep(300)"
+    running = tmp_path / "running"
     log = tmp_path / "out"
     with log.open("w") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", code, waits, str(running)],
             cwd=PROJECT,
             env={**os.environ, "RUNBOOK_TURN": "0"},
             stdout=output,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
-    assert wait_until(lambda: "long: started" in log.read_text(), 60)
-    time.sleep(0.5)
+    assert wait_until(running.exists, 60)
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 1
+    assert process.wait(200) == 1  # the part alone would take 300 s
     assert ["FAILED", "part", "long"] in [line.split() for line in log.read_text().splitlines()]
 
 

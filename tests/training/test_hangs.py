@@ -26,7 +26,9 @@ PLACES = {
 def jobs(zygote, tmp_path_factory):
     """All four run at the same time, because they only wait."""
     jobs = {}
-    content = specs.spec(copies=4, limits={"process_group_timeout_seconds": 10})
+    # A busy machine may hold up a rank that does not hang for some seconds.
+    limits = {"process_group_timeout_seconds": 30}
+    content = specs.spec(copies=4, limits=limits)
     for place, (_, _, local) in PLACES.items():
         folder = tmp_path_factory.mktemp(place)
         extra = {
@@ -35,7 +37,6 @@ def jobs(zygote, tmp_path_factory):
             "RUNBOOK_JOB_FOLDER": str(folder / "job"),
         }
         jobs[place] = zygote.start(folder, content, patch="training.hanging:main", extra=extra)
-    limits = {"process_group_timeout_seconds": 30}
     patch = "training.hanging:stuck_thread"
     for name, layout, extra in (
         ("training", {"copies": 2}, {"RUNBOOK_FAULTS": "hang:rank=0,step=4"}),

@@ -86,8 +86,8 @@ def test_a_stop_by_signal_through_the_command_line_and_the_run_after_it(
     lines = iter(ranks[1].stdout.readline, "")
     assert any("iteration        3/" in line for line in lines)
     ranks[0].send_signal(signal.SIGTERM)  # one rank gets the request, and both stop
-    rest = ranks[1].communicate(timeout=60)[0]
-    assert [rank.wait(60) for rank in ranks] == [75, 75], rest
+    rest = ranks[1].communicate(timeout=600)[0]
+    assert [rank.wait(600) for rank in ranks] == [75, 75], rest
     ranks[0].stdout.close()
 
     events = specs.metrics(run, "events.jsonl")

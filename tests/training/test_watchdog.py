@@ -300,7 +300,7 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads():
     other.start()
     os.kill(os.getpid(), STACK_SIGNAL)
     waiting.set()
-    other.join(10)
+    other.join(60)
     text = Path(writer.current().stacks).read_text()
     assert "test_asked_by_signal" in text and text.count("hread 0x") >= 2
     writer.close()

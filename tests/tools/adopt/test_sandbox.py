@@ -17,7 +17,7 @@ import pytest
 from suite.messages import containing, refuses
 from suite.programs import shellcheck
 
-from runbook.core import shell
+from runbook.core import processes, shell
 from runbook.core.errors import ParamsError, ProgramError
 from runbook.tools.adopt import sandbox
 from runbook.tools.adopt.adopt_scripts import _files_beside
@@ -109,6 +109,16 @@ def listener():
         thread.join()
 
 
+def nothing_started_since(before):
+    """Wait until no process runs that was not running before.
+
+    Fewer are fine: one that an earlier test left behind may have ended.
+    """
+    return processes.wait_until(
+        lambda: {child.pid for child in psutil.Process().children(recursive=True)} <= before, 60
+    )
+
+
 @pytest.mark.parametrize("deed", HARMLESS.values(), ids=HARMLESS)
 def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside, listener):
     port, called = listener
@@ -125,7 +135,7 @@ def test_a_hostile_script_reaches_nothing_and_is_still_understood(deed, outside,
     assert "--train-iters" in [
         word.text for launch in launches_of(found.commands) for word in launch.arguments
     ]
-    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    assert nothing_started_since(before)
 
 
 def test_a_missing_program_is_never_written_outside_the_sandbox(outside):
@@ -205,32 +215,33 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside):
     raw = sandbox.run_job(
         {"job.sh": deed.format(outside=outside)}, ["bash", "job.sh"], FOLDER, ENVIRONMENT
     ).raw
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 600
     assert len(raw) <= sandbox.MOST_BYTES
     assert (
         "\036exit\0370\034" not in raw or "f | f" in deed
     )  # it failed or was cut off; forks only fail
-    assert {child.pid for child in psutil.Process().children(recursive=True)} == before
+    assert nothing_started_since(before)
 
 
 ENVIRONMENT = {"PATH": "/adopt/bin:/usr/bin:/bin", "BASH_ENV": "/adopt/stubs/shell.sh"}
 
 
 @pytest.mark.usefixtures("short_limit")
-def test_a_training_that_was_started_before_an_endless_wait_is_found():
+def test_a_training_that_was_started_before_an_endless_wait_is_found(monkeypatch):
+    monkeypatch.setattr(sandbox, "SECONDS", 8)  # in which a slow machine starts a sandbox
     found = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
-    (note,) = [note for note in found.notes if note.startswith("job.sh was stopped after 3 s")]
+    (note,) = [note for note in found.notes if note.startswith("job.sh was stopped after 8 s")]
     # The limit may end either command of the loop
     assert note.endswith(("true in line 2", "sleep in line 2"))
     assert len(launches_of(found.commands)) == 1
 
 
 def test_the_limit_that_a_note_names_is_the_one_that_was_applied(monkeypatch):
-    limits = iter(range(2, 100))
+    limits = iter(range(5, 100))
     monkeypatch.setattr(sandbox, "time_limit", lambda: next(limits))
     script = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
     (note,) = [note for note in script.notes if note.startswith("job.sh was stopped after")]
-    assert note.startswith("job.sh was stopped after 2 s")
+    assert note.startswith("job.sh was stopped after 5 s")
 
 
 CONSTRUCTS = {
@@ -411,9 +422,7 @@ def test_interrupting_leaves_no_process():
             sandbox.run_job(sandbox_files, ["bash", "job.sh"], FOLDER, ENVIRONMENT)
     finally:
         timer.cancel()
-    time.sleep(0.5)
-    # Fewer processes are fine, because one that an earlier test left behind may just have ended.
-    assert {child.pid for child in psutil.Process().children(recursive=True)} <= before
+    assert nothing_started_since(before)
 
 
 def test_a_script_that_ends_before_its_training_says_why(tmp_path):
@@ -443,13 +452,17 @@ def test_a_long_hostile_trace_is_read_in_linear_time(start):
 
 @pytest.mark.parametrize("line", ["\n", "f() {\n"])
 def test_endless_lines_of_a_script_are_read_in_linear_time(line):
-    script = "#!/bin/bash\n" + line * 40_000 + f"torchrun {TRAIN}\n"
-    job = sandbox.SandboxJob("job.sh", {"job.sh": script}, [])
-    began = time.process_time()
-    sandbox.entered_once("job.sh", script)
-    sandbox.needed_arguments(job)
-    sandbox.environment(job, sandbox.FIRST_RUN)
-    assert time.process_time() - began < 2
+    def seconds_for(num_lines):
+        script = "#!/bin/bash\n" + line * num_lines + f"torchrun {TRAIN}\n"
+        job = sandbox.SandboxJob("job.sh", {"job.sh": script}, [])
+        began = time.process_time()
+        sandbox.entered_once("job.sh", script)
+        sandbox.needed_arguments(job)
+        sandbox.environment(job, sandbox.FIRST_RUN)
+        return time.process_time() - began
+
+    # With the square of the length, it would be 16 times as long.
+    assert seconds_for(160_000) < 10 * seconds_for(40_000)
 
 
 def test_arguments_of_functions_are_no_arguments_of_the_script():

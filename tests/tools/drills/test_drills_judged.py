@@ -126,10 +126,10 @@ def test_what_a_drill_left_running_is_found_by_its_mark_and_ended():
         process = subprocess.Popen(
             [sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True
         )
-        assert wait_until(lambda: [one.pid for one in bench.left()] == [process.pid], 10)
+        assert wait_until(lambda: [one.pid for one in bench.left()] == [process.pid], 60)
         (killed,) = bench.end_left()
         assert killed.startswith(str(process.pid))
-        assert process.wait(10) == -9
+        assert process.wait(60) == -9
     assert bench.left() == []
 
 
