@@ -74,7 +74,7 @@ class Campaign:
         wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")
         for kernel in kernels_below(process):
             kernel.kill()
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=600)
         return Ended(process.returncode, text, 0)
 
     def job_ids(self) -> dict[str, str]:
@@ -107,7 +107,7 @@ class Campaign:
             (self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over"
         )
         cancel = self.toy.call("runbook", "cancel", "local", "--runs", self.runs)
-        text, _ = process.communicate(timeout=60)
+        text, _ = process.communicate(timeout=600)
         return cancel, Ended(process.returncode, text, 0)
 
     def with_a_foreign_checkpoint(self) -> tuple[Ended, bool]:
@@ -138,7 +138,7 @@ def killed(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
     cancel, cancelled = run.cancelled()
     refused, untouched = run.with_a_foreign_checkpoint()
     finished = toy.run(run.runs)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while toy.processes() and time.monotonic() < deadline:
         time.sleep(0.2)
     return SimpleNamespace(

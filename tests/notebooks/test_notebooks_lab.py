@@ -52,7 +52,7 @@ class Hand:
                 elif message["msg_type"] == "error":
                     self.failed[name] = f"{content['ename']}: {content['evalue']}"
 
-            self.client.execute_interactive(self.cells[name], timeout=120, output_hook=hear)
+            self.client.execute_interactive(self.cells[name], timeout=900, output_hook=hear)
             self.said[name] = "\n".join(told)
         return self.said[names[-1]]
 

@@ -164,13 +164,20 @@ def test_a_python_that_does_not_start_is_not_the_own_one(tmp_path, monkeypatch, 
 
 def test_two_programs_that_hang_take_no_longer_than_one(tmp_path, monkeypatch):
     for name in installation.PROGRAMS:
-        (tmp_path / name).write_text("#!/bin/sh\nexec /bin/sleep 60\n")
+        (tmp_path / name).write_text("#!/bin/sh\nexec /bin/sleep 600\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(installation, "PROGRAMS_SECONDS", 3.0)
-    start = time.monotonic()
+    deadlines = []
+    ask_program = installation._ask_program
+
+    def ask(path: str, deadline: float) -> installation.ProgramAnswer:
+        deadlines.append(deadline)
+        return ask_program(path, deadline)
+
+    monkeypatch.setattr(installation, "_ask_program", ask)
     programs = installation.look_at_programs()["programs"]
-    assert time.monotonic() - start < 5.5
+    assert deadlines == [deadlines[0]] * 2, "both end at the same moment"
     assert isinstance(programs, dict)
     assert {name: program["ended"] for name, program in programs.items()} == {
         "python": "hung",
@@ -234,20 +241,19 @@ def look_with_child(tmp_path: Path, monkeypatch, second_seconds: float, limit: f
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(torch_child, "CHILD", "slow_child")
-    start = time.monotonic()
-    facts = look_at_torch("cpu", limit)
-    assert time.monotonic() - start < limit + 2
-    return facts
+    return look_at_torch("cpu", limit)
 
 
 def test_the_first_answer_counts_where_no_time_is_left_for_the_second(tmp_path, monkeypatch):
-    facts = look_with_child(tmp_path, monkeypatch, second_seconds=60.0, limit=8.0)
+    start = time.monotonic()
+    facts = look_with_child(tmp_path, monkeypatch, second_seconds=600.0, limit=8.0)
+    assert time.monotonic() - start < 600
     assert (facts["ended"], facts["libraries_compared"]) == ("well", False)
     assert facts["substituted"] == {}
 
 
 def test_the_second_answer_counts_if_it_comes_in_time(tmp_path, monkeypatch):
-    facts = look_with_child(tmp_path, monkeypatch, second_seconds=0.0, limit=30.0)
+    facts = look_with_child(tmp_path, monkeypatch, second_seconds=0.0, limit=300.0)
     assert (facts["ended"], facts["libraries_compared"]) == ("well", True)
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import nbformat
 
+from runbook.core.processes import wait_until
+
 BIN = Path(sys.executable).parent
 PHASE = "02-data"
 
@@ -29,7 +31,7 @@ print("worked")"""
 FINISH = "record = session.finish()"
 
 KILL = "import os\nprint('before', flush=True)\nos.kill(os.getpid(), 9)"
-SLEEP = "import time\nprint('sleep' + 'ing', flush=True)\ntime.sleep(60)"
+SLEEP = "import time\nprint('sleep' + 'ing', flush=True)\ntime.sleep(600)"
 TEXT_OF_ERROR = "the loss is not a number"
 ERROR = f"raise ValueError({TEXT_OF_ERROR!r})"
 
@@ -109,6 +111,12 @@ def children_of(pid: int) -> set[int]:
     return {child.pid for child in psutil.Process(pid).children(recursive=True)}
 
 
+def left_alive(pids: set[int]) -> set[int]:
+    """Return the processes that go on running. A killed process takes a moment to end."""
+    wait_until(lambda: not alive(pids), 60)
+    return alive(pids)
+
+
 def alive(pids: set[int]) -> set[int]:
     """Return the processes that are still running."""
     import psutil
@@ -131,8 +139,8 @@ __all__ = [
     "SLEEP",
     "WORK",
     "Project",
-    "alive",
     "children_of",
+    "left_alive",
     "signal",
     "start",
     "statuses",

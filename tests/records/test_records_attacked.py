@@ -52,7 +52,7 @@ def with_small_files(
     limited = ["bash", "-c", f'ulimit -f {kilobytes}; exec "$@"', "bash", *words]
     environment = {**os.environ, "IPYTHONDIR": str(project.root / "ipython")}
     return subprocess.run(
-        limited, capture_output=True, text=True, cwd=project.root, env=environment, timeout=240
+        limited, capture_output=True, text=True, cwd=project.root, env=environment, timeout=900
     )
 
 
@@ -195,7 +195,7 @@ main()
 def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code):
     words = [sys.executable, "-c", STOPPED_BETWEEN, "run", "local", "--runs", str(tmp_path)]
     environment = {**os.environ, "STOP_BY": str(number)}
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment)
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     assert "02-data" not in done.stdout
     assert PhaseMessage.STOPPED_BETWEEN_NOTEBOOKS.fill(signal=number) in done.stdout

@@ -45,7 +45,7 @@ def test_record_is_the_same_whatever_executed_the_notebook(tmp_path):
     for name, (program, *words) in others.items():
         shutil.rmtree(project.run_folder)
         process = start([str(BIN / program), *map(str, words)], tmp_path)
-        log, _ = process.communicate(timeout=60)
+        log, _ = process.communicate(timeout=600)
         assert process.returncode == 0, log
         records[name] = _without_times(project.record(".json"))
         _adopt(project, tmp_path / name)
@@ -129,7 +129,7 @@ def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be
     process = project.papermill(
         project.notebook(WORK, KILL), tmp_path / "stock.ipynb", engine="nbclient"
     )
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     assert process.returncode == 138
     outcome = file_finished_notebook(tmp_path / "stock.ipynb")
     assert (outcome.state, outcome.exit_code) == ("interrupted", 130)
