@@ -393,3 +393,64 @@ def test_ordinary_words_of_a_set_up_are_no_sign(text, cause):
 )
 def test_the_same_words_with_telling_values_are_signs(text, cause):
     assert cause in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow since the release of last week", "software version"),
+        ("slow with version 4.5.1, version 4.4.2 was fast", "software version"),
+        ("training is slow: LoRA is slower than training the whole network", "adapters"),
+        ("training is slow: our peft run is slower than the base", "adapters"),
+    ],
+)
+def test_a_release_and_adapters_are_signs(text, cause):
+    assert cause in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow since Monday", "software version"),
+        ("slow with version 4.5.1 on both machines (version 4.5.1)", "software version"),
+        ("training is slow: QLoRA is slower than LoRA", "adapters"),
+        ("training is slow: adapter tuning is longer than our LoRA run", "adapters"),
+    ],
+)
+def test_a_day_and_two_kinds_of_adapters_are_no_signs(text, cause):
+    assert cause not in _suspected(text)
+
+
+@pytest.mark.parametrize("greeting", ["Hello author", "Hello, author", "Dear author", "Hi, author"])
+def test_a_greeting_is_no_comparison(greeting):
+    assert "unequal work" not in _suspected(f"{greeting}, training is slow")
+
+
+def test_figures_of_the_author_are_a_comparison():
+    assert "unequal work" in _suspected("training is slow, the author needs 2 hours")
+
+
+def _rank(text: str, cause: str) -> int:
+    return [suspect.part.name for suspect in ranked_suspects(text, {})].index(cause)
+
+
+@pytest.mark.parametrize("used", ["CUDA has been used", "it is using CUDA", "CUDA is enabled"])
+def test_cuda_that_is_used_clears_the_missing_device(used):
+    slow = "training is slow"
+    assert _rank(f"{slow}; {used}", "no device") > _rank(slow, "no device")
+
+
+def test_cuda_that_is_not_used_clears_nothing():
+    slow = "training is slow"
+    assert _rank(f"{slow}; we are not using CUDA", "no device") <= _rank(slow, "no device")
+
+
+def test_a_contraction_rules_the_network_out():
+    slow = "ZeRO stage 3 is slow on 16 nodes."
+    assert _suspected(f"{slow} It isn't related to the network.")[0] == "communication"
+    assert _suspected(f"{slow} It isn't related to the loss.")[0] == "network"
+
+
+def test_a_contraction_says_that_more_devices_do_not_help():
+    assert "unequal work" in _suspected("training is slow, it doesn't scale with 4 GPUs")
+    assert "unequal work" not in _suspected("training is slow, it doesn't fail with 4 GPUs")

@@ -306,3 +306,53 @@ def test_the_network_is_suspected_only_for_a_stated_number_of_devices(models):
     slow = "llama 70B on H200, 200 tokens/s"
     assert "network" not in _first_causes(slow, models)
     assert "network" in _first_causes(slow.replace("on H200", "on 32 H200"), models)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("four GPUs didn't make it faster, our loader is the same", "data wait"),
+        ("an epoch takes 300+ hours with our loader", "data wait"),
+        ("training takes almost a year, the shards are on nfs", "data wait"),
+        ("taking 3 weeks with the loader that we have", "data wait"),
+        ("it takes five times as long when the loader has images", "data wait"),
+        ("the time per step increases while a checkpoint is written", "saves"),
+        ("it slows down per epoch", "growing steps"),
+    ],
+)
+def test_long_times_and_contractions_are_complaints(text, cause):
+    assert cause in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("the loader didn't change", "data wait"),
+        ("our shards are from last year, we load them every week", "data wait"),
+        ("four times as many workers as GPUs read our shards", "data wait"),
+        ("training is slow, an epoch needs 3 hours per epoch", "growing steps"),
+        ("training is slow with the same dataset", "data wait"),
+        ("training is slow with the dataset you provide", "data wait"),
+    ],
+)
+def test_words_that_resemble_them_are_none(text, cause):
+    assert cause not in _suspected(text)
+
+
+def test_a_suspicion_far_from_the_complaint_counts():
+    slow = "Training is slow. We have 8 GPUs. Thanks to all of you. This is our first run."
+    assert "data wait" not in _suspected(f"{slow} The loader is ours.")
+    assert _suspected(f"{slow} I suspect the loader.")[0] == "data wait"
+    assert _suspected(f"{slow} Maybe it's the loader.")[0] == "data wait"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The loss is slow to fall. I suspect the loader.",
+        "Our devices are busy. I think the loader is well made.",
+        "Training is slow. We have 8 GPUs. Thanks to all of you. I suspect that the loss of a shard lowers accuracy.",
+    ],
+)
+def test_a_suspicion_about_something_else_does_not_count(text):
+    assert "data wait" not in _suspected(text)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from runbook.tools.speed.durations import is_out_of_proportion, times_two_models
 from runbook.tools.speed.facts import Facts
 from runbook.tools.speed.parts import GapPart
 from runbook.tools.speed.phrases import is_stated
@@ -61,7 +62,8 @@ _LOW_LOAD = (
 )
 """Words about a device whose load stays low, as with small matrices, or whose memory is nearly empty."""
 _NO_GAIN = (
-    r"\b(?:no|not|n't|without) (?:any )?(?:\w+ )?(?:faster|speed\w*|accelerat\w+|gain|scal\w+|improv\w+)"
+    r"(?:\b(?:no|not|without)|n't) (?:any )?(?:\w+ )?"
+    r"(?:faster|speed\w*|accelerat\w+|gain|scal\w+|improv\w+)"
     r"|\bsame (?:speed|time)\b|\b(?:slower|longer) (?:with|on) (?:more|two|\d+|multiple) (?:gpus|devices)\b"
 )
 """Words that say that more devices do not help."""
@@ -75,7 +77,8 @@ _SHARDED = r"\b(?:fsdp|full_shard|zero[- ]?(?:stage[- ]?)?3|stage[- ]?3)\b"
 
 
 _OTHERS_FIGURES = (
-    r"\b(?:paper|readme|blog|leaderboard|reported|published|authors?|baseline|official|original)\b"
+    r"\b(?:paper|readme|blog|leaderboard|reported|published|baseline|official|original)\b"
+    r"|(?<!hello )(?<!hello, )(?<!dear )(?<!hi )(?<!hi, )\bauthors?\b"
     r"|\b(?:your|their|the) (?:table|results?|numbers?|figures?|repo\w*|speeds?|times?|side|end|logs?|\d+)\b"
     r"|\bcompared (?:to|with)\b|\bcontrast to\b|\bwhereas\b|\bdiscrepan\w+"
     r"|\b(?:took|takes?) (?:you|them|(?:me )?only)\b|\byours\b"
@@ -90,6 +93,7 @@ _ONE_PROCESS_EACH = (
 """Words for programs that start one process per device."""
 _DEVICE_AT_WORK = (
     r"\b(?:utili[sz]ation|utils?|usage|nvidia-smi|vram|gpu memory|mfu|tflops?|power draw)\b"
+    r"|\bcuda (?:has been|is|was) (?:used|available|enabled)\b|\bus(?:e|es|ing) cuda\b"
 )
 """Words that show that a device is in use."""
 _MEDIA = r"\b(?:images?|imgs?|imagenet|coco|videos?|frames|audio|speech|spectrograms?|webdataset)\b"
@@ -97,7 +101,7 @@ _MEDIA = r"\b(?:images?|imgs?|imagenet|coco|videos?|frames|audio|speech|spectrog
 _QUANTIZED = r"\b(?:q-?lora|[48][- ]?bit|int[48]|nf4|bitsandbytes|bnb|load_in_[48]bit)\b"
 _CHECKPOINTING = r"\b(?:gradient|activation)[_ -]checkpointing\b|\brecompute\b"
 _CHANGED_SOFTWARE = (
-    r"\b(?:after|since)\b[^.;]{0,30}\b(?:updat|upgrad|install|switch)\w*"
+    r"\b(?:after|since)\b[^.;]{0,30}\b(?:updat|upgrad|install|switch|releas)\w*"
     r"|\b(?:new|newer|latest|old|older|previous) (?:version|release|container|image|driver|environment)\b"
     r"|\bdifferent (?:version|environment|machine|server)s?\b"
 )
@@ -106,6 +110,8 @@ _TWO_RELEASES = (
     r"(?: version)?(?: \(gpu\?\))?[ :=<>v]{1,4}(\d+\.\d+)"
     r"(?s:.{0,600})\b\1`?(?: version)?(?: \(gpu\?\))?[ :=<>v]{1,4}(?!\2)\d+\.\d+"
     r"|\b\d+\.\d+(?:\.\d+)? (?:versus|vs\.?) \d+\.\d+(?:\.\d+)?\b"
+    r"|\b(?:release|version|v)[ :=]{0,2}(\d+\.\d+\.\d+)\b(?s:.{0,600})"
+    r"\b(?:release|version|v)[ :=]{0,2}(?!\3\b)\d+\.\d+\.\d+\b"
 )
 """Two releases of the same software."""
 _ANOTHER_PROGRAM = (
@@ -151,6 +157,7 @@ _TRAINED_WHOLE = (
     r"\bfull(?:[- ]?param\w*)?[- ]?(?:fine-?tun\w*|train\w*|model|sft)\b|\bwhole model\b"
     r"|\bparam\w*\b[^.;]{0,20}\breduced\b"
     r"|\b(?:than|to|and) freez\w+|\btrainable param\w*|\btrains? (?:\w+ )?[\d.]+ ?%"
+    r"|(?:q?lora|peft|adapters?)\b[^.;]{0,25}\b(?:slower|longer) than\b(?![^.;]{0,20}lora)"
     r"|\b(?:model|base)\b[^.;]{0,12} (?:and|vs\.?|versus) [^.;]{0,12}\blora\w*"
     r"|(?:\bnot|n't)\b[^.;]{0,20}\b(?:faster|accelerat\w+|improv\w+)"
 )
@@ -192,7 +199,7 @@ _NOT_IN_16_BITS = (
 )
 """Matches a text that does not mention training in 16 bits, for which TF32 does not matter."""
 _NOT_THE_NETWORK = (
-    r"\b(?:not|n't)\b[^.;,]{0,30}\b(?:related|due|caused by|because)\b[^.;,]{0,20}\bnetwork\b"
+    r"(?:\bnot|n't)\b[^.;,]{0,30}\b(?:related|due|caused by|because)\b[^.;,]{0,20}\bnetwork\b"
     r"|\bnetwork (?:bandwidth |speed )?is (?:fine|ok|fast)\b"
 )
 
@@ -542,6 +549,37 @@ _SIGNS_OF_SET_UP = (
     _Sign("no device", (_DEVICE_AT_WORK,), 0.1, "a device is reported to be busy"),
 )
 """Signs in a set-up. Their factors come from the threads that `usual_causes` counts, and from experience."""
+_SIGNS_OF_ABSURD_TIMES = (
+    _Sign(
+        "no device",
+        (),
+        6,
+        "a time is out of all proportion",
+        "see nvidia-smi while it trains, and torch.cuda.is_available() on each rank",
+    ),
+    _Sign(
+        "memory",
+        (),
+        8,
+        "a time is out of all proportion: a memory may be full, and its contents move elsewhere",
+        "look at free memory of host and device (free -g, nvidia-smi), and whether it swaps",
+    ),
+    _Sign(
+        "data wait",
+        (),
+        2,
+        "a time is out of all proportion",
+        "time a run on random samples, without the loader; see iostat for the disk",
+    ),
+)
+"""Causes that can make a step 20 times as long. A poor layout or slow kernels cannot."""
+_SIGN_OF_TWO_MODELS = _Sign(
+    "unequal work",
+    (),
+    8,
+    "the times of two models are compared",
+    "compare tokens/s per device, with the same sequence length, batch and trained weights",
+)
 _FACTOR_OF_DISTANCE = {0: 10.0, 1: 4.0, 2: 2.0}
 """How many times likelier a cause is, by the distance in sentences from its subject to a complaint.
 """
@@ -670,6 +708,8 @@ def ranked_suspects(
     for sign in _SIGNS_OF_SET_UP:
         if all(is_stated(pattern, plain) for pattern in sign.patterns):
             suspicions.add(sign.cause, sign.factor, sign.evidence, sign.remedy)
+    for sign in _signs_of_durations(plain):
+        suspicions.add(sign.cause, sign.factor, sign.evidence, sign.remedy)
     if slowdown < _AS_PLANNED:
         suspicions.add(
             "unequal work",
@@ -679,6 +719,14 @@ def ranked_suspects(
             "devices",
         )
     return [*_as_parts(suspicions, symptoms)]
+
+
+def _signs_of_durations(text: str) -> Iterator[_Sign]:
+    """Yield the signs in the times that a text states."""
+    if is_out_of_proportion(text):
+        yield from _SIGNS_OF_ABSURD_TIMES
+    if times_two_models(text):
+        yield _SIGN_OF_TWO_MODELS
 
 
 def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[Suspect]:

@@ -17,7 +17,7 @@ _OPTION = re.compile(
 _HEADING = re.compile(r"^\s*#+ ")
 """The mark of a heading at the start of a text, which is the title of a question."""
 COMPLAINT = (
-    r"\b((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
+    r"(?:\b|(?=n't))((?:slow(?:s|er|ly|ness|downs?|ed|ing)?|low(?:er)?"
     r"(?! (?:cpu|precision|rank|loss|variance|latency|learning|lr|memory|resolution|level|bit|cost|temperature))"
     r"|bottleneck\w*|bad (?:scal\w+|speed|throughput|perf\w*|mfu|utili\w+)|(?:so|too|very|really|is) bad(?! at)|poor(?:ly)?"
     r"|idle|drop(?:s|ped)?|degrad\w+|decreas\w+|declin\w+|wors(?:e|t)"
@@ -40,7 +40,8 @@ COMPLAINT = (
     r"|(?:did not|didn't|do not|don't|does not|doesn't)(?: \w+){0,2}"
     r" (?:gain|observe|see|notice)\b[^.;]{0,20}\b(?:speed\w*|fast\w*)"
     r"|(?:train|training|step|epoch)\b[^.;]{0,12}\btimes? (?:increases|rises|grows)|takes? longer"
-    r"|(?:twice|\d+ times) (?:as long|longer|more)"
+    r"|(?:run)?times? (?:per|of|for|to)\b[^.;]{0,25}\b(?:increases|rises|grows)\b"
+    r"|(?:twice|(?:\d+|three|four|five|six|eight|ten|several|many) times) (?:as long|longer|more)"
     r"|no (?:\w+ )?(?:\w+ )?(?:improvements?|increase|gain) (?:in|of|compared|with)"
     r"|no (?:speed|performance) (?:improvement|increase|gain)s?"
     r"|under-?utili[sz]\w+"
@@ -57,7 +58,8 @@ COMPLAINT = (
     r"|(?:most|majority|[1-9]\d ?%) of (?:the |its |each |every )?(?:\w+ )?time"
     r"|same (?:running|training|step|iteration) time"
     r"|speed\b[^.;,]{0,40} (?:is|are) (?:almost |nearly )?(?:equal|the same)"
-    r"|(?:takes?|took|requires?|required|needs?|needed) (?:about |around |~ ?|over )?\d[\d.]* ?(?:min\w*|hours?|hrs?|days?)"
+    r"|(?:takes?|took|taking|requires?|required|needs?|needed) (?:about |around |almost |nearly |~ ?|over )?"
+    r"(?:\d[\d.]*\+? ?(?:min\w*|hours?|hrs?|days?|weeks?|months?|years?)|an? (?:week|month|year)s?\b)"
     r"(?!,? (?:as|which) )"
     r"|(?:is|are|was|being|gets?) ignored|launch[- ]?(?:bound|starv\w*)"
     r"|(?:speed|performance) (?:investigation|comparison|issues?|problems?)"
@@ -118,6 +120,11 @@ A question in the same sentence or in one of the next sentences may be about it.
 """
 _REACH_OF_A_QUESTION = 2
 """Maximum distance, in sentences, of a question from the duration that it is about."""
+_SUSPICION = (
+    r"\b(?:due to|because of|caused by|blame\w*|culprit"
+    r"|i (?:suspect|guess|think|believe|suppose)|(?:maybe|perhaps|could) it'?s?)\b"
+)
+"""Words of a sentence that names what the writer suspects."""
 _TRAINING = (
     r"\b(?:train\w*|fine-?tun\w*|epochs?|iterations?|steps?|gpus?|gradient\w*|pre-?train\w*)\b"
 )
@@ -217,7 +224,8 @@ _TOPICS = (
     ),
     _Topic(
         "data wait",
-        r"\bdata[- _]?(?:load\w*|pipeline|set\w*|reading)\b|\bloaders?\b|\b(?:nfs|lustre|gpfs|hdfs|s3|lmdb|hdd|efs)\b"
+        r"(?<!same )\bdata[- _]?(?:load\w*|pipeline|set\w*|reading)\b(?! (?:that )?(?:you|they|provided))|\bloaders?\b"
+        r"|\b(?:nfs|lustre|gpfs|hdfs|s3|lmdb|hdd|efs)\b"
         r"|\bshuffl\w+|\baugment\w*|\btokeni[sz]\w+|\bpre-?process\w*|\bnum_workers\b|\b(?<!\d )workers?\b|\bshards\b"
         r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
         r"|\bi/o\b|\bstreaming\b|\bwebdataset\b|\bhdf5\b|\bh5py\b|\bparquet\b|\bmem(?:ory)?[-_ ]?map\w*|\bmmap\b|\bssds?\b"
@@ -265,7 +273,7 @@ _TOPICS = (
         "growing steps",
         r"\bover time\b|\b(?:gradual|progressive|increasing)ly\b"
         r"|\bafter (?:a while|some time|\d+ (?:steps|iterations|epochs))\b"
-        r"|\bmemory leaks?\b|\b(?:per|with each|with every) epoch\b",
+        r"|\bmemory leaks?\b|(?<!s )(?<!h )(?<!min )(?<!hour )\bper epoch\b|\bwith (?:each|every) epoch\b",
         "look for something that fills up: memory, the page cache, a log, a loader that reads "
         "further each time",
     ),
@@ -379,8 +387,23 @@ def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
     sentences = [sentence for sentence in sentences_of(titled) if not _OPTION.search(sentence)]
     complaints = [place for place, sentence in enumerate(sentences) if _is_complaint(sentence)]
     complaints = complaints or _places_of_questions(sentences)
+    if complaints:
+        complaints = [*dict.fromkeys([*complaints, *_places_of_suspicions(sentences)])]
     topics = [*_topics_near(sentences, complaints[:_MOST_COMPLAINTS])]
     return sorted(topics, key=lambda topic: topic.distance)
+
+
+def _places_of_suspicions(sentences: list[str]) -> list[int]:
+    """Return the indices of sentences that name a suspected cause.
+
+    >>> _places_of_suspicions(["it is slow.", "i think it is due to the loader.", "thanks"])
+    [1]
+    """
+    return [
+        place
+        for place, sentence in enumerate(sentences)
+        if re.search(_SUSPICION, sentence) and not re.search(_OTHER_SUBJECT, sentence)
+    ]
 
 
 def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicOfComplaint]:
