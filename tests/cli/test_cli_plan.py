@@ -363,6 +363,6 @@ def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
         SpeedMessage.REACHED.fill(seconds=SpeedMessage.SECONDS_A_STEP.fill(seconds=900))
         in alone.splitlines()
     )
-    assert says(alone, SpeedMessage.NOT_SAID, word=containing("accelerator=H100-SXM5"))
+    assert says(alone, SpeedMessage.NOT_SAID, words=containing("accelerator=H100-SXM5"))
     wrong = runbook("explain", str(log), "--set", "micro_batches=2")
     assert (wrong.code, "Nearest: micro_batch" in wrong.err) == (2, True)

@@ -281,7 +281,7 @@ def test_the_table_and_the_figure_say_what_was_expected_planned_and_reached(mode
     for line in (
         "expected (as given): ",
         "reached: 47",
-        "not stated: --set micro_batch=1",
+        " --set micro_batch=1",
         "assumed: sequence of 2048",
     ):
         assert line in text

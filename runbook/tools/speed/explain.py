@@ -6,7 +6,7 @@ batch size or model can be compared with them.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from runbook.core.table import Table
@@ -16,6 +16,7 @@ from runbook.params.schema.entries import Model
 from runbook.plan_file.schema import ModelShape
 from runbook.planning.cost.iteration import StepSetup, iteration
 from runbook.tools.speed.changes import modelled_parts
+from runbook.tools.speed.checks import checks_of
 from runbook.tools.speed.described_training import (
     DescribedTraining,
     described_training,
@@ -98,18 +99,32 @@ class Explanation:
         missing facts.
         """
         rows = [part.as_row() | {"seconds": four_digits(part.seconds)} for part in self.parts]
-        planned = _seconds_text(self.planned)
-        notes = [
-            SpeedMessage.EXPECTED.fill(source=self.source, seconds=_seconds_text(self.expected)),
-            SpeedMessage.PLANNED.fill(seconds=planned),
-            SpeedMessage.REACHED.fill(seconds=_seconds_text(self.reached)),
-        ]
+        if not any(part.seconds for part in self.parts):
+            rows = [{name: row[name] for name in ("name", "evidence", "remedy")} for row in rows]
+        notes = [*checks_of(self.parts, LISTED_CAUSES)]
+        if not (rows or (self.expected and self.reached)):
+            notes.append(SpeedMessage.NOTHING_FOUND.fill())
+        notes += self._notes_of_times()
+        notes += [f"assumed: {fact}" for fact in self.assumed if fact != _NOTHING_REACHED]
+        if self.missing:
+            words = " ".join(f"--set {word}" for word in self.missing)
+            notes.append(SpeedMessage.NOT_SAID.fill(words=words))
+        return Table(rows, "Why a step takes longer than expected", notes)
+
+    def _notes_of_times(self) -> Iterator[str]:
+        """Yield the expected, planned and reached times, and the change that gains most."""
+        if not (self.expected or self.reached):
+            yield SpeedMessage.NO_TIMES.fill()
+            return
+        yield SpeedMessage.EXPECTED.fill(source=self.source, seconds=_seconds_text(self.expected))
+        yield SpeedMessage.PLANNED.fill(seconds=_seconds_text(self.planned))
+        if _NOTHING_REACHED in self.assumed:
+            yield SpeedMessage.REACHED_AS_PLANNED.fill()
+        else:
+            yield SpeedMessage.REACHED.fill(seconds=_seconds_text(self.reached))
         changes = [part.words for part in self.parts if part.words]
         if changes:
-            notes.append(SpeedMessage.BEST_CHANGE.fill(change=changes[0]))
-        notes += [f"assumed: {assumption}" for assumption in self.assumed]
-        notes += [SpeedMessage.NOT_SAID.fill(word=word) for word in self.missing]
-        return Table(rows, "Why a step takes longer than expected", notes)
+            yield SpeedMessage.BEST_CHANGE.fill(change=changes[0])
 
 
 def _causes(parts: Sequence[GapPart]) -> list[str]:

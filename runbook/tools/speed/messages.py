@@ -9,6 +9,7 @@ class SpeedMessage(Message):
     """Messages about predicted step times."""
 
     BEST_CHANGE = "largest gain: --set {change}"
+    CHECK = "check {number}, {cause}: {action}. Yes if {confirming}."
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of column names as in published_results.csv: model, params_b, "
@@ -24,6 +25,10 @@ class SpeedMessage(Message):
     EXPECTED = "expected ({source}): {seconds}"
     PLANNED = "planned: {seconds}, according to the plan's model of a step for this set-up"
     REACHED = "reached: {seconds}"
+    REACHED_AS_PLANNED = (
+        "reached: not stated, so the planned time is used. Add --set reached.seconds=5 (or .tflops, "
+        ".mfu, .tokens_per_second)"
+    )
     SECONDS_A_STEP = "{seconds:.4g} s per step"
     NOT_KNOWN = "not known"
     NOT_A_FACT = "--set {word}: explain takes KEY=VALUE. Nearest: {near}."
@@ -31,7 +36,12 @@ class SpeedMessage(Message):
         "--set {word}: {name} must be a number without unit or sign. Write --set {name}=128."
     )
     NOTHING_SAYS = "not stated anywhere"
-    NOT_SAID = "not stated: --set {word}"
+    NOTHING_FOUND = (
+        "no cause found. Say what is slow, how slow it is, and compared with what; add the command "
+        "line and 20 lines of the log."
+    )
+    NO_TIMES = "neither an expected nor a reached step time is known, so causes have no seconds"
+    NOT_SAID = "not stated (values are examples): {words}"
     PRINTED_CONVENTION = (
         "the log prints {printed:.0f} TFLOP/s, in another convention: {ours:.0f} in ours"
     )
