@@ -61,6 +61,7 @@ def test_one_time_of_two_devices_is_no_time_out_of_proportion():
         "vicuna-7b needs 12 hours and llama3-8b needs 42 hours",
         "BERT takes 3 minutes, RoBERTa takes 9 minutes",
         "we compare qwen2.5 (30 min) with mistral (50 min)",
+        "it takes 45 min, with the other 12 min (110M vs 66M parameters)",
     ],
 )
 def test_the_times_of_two_models_show_unequal_work(text):
@@ -74,6 +75,9 @@ def test_the_times_of_two_models_show_unequal_work(text):
         "llama3-8b needs 12 hours on 8 devices and 42 hours on 2",
         "bert takes 3 minutes. roberta is not tried.",
         "we distil llama into qwen, and a step takes 2 s",
+        "it takes 45 min, once 12 min (110M vs 110M parameters)",
+        "it takes 45 min with 110M and 12M of memory in use, once 12 min",
+        "110M vs 66M parameters; a step takes 2 s",
     ],
 )
 def test_the_times_of_one_model_show_none(text):

@@ -402,9 +402,12 @@ def test_the_same_words_with_telling_values_are_signs(text, cause):
         ("slow with version 4.5.1, version 4.4.2 was fast", "software version"),
         ("training is slow: LoRA is slower than training the whole network", "adapters"),
         ("training is slow: our peft run is slower than the base", "adapters"),
+        ("training with LoRA takes 4 hours an epoch and is slower than all weights", "adapters"),
+        ("training is slow on my laptop", "memory"),
+        ("training is slow with 6 GB of VRAM", "memory"),
     ],
 )
-def test_a_release_and_adapters_are_signs(text, cause):
+def test_a_release_adapters_and_a_small_device_are_signs(text, cause):
     assert cause in _suspected(text)
 
 
@@ -414,10 +417,12 @@ def test_a_release_and_adapters_are_signs(text, cause):
         ("training is slow since Monday", "software version"),
         ("slow with version 4.5.1 on both machines (version 4.5.1)", "software version"),
         ("training is slow: QLoRA is slower than LoRA", "adapters"),
+        ("training is slow with 80 GB of VRAM", "memory"),
+        ("training is slow, a checkpoint has 6 GB", "memory"),
         ("training is slow: adapter tuning is longer than our LoRA run", "adapters"),
     ],
 )
-def test_a_day_and_two_kinds_of_adapters_are_no_signs(text, cause):
+def test_a_day_two_kinds_of_adapters_and_a_large_device_are_none(text, cause):
     assert cause not in _suspected(text)
 
 

@@ -356,3 +356,58 @@ def test_a_suspicion_far_from_the_complaint_counts():
 )
 def test_a_suspicion_about_something_else_does_not_count(text):
     assert "data wait" not in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training hangs for long in run_eval(), it is so slow", "evaluation"),
+        ("save_state(model) is slow", "saves"),
+        ("the speed falls when our shards are read", "data wait"),
+        ("we expected it to be twice as fast with our loader", "data wait"),
+        ("we expected a speed-up from more workers", "data wait"),
+    ],
+)
+def test_names_of_functions_and_unmet_expectations_are_read(text, cause):
+    assert cause in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training is slow, retrieval() is called", "evaluation"),
+        ("the loss falls when our shards are read", "data wait"),
+        ("as expected, it is faster with our loader", "data wait"),
+    ],
+)
+def test_parts_of_words_and_met_expectations_are_not(text, cause):
+    assert cause not in _suspected(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("training slows down linearly", "growing steps"),
+        ("the throughput drops steadily", "growing steps"),
+        ("there is no GPU utilization", "no device"),
+        ("I do not see any GPU usage", "no device"),
+        ("causal-conv1d: not installed", "kernels"),
+        ("xformers is missing", "kernels"),
+    ],
+)
+def test_a_cause_in_still_other_words_is_named(text, cause):
+    assert cause in _named(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "training slows down linearly with the number of layers",
+        "there is no GPU utilization problem",
+        "GPU utilization is 97 %",
+        "causal-conv1d is installed",
+        "xformers 0.0.29 was found; nothing is missing",
+    ],
+)
+def test_still_other_words_of_a_healthy_training_name_no_cause(text):
+    assert not {"growing steps", "no device", "kernels"} & set(_named(text))

@@ -27,6 +27,9 @@ _MODEL = (
     r"[\w.-]*"
 )
 """Names of families of models."""
+_SIZE = r"(?<![\w.])(\d+(?:\.\d+)?) ?([mb])(?: param\w*)?"
+_TWO_SIZES = rf"{_SIZE}[^.;]{{0,25}}\b(?:vs\.?|versus|against|but|and|the other) {_SIZE}\b"
+"""Two numbers of parameters, such as "110M vs 66M"."""
 
 
 def is_out_of_proportion(text: str) -> bool:
@@ -67,18 +70,23 @@ def _is_endless(text: str) -> bool:
 
 
 def times_two_models(text: str) -> bool:
-    """Return whether a sentence of a lower-case text states the times of two models.
+    """Return whether a lower-case text states the times of two models, by name or by size.
 
     >>> times_two_models("vicuna-7b took 12 hours, but llama3-8b took 42 hours")
     True
     >>> times_two_models("llama3-8b took 12 hours on 8 devices, and 42 hours on 2")
     False
+    >>> times_two_models("it takes 9 hours, before 3 hours (110m vs 66m parameters)")
+    True
     """
     for sentence in re.split(r"[.;!?]\s|\n", text):
         models = set(re.findall(_MODEL, sentence))
         if len(models) > 1 and len(re.findall(_TIME, sentence)) > 1:
             return True
-    return False
+    times = re.findall(_TIME, text)
+    return len(times) > 1 and any(
+        size[:2] != size[2:] for size in re.findall(_TWO_SIZES, text) if "param" in text
+    )
 
 
 def _number(figure: str) -> float:

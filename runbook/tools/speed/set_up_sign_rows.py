@@ -157,6 +157,8 @@ SET_UP_SIGNS = (
         r"|\bcpu is (?:being )?used\b|\b(?:uses?|using) (?:only )?(?:the )?cpu (?:instead of|rather than|and not)\b"
         r"|\b(?:gpu|cuda)(?: is| are)? (?:not|never) (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b"
         r"|\bignor(?:es?|ed|ing) (?:the |my |our )?(?:gpus?|cuda)\b"
+        r"|(?:\b(?:no|zero|not)|n't)\b(?:[^.;]{0,30}\bany)? gpu (?:utili[sz]ation|usage|activity)\b"
+        r"(?! (?:limit|problem|issue|drop)s?\b)"
         r"|\b(?:gpu|cuda) isn't (?:being )?(?:used|utili[sz]ed|detected|recogni[sz]ed)\b",
         0.9,
         "install PyTorch for the device's driver; see torch.cuda.is_available() on each rank",

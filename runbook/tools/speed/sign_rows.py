@@ -440,6 +440,8 @@ SIGNS = (
         "kernels",
         r"\bfused?[ _-]?(?:kernels?|layer_?norm|adam\w*|rms_?norm)\b[^.]{0,30}"
         r"\b(?:unavailable|not (?:installed|available|found)|missing)"
+        r"|\b(?:flash-linear-attention|causal-conv1d|mamba-ssm|liger[-_]kernel|apex|xformers)\b[^.;]{0,30}"
+        r"\b(?:unavailable|not (?:installed|available|found)|missing)"
         r"|\bwithout --cuda_ext\b|\bfalling back to (?:python|eager|pytorch)\b"
         r"|\b(?:suboptimal|sub-optimal|inefficient|unoptimi[sz]ed|unfused|non-fused) "
         r"(?:[\w-]+ ){0,3}kernels?\b",
@@ -603,7 +605,10 @@ SIGNS = (
         r"(?! (?:with|in) (?:the )?(?:num|seq|batch|model|lay|nodes|gpus|context))"
         r"|(?:step|iteration) times? (?:\w+ly )?(?:keeps? )?(?:grow|creep|climb)\w*"
         r"|gradually[^.]{0,30}(slow)"
-        r"|slows? down (?:gradually|over time|during training)",
+        r"|slows? down (?:gradually|over time|during training)"
+        r"|(?:\b(?:linearly|steadily) slow(?:s|ing)? down|\bslow(?:s|ing)? down (?:linearly|steadily)"
+        r"|\b(?:speed|throughput) (?:falls|drops|decreases) (?:linearly|steadily))\b"
+        r"(?! (?:with|in) (?:the )?(?:num|seq|batch|model|lay|nodes|gpus|context))",
         0.3,
         "look for something that fills up: memory, the page cache, a log, a loader that reads "
         "further each time",

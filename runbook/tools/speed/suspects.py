@@ -157,7 +157,7 @@ _TRAINED_WHOLE = (
     r"\bfull(?:[- ]?param\w*)?[- ]?(?:fine-?tun\w*|train\w*|model|sft)\b|\bwhole model\b"
     r"|\bparam\w*\b[^.;]{0,20}\breduced\b"
     r"|\b(?:than|to|and) freez\w+|\btrainable param\w*|\btrains? (?:\w+ )?[\d.]+ ?%"
-    r"|(?:q?lora|peft|adapters?)\b[^.;]{0,25}\b(?:slower|longer) than\b(?![^.;]{0,20}lora)"
+    r"|(?:q?lora|peft|adapters?)\b[^.;]{0,60}\b(?:slower|longer) than\b(?![^.;]{0,20}lora)"
     r"|\b(?:model|base)\b[^.;]{0,12} (?:and|vs\.?|versus) [^.;]{0,12}\blora\w*"
     r"|(?:\bnot|n't)\b[^.;]{0,20}\b(?:faster|accelerat\w+|improv\w+)"
 )
@@ -174,6 +174,9 @@ _BUSY_HOST = (
     r"|\b(?:[12]|one|two|single|only \d+) (?:cpu )?cores?\b"
 )
 """Words about cores of the host that are all busy, or few."""
+_SMALL_DEVICE = (
+    r"\blaptops?\b|(?<!\d)[468] ?gi?b (?:of )?(?:gpu memory|vram)\b|\b(?:mx|gtx) ?\d{3,4}\b"
+)
 _TINY_SHARE = r"(?<!cpu )(?<!disk )\b(?:utili[sz]ation|mfu)\b[^.\d]{0,20}\b[0-4](?:\.\d+)? ?%"
 _TRAINER = r"\btrainer\b|\brun_\w+\.py\b|\b(?:sentence[-_ ]?)?transformers\b"
 _FREE_MEMORY = r"\b(?:memory|vram)\b[^.;]{0,20}\bnot (?:\w+ )?(?:full|used|filled)\b"
@@ -541,6 +544,13 @@ _SIGNS_OF_SET_UP = (
         20,
         "a memory is full, and its contents are moved elsewhere",
         "a smaller micro-batch, or a machine with more memory",
+    ),
+    _Sign(
+        "memory",
+        (_SMALL_DEVICE,),
+        6,
+        "a device with little memory, whose driver may move contents to the host",
+        "see nvidia-smi for free memory; a smaller micro-batch, fewer bits, or a smaller model",
     ),
     _Sign("network", (_NOT_THE_NETWORK,), 0.1, "the network is ruled out"),
     _Sign("data wait", (_BUSY_DEVICE,), 0.3, "the devices are always busy"),

@@ -44,7 +44,7 @@ COMPLAINT = (
     r"|(?:twice|(?:\d+|three|four|five|six|eight|ten|several|many) times) (?:as long|longer|more)"
     r"|no (?:\w+ )?(?:\w+ )?(?:improvements?|increase|gain) (?:in|of|compared|with)"
     r"|no (?:speed|performance) (?:improvement|increase|gain)s?"
-    r"|under-?utili[sz]\w+"
+    r"|under-?utili[sz]\w+|(?:speed|throughput|performance|mfu)\b[^.;,]{0,12} (?:falls?|fell|sinks?|sank)"
     r"|reduce the training time|(?:speed|accelerate)\w* (?:up )?(?:the |my |our )?training"
     r"|(?:large|high|big|huge|significant|massive) (?:perf\w* )?(?:impact|gap|difference|discrepancy)"
     r"|trouble|useless comput\w+|dominat(?:e|es|ed)|times? went from"
@@ -64,6 +64,7 @@ COMPLAINT = (
     r"|(?:is|are|was|being|gets?) ignored|launch[- ]?(?:bound|starv\w*)"
     r"|(?:speed|performance) (?:investigation|comparison|issues?|problems?)"
     r"|make it (?:\w+ )?(?:quick|fast)\w*|jumps? (?:up )?to \d+ ?(?:s|h|hours|days)"
+    r"|expected (?:(?:it|this|them|training) to be )?[^.;,]{0,15}(?:fast(?:er)?|quicker|speed-?up)"
     r"|(?:extended|quite some) time|(?:cannot|can't|unable to) (?:reach|reproduce|replicate)))\b"
 )
 """Words that people use to describe a slow training run.
@@ -120,6 +121,8 @@ A question in the same sentence or in one of the next sentences may be about it.
 """
 _REACH_OF_A_QUESTION = 2
 """Maximum distance, in sentences, of a question from the duration that it is about."""
+_FUNCTION = re.compile(r"\b\w+_\w+(?=\()")
+"""The name of a function that is called; its words are separated by underscores."""
 _SUSPICION = (
     r"\b(?:due to|because of|caused by|blame\w*|culprit"
     r"|i (?:suspect|guess|think|believe|suppose)|(?:maybe|perhaps|could) it'?s?)\b"
@@ -412,10 +415,21 @@ def _topics_near(sentences: list[str], complaints: list[int]) -> Iterator[TopicO
     places = sorted(distances, key=lambda place: (distances[place], place))
     for topic in _TOPICS:
         for place in places:
-            match = first_stated(topic.words, sentences[place], unless=_WITHOUT_ANY)
+            match = first_stated(
+                topic.words, _with_words_of_names(sentences[place]), unless=_WITHOUT_ANY
+            )
             if match:
                 yield TopicOfComplaint(topic.cause, match[0], topic.remedy, distances[place])
                 break
+
+
+def _with_words_of_names(sentence: str) -> str:
+    """Return a sentence with the words of each called function after its name.
+
+    >>> _with_words_of_names("it hangs in run_eval(model)")
+    'it hangs in run_eval run eval(model)'
+    """
+    return _FUNCTION.sub(lambda name: f"{name[0]} {name[0].replace('_', ' ')}", sentence)
 
 
 def _distances(complaints: list[int], sentence_count: int) -> dict[int, int]:
