@@ -48,8 +48,8 @@ _CHECKS = {
         "sampling takes over half of the time",
     ),
     "gradient accumulation": _Check(
-        "profile 5 steps with torch.profiler",
-        "gradients are reduced once per micro-batch",
+        "compare tokens/s without accumulation, and profile 5 steps with torch.profiler",
+        "tokens/s are equal, so that a step only has more work, or each micro-batch reduces gradients",
     ),
     "growing steps": _Check(
         "log the time of each step, nvidia-smi and free -g for 1000 steps; then restart",

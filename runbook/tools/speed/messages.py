@@ -41,7 +41,7 @@ class SpeedMessage(Message):
         "line and 20 lines of the log."
     )
     NO_TIMES = "neither an expected nor a reached step time is known, so causes have no seconds"
-    NOT_SAID = "not stated (values are examples): {words}"
+    NOT_SAID = "not stated (add for costs in seconds; values are examples): {words}"
     PRINTED_CONVENTION = (
         "the log prints {printed:.0f} TFLOP/s, in another convention: {ours:.0f} in ours"
     )
