@@ -340,11 +340,13 @@ class LogReader:
         else:
             log.failures = self.failures.found()
             log.cause = self.failures.cause()
+            log.look_next = self.failures.look_next()
         divergence = find_divergence(log.records)
         if divergence is not None:
             log.failures.append(divergence)
             if log.cause is None or not log.cause.is_specific or may_be_effect(log.cause):
                 log.cause = divergence
+                log.look_next = None
 
         log.notes = [*self.notes, *self._notes(out)]
         return log

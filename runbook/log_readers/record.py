@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, fields
 
 from runbook.log_readers.messages import LogMessage
 from runbook.results.failures.finder import Failure
+from runbook.results.failures.first_ended import LookNext
 from runbook.results.failures.first_error import FirstError
 
 
@@ -139,6 +140,11 @@ class ParsedLog:
     """The failure that explains why training ended.
 
     The cause is None if no known failure occurred, or if the training continued afterwards.
+    """
+    look_next: LookNext | None = None
+    """The rank or node whose output to read next.
+
+    The value is None if the cause is in this log, or if the log does not name such a rank.
     """
     first_error: FirstError | None = None
     """The first error that no rule recognizes.

@@ -212,6 +212,7 @@ def test_json_is_one_object_with_the_keys_promised(tmp_path):
         "unread_lines",
         "failures",
         "cause",
+        "look_next",
         "first_error",
         "effects",
         "alarms",

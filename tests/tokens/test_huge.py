@@ -120,7 +120,7 @@ def test_huge_text_file(tmp_path: Path) -> None:
         (b"tab\\there", b"tab\\qhere", "Invalid \\escape"),
         (b"line two", b"line\\ud800 two", "a lone surrogate \\ud800"),
         (b"line two", b"line \xff two", "invalid UTF-8"),
-        (b'"text": "', b'"text": 5, "x": "', "'text' is a number, not a text"),
+        (b'"text": "', b'"text": 5, "x": "', "'text' is a number, not a string"),
         (b'"}', b'"', "Expecting ',' delimiter"),
     ],
 )

@@ -23,6 +23,13 @@ MARKED = re.compile(
     r"|\[?[EF]\d* tensorflow/|^\[?[EF]\d{4} |\[[EF]\d* |[\s\]]F\d{4} \d\d:\d\d:\d\d"
 )
 """A line that its program marks as an error."""
+LAST_WORDS = re.compile(
+    # Rust and Go, Fortran's run-time systems, C++, and the checks of Abseil and glog
+    r"\bpanicked at\b|^panic: |^forrtl: severe|^Fortran runtime error|^Error termination\b"
+    r"|^\s*what\(\): |\bCheck fail(?:ed|ure stack trace):"
+    r"|(?:^|[\s\[(|:])FATAL(?=[\s:\])|])|^\[?F\d{4} \d\d:"
+)
+"""The last words of a program in another language than Python, or a line that it marks as fatal."""
 _RAISED = re.compile(
     r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()|(?:^|[\s(])Exception: "
     # The message of a C++ exception, or a statement at the end of a truncated log

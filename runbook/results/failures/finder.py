@@ -13,6 +13,8 @@ from runbook.results.failures.error_lines import (
     reports_error,
     supposes,
 )
+from runbook.results.failures.first_ended import WORDS as RANK_WORDS
+from runbook.results.failures.first_ended import FirstEndedFinder, LookNext
 from runbook.results.failures.first_error import (
     LINES_TO_EFFECT,
     SIGNS,
@@ -108,6 +110,7 @@ _LOST_STORE = re.compile(r"\[W\d* .{0,40}(?:TCPStore|ProcessGroupNCCL)\.cpp:\d+\
 ended.
 """
 ROOT_CAUSE = "Root Cause (first observed failure):"
+_ROOT_HOST = re.compile(r"^\s*host\s*: (\S+)")
 _ROOT_RANK = re.compile(r"^\s*rank\s*: (\d+)")
 _EXIT_STATUS = re.compile(r"exitcode\s*:")
 
@@ -119,6 +122,8 @@ class _WordsInLine(NamedTuple):
     """Whether a rule may match the line."""
     has_sign: bool
     """Whether the line may be an error that no rule recognizes."""
+    has_rank: bool
+    """Whether the line may name the rank that ended first."""
 
 
 @dataclass
@@ -187,10 +192,14 @@ class FailureFinder:
         self._num_records = 0
         self._own_errors = OwnErrorFinder()
         self._first_error = FirstErrorFinder()
+        self._first_ended = FirstEndedFinder()
         self._ignored_errors = SurvivedExceptions()
         self._thread_errors = SurvivedExceptions(THREAD_HEADING)
         self._in_root_cause = False
+        self._root_host = ""
         self._root_rank: int | None = None
+        self._root: LookNext | None = None
+        """The rank in torchrun's block about the root cause."""
         self._ended_ranks: set[int] = set()
         """Ranks whose program has ended without being killed."""
 
@@ -198,7 +207,7 @@ class FailureFinder:
         """Examine a line of the log."""
         self._lines_since_build += 1
         self._look_for_build(line, number)
-        self._look_for_root_cause(line)
+        self._look_for_root_cause(line, number)
         self._drop_survived_warnings(line)
         is_ignored = self._ignored_errors.contains(line[:MAX_TEXT])
         is_of_thread = self._thread_errors.contains(line[:MAX_TEXT])
@@ -223,6 +232,8 @@ class FailureFinder:
             if not is_beside_the_point(log_line.text):
                 self._first_error.look(log_line, number)
 
+        if words_in_line.has_rank:
+            self._first_ended.look(line[:MAX_TEXT], number)
         if _ENDS_BY_ITSELF in line:
             self._note_end(line)
 
@@ -246,6 +257,7 @@ class FailureFinder:
             return
         self._own_errors.note_progress(num_records)
         self._first_error.note_progress()
+        self._first_ended.forget()
         for name, failure in [*self._found.items()]:
             if failure.level is Level.CAUSE:
                 failure.overcome = True
@@ -261,7 +273,8 @@ class FailureFinder:
         own_error = self._own_error()
         if own_error is not None:
             failures.append(own_error)
-        nothing_else = not self._num_records and not failures
+        has_error = any(self._first_error.candidates(has_failure=False))
+        nothing_else = not self._num_records and not failures and not has_error
         if self._build is not None and nothing_else and self._lines_since_build <= MAX_LAST_LINES:
             return [self._build]
         return sorted(failures, key=lambda failure: failure.line)
@@ -295,6 +308,16 @@ class FailureFinder:
         If torchrun names a rank as the root cause, prefer a failure of that rank.
         """
         return find_cause(self.found(), self._root_rank)
+
+    def look_next(self) -> LookNext | None:
+        """Return the rank or node whose output to read next, if the log names one.
+
+        Return None if the cause is not just a lost or waiting rank.
+        """
+        cause = self.cause()
+        if cause is None or cause.name not in LOST_PEERS:
+            return None
+        return self._root or self._first_ended.first
 
     def _own_error(self) -> Failure | None:
         """Return the program's own error, which no rule recognizes.
@@ -340,6 +363,7 @@ class FailureFinder:
         words_in_line = _WordsInLine(
             any(word in lowered for word in SIGNAL_WORDS),
             any(sign in lowered for sign in SIGNS),
+            any(word in lowered for word in RANK_WORDS),
         )
         if len(self._words) < MAX_SHAPES:
             self._words[shape] = words_in_line
@@ -489,11 +513,15 @@ class FailureFinder:
             if is_of_process and "NCCL WARN" in failure.evidence:
                 del self._found[name]
 
-    def _look_for_root_cause(self, line: str) -> None:
+    def _look_for_root_cause(self, line: str, number: int) -> None:
         if ROOT_CAUSE in line:
             self._in_root_cause = True
+            self._root_host = ""
+        elif self._in_root_cause and (host := _ROOT_HOST.match(line)):
+            self._root_host = host[1]
         elif self._in_root_cause and (rank := _ROOT_RANK.match(line)):
             self._root_rank = int(rank[1])
+            self._root = LookNext(number, line.strip(), self._root_rank, self._root_host)
         elif _EXIT_STATUS.search(line):
             self._in_root_cause = False
 
@@ -516,7 +544,8 @@ def _is_near_lost_peers(failures: Sequence[Failure], error: FirstError) -> bool:
     A rank waits for minutes before it reports a timeout. If a line just before this report merely
     contains words like "failed", that line is rarely the reason.
     """
-    if not all(failure.name in LOST_PEERS for failure in failures):
+    effects = EFFECTS if error.is_marked else LOST_PEERS
+    if not all(failure.name in effects for failure in failures):
         return False
     has_waited = any(failure.name in WAITING for failure in failures)
     if has_waited and not error.is_marked and not error.is_exception:

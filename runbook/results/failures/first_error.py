@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from runbook.results.failures.error_lines import EXCEPTION, MARKED
+from runbook.results.failures.error_lines import EXCEPTION, LAST_WORDS, MARKED
 from runbook.results.failures.log_line import LogLine
 
 SIGNS = (
@@ -35,8 +35,11 @@ SIGNS = (
     "nccl warn",
     "no such",
     "not found",
+    "panic",
     "refused",
+    "severe",
     "unable",
+    "what():",
 )
 """Every line that may be an error contains at least one of these strings, in lower case."""
 _HINT = re.compile(
@@ -66,7 +69,10 @@ class FirstError:
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is an exception, and does not merely contain words that occur in errors."""
+    """Whether the line is an exception or a program's last words, such as a panic.
+
+    Other lines merely contain words that occur in errors.
+    """
     is_marked: bool = False
     """Whether the program marks the line as an error."""
     followed_by: tuple[str, ...] = ()
@@ -75,7 +81,8 @@ class FirstError:
     """Whether the error's line precedes all of these failures."""
     is_near_lost_peers: bool = False
     """Whether all failures are about lost or waiting ranks, and one follows within
-    `LINES_TO_EFFECT` lines.
+    `LINES_TO_EFFECT` lines. After a line marked as an error, the failures may also be the ends of
+    other processes.
     """
 
     @property
@@ -121,7 +128,7 @@ class FirstErrorFinder:
             return
         evidence = text.strip()[:MAX_EVIDENCE]
         seen = FirstError(number, evidence, log_line.rank, log_line.host)
-        if EXCEPTION.search(text):
+        if EXCEPTION.search(text) or LAST_WORDS.search(text):
             self._exceptions[process] = replace(seen, is_exception=True)
         elif process not in self._errors and MARKED.search(text):
             self._errors[process] = replace(seen, is_marked=True)

@@ -7,6 +7,10 @@ _PREFIXES = (
     # The time stamp that a log collector puts before the launcher's prefix: "2025-06-24 17:29:06
     # [rank0]:..."
     re.compile(r"^\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,\d]*(?:Z|[+-]\d\d:?\d\d)?\s+(?=\S)"),
+    # A program that passes on another one's exception at the level of information
+    re.compile(
+        r"^(?:\[\d{4}-\d\d-\d\d[ T][\d:.,]+\] )?\[INFO\] (?=(?:[a-z_]\w*\.)*[A-Z]\w*Error: \S)"
+    ),
     # Lines of ranks that pass through Python's logging: "- trainer - INFO - [rank7]: ..."
     re.compile(r"^- \S+ - [A-Z]+ - (?=\[rank\d+\]:)"),
     # NeMo-Run and torchx: "i.pretrain/0 [default0]:..."

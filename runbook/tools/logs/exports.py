@@ -89,6 +89,7 @@ def _without_records(log: ParsedLog) -> dict[str, object]:
     values["unread_lines"] = log.unread_lines
     values["failures"] = [asdict(failure) for failure in log.failures]
     values["cause"] = asdict(log.cause) if log.cause else None
+    values["look_next"] = asdict(log.look_next) if log.look_next else None
     values["first_error"] = asdict(log.first_error) if log.first_error else None
     values["effects"] = [asdict(failure) for failure in log.effects]
     values["alarms"] = [

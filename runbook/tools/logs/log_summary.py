@@ -5,7 +5,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from runbook.log_readers.record import ParsedLog
-from runbook.results.failures.finder import Failure
+from runbook.results.failures.finder import LOST_PEERS, Failure
+from runbook.results.failures.first_ended import LookNext
 from runbook.results.failures.first_error import FirstError
 from runbook.results.failures.rule import Level
 from runbook.results.metrics import find_alarms
@@ -49,6 +50,8 @@ def summary(log: ParsedLog) -> str:
     lines += [f"  note: {note}" for note in log.notes]
     for failure in log.failures:
         lines += failure_lines(failure, is_cause=failure == log.cause)
+    if log.cause is not None and log.cause.name in LOST_PEERS:
+        lines.append(f"  {_advice_on_other_ranks(log.look_next)}")
     if log.first_error is not None:
         lines += first_error_lines(log.first_error)
     lines += [f"  {_headline(effect, 'EFFECT')}" for effect in log.effects]
@@ -115,6 +118,15 @@ def failure_lines(failure: Failure, *, is_cause: bool) -> Iterator[str]:
         yield "    " + SummaryMessage.DECISION.fill(advice=failure.decision.advice)
     if failure.also:
         yield f"    Or {failure.also}: {failure.check}"
+
+
+def _advice_on_other_ranks(look_next: LookNext | None) -> str:
+    """Return a sentence that says whose output to read next."""
+    if look_next is None:
+        return SummaryMessage.LOOK_ANYWHERE.fill()
+    rank = "" if look_next.rank is None else f"rank {look_next.rank}"
+    who = " on ".join(filter(None, (rank, look_next.host)))
+    return SummaryMessage.LOOK_NEXT.fill(who=who, line=look_next.line, evidence=look_next.evidence)
 
 
 def _headline(failure: Failure, label: str) -> str:

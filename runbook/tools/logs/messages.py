@@ -21,6 +21,10 @@ class SummaryMessage(Message):
     ALARM = "ALARM {kind}, iteration {iteration}: {evidence}"
     FAILURE = "{label} {name} ({count} x, first at line {line}{place}): {evidence}"
     DECISION = "Then: {advice}"
+    LOOK_NEXT = (
+        "The cause is not in this log. Read the output of {who} next (line {line}: {evidence})"
+    )
+    LOOK_ANYWHERE = "The cause is not in this log, and no line says which rank ended first."
     FIRST_ERROR = "UNKNOWN CAUSE, first error (line {line}{place}): {evidence}"
     NO_REMEDY = "No rule recognizes this line, so there is no remedy for it here."
     MAY_FOLLOW = "Read the log from there: these later lines may be its effects ({effects})."

@@ -98,6 +98,7 @@ MEMORY_RULES = (
             "Please set max locked memory (ulimit -l) to 'unlimited' (current: 64 kbytes)"
         ),
         source="openucx/ucx#8746",
+        level=Level.SYMPTOM,
         may_go_on=True,
     ),
     Rule(

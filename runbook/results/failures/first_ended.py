@@ -1,0 +1,113 @@
+"""Finds the rank or node that a log names as the first to end, or as the one that did not answer.
+
+If a log shows only lost connections and waiting ranks, the cause is in the output of another rank.
+These lines say whose output to read next.
+"""
+
+import re
+from dataclasses import dataclass
+
+from runbook.results.failures.log_line import split_prefix
+
+MAX_EVIDENCE = 300
+
+
+@dataclass(frozen=True)
+class LookNext:
+    """The rank or node whose output to read next, because it ended or went silent first."""
+
+    line: int
+    """Number of the line that names the rank or node, counted from 1."""
+    evidence: str
+    rank: int | None = None
+    host: str = ""
+
+
+_ENDED = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # Slurm. It terminates the other tasks of the step itself.
+        r"srun: error: (?P<host>[^\s:]+): tasks? (?P<rank>\d+)[\d,-]*: (?!Terminated|Killed)[A-Z]",
+        # Open MPI
+        r"process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited",
+        r"Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]",
+        r"Remote daemon: \[\[\d+,\d+\],\d+\] on node (?P<host>\S+)",
+        # Hydra, the launcher of MPICH and Intel MPI
+        r"PID \d+ RUNNING AT (?P<host>\S+)",
+        # Flux
+        r"\brank (?P<rank>\d+) on host (?P<host>\S+) (?:exited|failed)",
+        # Ray
+        r"Node IP: (?P<host>[\d.]+), node ID",
+    )
+)
+"""Lines of launchers about the rank that ended first."""
+_SILENT = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # Horovod and PyTorch's monitored barrier
+        r"\bmissing ranks?: (?P<rank>\d+)",
+        r"[Rr]anks? \[?(?P<rank>\d+)[\d, ]*\]? (?:failed to (?:pass|reach)|did not (?:join|reach))",
+        # JAX
+        r"^/job:jax_worker/replica:\d+/task:(?P<rank>\d+)$",
+        # NCCL and Gloo name only the address of the other end.
+        r"\bpeer (?P<host>[A-Za-z\d][\w.-]*)<\d+>",
+        r"[Cc]onnection (?:closed|reset) by (?:remote )?peer \[?(?P<host>[A-Za-z\d][\w.-]*)[\]<:]",
+    )
+)
+"""Lines of the other ranks about a rank that does not answer."""
+WORDS = (
+    "srun: error: ",
+    "process rank ",
+    "process name: [[",
+    "remote daemon: ",
+    "running at ",
+    " on host ",
+    "node ip: ",
+    "rank ",
+    "ranks",
+    "/job:jax_worker/",
+    "peer ",
+)
+"""Every line that names such a rank contains one of these strings, in lower case."""
+
+
+class FirstEndedFinder:
+    """Stores the first line of a launcher that names a rank, or else the first line of a rank."""
+
+    def __init__(self) -> None:
+        self._ended: LookNext | None = None
+        self._silent: LookNext | None = None
+
+    def look(self, line: str, number: int) -> None:
+        """Examine a line that contains one of `WORDS`."""
+        if self._ended is None:
+            self._ended = _named_in(line, number, _ENDED)
+        if self._silent is None:
+            self._silent = _named_in(line, number, _SILENT)
+
+    def forget(self) -> None:
+        """Forget everything, because training went on."""
+        self._ended = None
+        self._silent = None
+
+    @property
+    def first(self) -> LookNext | None:
+        """Return the rank or node that a launcher names, or else the one that another rank names."""
+        return self._ended or self._silent
+
+
+def _named_in(line: str, number: int, patterns: tuple[re.Pattern[str], ...]) -> LookNext | None:
+    text = split_prefix(line).text
+    for pattern in patterns:
+        match = pattern.search(text)
+        if match is None:
+            continue
+        named = match.groupdict()
+        rank = named.get("rank")
+        return LookNext(
+            line=number,
+            evidence=text.strip()[:MAX_EVIDENCE],
+            rank=None if rank is None else int(rank),
+            host=named.get("host") or "",
+        )
+    return None
