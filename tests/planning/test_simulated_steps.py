@@ -1,8 +1,8 @@
 """Proof that vTrain's step times on one node come from its simulator, not from training runs.
 
 VIA-Research/vTrain f8dda8473a48, data/ground_truth_single.csv; benchmarks/a100_step_times.csv has
-726 of its rows. Its data folder calls them measured. Measured times could not have differences that
-are equal to the nanosecond, as these tests show.
+726 of its rows. vTrain's data folder calls the times measured. Measured times could not have
+differences that are equal to the nanosecond, as these tests show.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ HOST_MEMORY = FailureKind(
     remedy=(
         "Request all memory of the node (jobs.<phase>.memory: 0), use fewer data workers, or save "
         "in parts. After the alarm `memory leak`, which reports bytes per step, look for what "
-        "each step keeps. Stopping and resuming frees it."
+        "each step keeps. Stopping and resuming frees the leaked memory."
     ),
 )
 SHARED_MEMORY = FailureKind(

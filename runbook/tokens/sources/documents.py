@@ -59,7 +59,7 @@ class HugeText:
     Python's str needs up to four bytes per character, and encoders copy their input, so a document
     of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
     followed by a space and another letter. It is never inside a character or a JSON escape.
-    `tokens.huge_text` determines where tokens may be cut.
+    `tokens.huge_text` decides where the text can be divided without changing its tokens.
     """
 
     content: memoryview

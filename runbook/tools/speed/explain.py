@@ -301,7 +301,7 @@ def _with_signs(
 
 
 _NOTHING_REACHED = (
-    "no --set reached.tflops=...: the plan's expectation for this setup is used instead of a "
+    "without --set reached.tflops=..., the plan's expectation for this setup is used instead of a "
     "reached speed"
 )
 

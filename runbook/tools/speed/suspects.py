@@ -451,7 +451,7 @@ _SIGNS_OF_SET_UP = (
         (_TORCH_WITH_TF32, _TORCH_WITHOUT_TF32, _NOT_IN_16_BITS),
         60,
         "since PyTorch 1.12, 32-bit matrix products do not use TF32",
-        "torch.set_float32_matmul_precision('high'), or train in bf16",
+        "call torch.set_float32_matmul_precision('high'), or train in bf16",
     ),
     _Sign(
         "host",

@@ -385,8 +385,8 @@ class CausalAttention(MegatronModule):  # type: ignore[misc]
         """Compute causal attention, and ignore any mask that is passed."""
         key = whole_sequence(key)
         value = whole_sequence(value)
-        # These are only views from [s, b, h, d] to [b, h, s, d], because the kernels accept any
-        # stride over heads and sequence.
+        # From [s, b, h, d] to [b, h, s, d]. Views are enough, because the kernels accept any stride
+        # over heads and sequence.
         query, key, value = (tensor.permute(1, 2, 0, 3) for tensor in (query, key, value))
         dropout = self.config.attention_dropout if self.training else 0.0
         # With sequence parallelism, the whole block already runs with a forked random state. A

@@ -303,7 +303,7 @@ MEMORY_RULES = (
         also=SHARED_MEMORY,
         check=(
             "Run with 0 data workers: an error of the data set then shows its traceback. "
-            "`sacct -o MaxRSS,State` or dmesg names a process that was killed for its memory, "
+            "`sacct -o MaxRSS,State` or dmesg names a process killed because of its memory use, "
             "`df -h /dev/shm` a full /dev/shm."
         ),
     ),

@@ -332,7 +332,7 @@ SOFTWARE_SENTENCES = (
         example="c++: fatal error: Killed signal terminated program cc1plus",
         source="GCC, a message of gcc/gcc.cc",
         also=HOST_MEMORY,
-        check="The kernel killed the compiler for its memory: build with fewer jobs (MAX_JOBS).",
+        check="The kernel killed the compiler because memory ran out: build with fewer jobs (MAX_JOBS).",
     ),
     # PyTorch and DeepSpeed compare the versions before they build an extension.
     Rule(
