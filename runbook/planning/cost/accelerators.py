@@ -316,7 +316,7 @@ _DATA_SHEETS = (
     ),
     _Sheet(
         name="MI350X",
-        family="MI300X",
+        family="MI350",
         peaks=_MI350,
         memory_gib=288,
         memory_gb_per_second=8000,
@@ -327,7 +327,7 @@ _DATA_SHEETS = (
     ),
     _Sheet(
         name="MI355X",
-        family="MI300X",
+        family="MI350",
         peaks=_MI355,
         memory_gib=288,
         memory_gb_per_second=8000,

@@ -21,15 +21,16 @@ from runbook.planning.cost.own_kernels import OWN_KERNELS, OwnKernels
 
 _SUSTAINED = MappingProxyType(
     {
-        "V100": 0.742,
-        "A100": 0.801,
-        "H100": 0.671,
-        "H100-500W": 0.578,
-        "Blackwell": 0.58,
-        "Blackwell Ultra": 0.741,
-        "MI250X": 0.504,
-        "MI300X": 0.45,
-        "PVC": 0.396,
+        "V100": 0.729,
+        "A100": 0.811,
+        "H100": 0.699,
+        "H100-500W": 0.635,
+        "Blackwell": 0.594,
+        "Blackwell Ultra": 0.739,
+        "MI250X": 0.51,
+        "MI300X": 0.255,
+        "MI350": 0.564,
+        "PVC": 0.407,
         "L40S": 0.55,
     }
 )
@@ -46,51 +47,66 @@ class Coefficients:
     """Share of the 16-bit peak that large matrix products sustain at the power limit, by device
     family.
     """
-    fp8: float = 0.972
+    fp8: float = 0.907
     """Share of the fp8 peak that fp8 products sustain, relative to the 16-bit share."""
-    attention: float = 0.398
+    attention: float = 0.394
     """Speed of the first FlashAttention relative to large matrix products, except in a vendor's
     stack.
     """
-    attention_hopper: float = 0.639
+    attention_hopper: float = 0.61
     """Relative speed of FlashAttention on an H100 with kernels written for the A100."""
-    attention_second: float = 1.42
+    attention_vendor: float = 0.694
+    """Relative speed of a vendor's own fused attention, in stacks since the autumn of 2024."""
+    attention_vendor_first: float = 0.489
+    """The same speed in older stacks, on Hopper and later GPUs."""
+    attention_second: float = 1.35
     """Speed of FlashAttention-2 relative to the first."""
-    elementwise: float = 2.3
+    elementwise: float = 2.42
     """Bytes moved by norms, activations, residuals and dropout, relative to fused code, which reads
     and writes each tensor once."""
-    eager: float = 1.91
+    eager: float = 2.37
     """Factor by which the bytes of `elementwise` grow without a compiler or fused kernels."""
-    unfused_elsewhere: float = 5.08
+    unfused_elsewhere: float = 5.06
     """Factor for the bytes of `elementwise` in DeepSpeed's forks without fused kernels, or with
     ZeRO.
 
     The fused kernels do not exist for AMD and Intel. ZeRO adds hooks and copies.
     """
-    tuned: float = 0.833
+    blackwell_first: float = 0.895
+    """Speed of matrix products and attention in a vendor's first stacks for Blackwell, relative to
+    later stacks."""
+    other_program: float = 1.048
+    """Time of a step relative to the planned one, for programs without a row in the fit of their
+    own (`StepSetup.is_other_program`)."""
+    contention: float = 0.103
+    """Time that computation loses to communication that it hides, relative to the communication.
+
+    NCCL's kernels occupy some of the processors.
+    """
+    tuned: float = 0.671
     """Factor for the bytes of `elementwise` in a vendor's own tuned stack."""
     scores: float = 30.8
     """Bytes per attention score that both passes move if scores are stored."""
-    tensor_tuned: float = 0.278
+    tensor_tuned: float = 0.245
     """Share of tensor-parallel communication that a vendor's own stack does not hide on Hopper and
     later GPUs.
 
     Transformer Engine in these stacks overlaps communication with matrix products. In all other
     cases the share is 1.
     """
-    links: float = 0.771
+    links: float = 0.718
     """Share of the links' datasheet bandwidth that collectives reach."""
-    network: float = 0.755
+    network: float = 0.684
     """Share of the network's stated bandwidth that collectives reach."""
-    sharded_shown: float = 0.349
+    sharded_shown: float = 0.285
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
-    overlap_power: float = 2.88
+    overlap_power: float = 2.28
     """How well the communication of sharded states is hidden behind computation.
 
     1 means not at all; infinity means completely.
     """
-    operator_microseconds: float = 14.0
+    operator_microseconds: float = 18.3
     """The host's time to launch one operator.
 
     The launch time limits the step if operators are small.
@@ -98,23 +114,23 @@ class Coefficients:
     unfused_operator_microseconds: float = 39.6
     """The same time in DeepSpeed's forks of Megatron, whose engine and hooks are written in Python.
     """
-    microbatch_operators: float = 90.9
+    microbatch_operators: float = 91.3
     """Operators that a stage launches for each micro-batch outside its layers: embedding, output
     layer, loss, sends and the schedule."""
-    launch_power: float = 4.48
+    launch_power: float = 4.52
     """How well the host's launches are hidden behind the device's work.
 
     1 means not at all; infinity means completely.
     """
-    step_milliseconds: float = 7.15
+    step_milliseconds: float = 9.64
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
     The time includes the gradient norm (for which all ranks wait), clipping, and refilling the
     host's empty launch queue.
     """
-    latency_microseconds: float = 8.17
+    latency_microseconds: float = 9.23
     """Minimum time of a collective per doubling of its ranks, within a node."""
-    jitter: float = 0.00526
+    jitter: float = 0.00481
     """Share of time that each doubling of the number of devices beyond eight adds, because all
     devices wait for the slowest.
     """
@@ -124,7 +140,10 @@ DEFAULT = Coefficients()
 
 
 CALIBRATED = frozenset(
-    {"V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra", "MI250X", "PVC"}
+    {
+        *("V100", "A100", "H100", "H100-500W", "Blackwell", "Blackwell Ultra"),
+        *("MI250X", "MI300X", "MI350", "PVC"),
+    }
 )
 """Device families for which the fit uses a published training run.
 
@@ -176,12 +195,6 @@ norm, clips it and reads it (26). It writes weights in 16 bits and sets gradient
 """
 _MOMENT_BYTES = 8.0
 """Bytes per parameter for reading and writing one moment in fp32."""
-_VENDOR_ATTENTION = 0.58
-"""Speed of a vendor's own fused attention relative to large matrix products.
-
-Of the two values that were tried, this one is closer to the data. Other stacks used older kernels;
-their speed is fitted.
-"""
 _PLAIN_ACTIVATION_BYTES = 26.0
 """Additional bytes per token and hidden unit in the forward pass if PyTorch's own kernels compute a
 squared ReLU.
@@ -224,7 +237,7 @@ activation, copies, sends.
 """
 _OPERATORS_ELSEWHERE = 48
 """Number of operators in DeepSpeed's forks on devices without their fused kernels."""
-_NOT_CUDA = ("MI250X", "MI300X", "PVC")
+_NOT_CUDA = ("MI250X", "MI300X", "MI350", "PVC")
 _ZERO_3_OPERATORS = 150
 """Additional operators in a layer's pass with DeepSpeed's ZeRO 3.
 
@@ -356,6 +369,14 @@ class StepSetup:
     """Whether the activation runs as separate PyTorch kernels, like Nemotron's squared ReLU in
     NeMo.
     """
+    first_vendor_attention: bool = False
+    """Whether a vendor's stack is older than cuDNN 9.3 of August 2024, whose fused attention is
+    faster on Hopper and later GPUs.
+    """
+    first_blackwell: bool = False
+    """Whether a vendor's stack for Blackwell is older than CUDA 13 of August 2025."""
+    is_other_program: bool = False
+    """Whether the program is none of those whose results the efficiencies are fitted to."""
     fp8_recipe: str = ""
     """How 8-bit operands are scaled. mxfp8 and blockwise scale along the inner dimension; all other
     recipes are equally costly.
@@ -449,6 +470,8 @@ class StepModel:
             share = own_kernels.POWER_BOUND
         else:
             share = self.coefficients.sustained[device.family]
+        if self.setup.first_blackwell:
+            share *= self.coefficients.blackwell_first
 
         return device.peaks[precision] * share * 1e12
 
@@ -579,7 +602,9 @@ class StepModel:
         if self._own and is_hopper:
             return own_kernels.attention_rate(self._half_rate, setup.shape.head_size)
         if setup.code == "tuned":
-            return self._half_rate * _VENDOR_ATTENTION
+            if setup.first_vendor_attention:
+                return self._half_rate * coefficients.attention_vendor_first
+            return self._half_rate * coefficients.attention_vendor
         share = coefficients.attention
         if is_hopper:
             share *= coefficients.attention_hopper
@@ -670,6 +695,13 @@ class StepModel:
     def waiting_share(self) -> float:
         """Return the time spent waiting for the slowest device, relative to a step's work."""
         return self.coefficients.jitter * max(0.0, math.log2(self.setup.layout.world_size / 8))
+
+    @property
+    def _waited_share(self) -> float:
+        """Return the time that a step takes beyond its counted work, relative to that work."""
+        if self.setup.is_other_program:
+            return (1 + self.waiting_share) * self.coefficients.other_program - 1
+        return self.waiting_share
 
     def _elementwise(self) -> float:
         """Return the seconds of all memory-bound work in a layer's forward pass."""
@@ -873,7 +905,7 @@ class StepModel:
             bubble=bubble,
             data=data,
             optimizer=optimizer,
-            waiting=work * self.waiting_share,
+            waiting=work * self._waited_share,
         )
 
     def _longest_and_last_stage(self) -> tuple[float, float]:
@@ -997,10 +1029,24 @@ class StepModel:
             reduce = 2 * gather
 
         shown_share = max(setup.shown_data, self._bucket_share(ranks))
-        forward = _FORWARD_SHARE * microbatch + pause / 2
-        backward = (1 - _FORWARD_SHARE) * microbatch + pause / 2
+        window = microbatch * self._hiding_microbatches
+        forward = _FORWARD_SHARE * window + pause / 2
+        backward = (1 - _FORWARD_SHARE) * window + pause / 2
         gathering = self._partly_hidden(forward, gather, shown_share)
         return gathering + self._partly_hidden(backward, reduce, shown_share)
+
+    @property
+    def _hiding_microbatches(self) -> int:
+        """Return the number of micro-batches whose work can hide a step's reductions.
+
+        An interleaved stage computes as many micro-batches as there are stages with one chunk of
+        its layers before it turns to the next chunk. All of them hide the communication of the
+        chunks that are finished, or not yet needed.
+        """
+        setup = self.setup
+        if setup.layout.virtual_pipeline > 1 and setup.hides_sends:
+            return min(setup.layout.pipeline, setup.num_microbatches)
+        return 1
 
     def _unhidden_data(self, gather: float) -> float:
         """Return the seconds of data-parallel communication if no computation hides it.
@@ -1060,7 +1106,9 @@ class StepModel:
 
         The work can hide all communication except the share `shown_share`.
         """
-        return self.exposed(work, (1 - shown_share) * talk) + shown_share * talk
+        hideable = (1 - shown_share) * talk
+        contended = self.coefficients.contention * min(work, hideable)
+        return self.exposed(work, hideable) + contended + shown_share * talk
 
     def _sharded_data(self, microbatch: float, gather: float) -> float:
         """Return how many seconds a micro-batch waits for FSDP's communication.
@@ -1079,7 +1127,9 @@ class StepModel:
 
         # A layer's weights are gathered during the previous layer, whose computation hides part of
         # the communication.
-        return max(0.0, (1 - shown_share) * talk - microbatch) + shown_share * talk
+        hideable = (1 - shown_share) * talk
+        contended = self.coefficients.contention * min(microbatch, hideable)
+        return max(0.0, hideable - microbatch) + contended + shown_share * talk
 
     def _bucket_share(self, ranks: int) -> float:
         """Return the share of a rank's parameters in one bucket."""

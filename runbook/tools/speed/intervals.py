@@ -4,17 +4,18 @@ from runbook.planning.cost.iteration import CALIBRATED, StepSetup
 
 NODE_COUNTS = ("one node", "many nodes")
 HALF_WIDTHS: dict[tuple[str, str], float] = {
-    ("", "one node"): 0.141,
-    ("A100", "one node"): 0.158,
-    ("H100", "one node"): 0.231,
-    ("", "many nodes"): 0.120,
-    ("A100", "many nodes"): 0.120,
-    ("H100", "many nodes"): 0.115,
+    ("", "one node"): 0.192,
+    ("A100", "one node"): 0.274,
+    ("H100", "one node"): 0.326,
+    ("", "many nodes"): 0.154,
+    ("A100", "many nodes"): 0.138,
+    ("Blackwell", "many nodes"): 0.194,
+    ("H100", "many nodes"): 0.116,
 }
 """Half-width of the interval as a share of the prediction; '' stands for any other family.
 
 The intervals are conformal, computed from rows whose source was not used in the fit
-(`benchmarks.predict_cross_validation`, 2026-11-28).
+(`benchmarks.predict_cross_validation`, 2026-11-29).
 """
 _UNCALIBRATED = 2.0
 """Factor by which the interval is wider for a family without published training runs."""

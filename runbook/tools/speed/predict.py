@@ -301,6 +301,11 @@ def _assumed_setup(
         fused_loss=row.fused_loss,
         first_flash=row.first_flash,
         plain_activation=row.plain_activation,
+        first_vendor_attention=row.first_vendor_attention,
+        first_blackwell=(
+            row.first_blackwell and row.code == "tuned" and device.family == "Blackwell"
+        ),
+        is_other_program=row.is_other_program,
         fp8_recipe=row.fp8_recipe,
     )
     if not row.micro_batch:

@@ -109,6 +109,15 @@ _FUSED_LOSS_OF_NEMO = "2024"
 """NeMo 1.23 of early 2024 still calls Megatron's loss (nemo/collections/nlp, gpt_model.py)."""
 _EARLY_STOP = "2023-10"
 """Date of PyTorch 2.1, the first version in which recomputation stops early."""
+_SECOND_VENDOR_ATTENTION = "2024-09"
+"""Date since which NVIDIA's releases contain cuDNN 9.3, or a later version."""
+_SECOND_BLACKWELL = "2025-08"
+"""Date since which NVIDIA's releases contain CUDA 13, or a later version."""
+_FITTED_PROGRAMS = (
+    r"nemo|megatron|mlperf|nvidia|llm-foundry|torchtitan|fms-fsdp|deepspeed|bigscience|gpt-neox"
+    r"|nanogpt|metaseq|meta internal|transformer engine"
+)
+"""Programs with rows of their own in the fit of the step model."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
 
 
@@ -144,6 +153,9 @@ class PublishedRow:
     cuda_graphs: bool
     plain_activation: bool
     fp8_recipe: str
+    first_vendor_attention: bool
+    first_blackwell: bool
+    is_other_program: bool
     network: float
     """Gbit/s per device between nodes."""
     sizes: Mapping[str, int]
@@ -252,6 +264,11 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         cuda_graphs=cuda_graphs == "yes",
         plain_activation="nemotron" in row.text("model").lower(),
         fp8_recipe=fp8_recipe or _first_match(_RECIPES_IN_WORDS, stated),
+        first_vendor_attention=is_release_before(
+            _SECOND_VENDOR_ATTENTION, context, row.text("date")
+        ),
+        first_blackwell=is_release_before(_SECOND_BLACKWELL, context, row.text("date")),
+        is_other_program=is_other_program(software),
         network=network,
         sizes=_sizes(row, stated),
         unknown=tuple(row.unknown),
@@ -448,6 +465,34 @@ def stops_early(text: str, precision: str, date: str) -> bool:
     by_pytorch = "fsdp" in text or "torchtitan" in text
     is_first = "llm-foundry" in text and has_half_sums(text, precision)
     return by_pytorch and not is_first and (not date or date >= _EARLY_STOP)
+
+
+def is_release_before(month: str, text: str, date: str) -> bool:
+    """Return whether a vendor's stack is older than this month.
+
+    The release that the text names counts, or else the date. A submission to MLPerf contains what
+    becomes a release later, and a program without a date counts as new.
+
+    >>> [is_release_before("2024-09", text, "2025") for text in ("nemo 24.07", "nemo 24.12", "nemo")]
+    [True, False, False]
+    >>> [is_release_before("2024-09", text, "2024-05") for text in ("nemo", "nemo (mlperf v4.0)")]
+    [True, False]
+    """
+    if "mlperf" in text:
+        return False
+    release = re.search(r"nemo (2\d)\.(\d\d)", text)
+    if release:
+        return f"20{release[1]}-{release[2]}" < month
+    return "2000" < date < month
+
+
+def is_other_program(software: str) -> bool:
+    """Return whether a named program is none of those that the step model was fitted to.
+
+    >>> [is_other_program(name) for name in ("InternEvo", "Megatron-LM v2.5", "torchtitan", "")]
+    [True, False, False, False]
+    """
+    return bool(software) and not re.search(_FITTED_PROGRAMS, software.lower())
 
 
 def code(text: str) -> str:
