@@ -21,6 +21,9 @@ from runbook.node_checks import (
     torch_child,
 )
 from runbook.node_checks.answers import HOSTS, PEERS, TORCH, PartState, Rung, node_names
+from runbook.node_checks.fact_sheet.environment_facts import look_at_named_files
+from runbook.node_checks.fact_sheet.folder_facts import look_at_opening_files
+from runbook.node_checks.fact_sheet.groups import ask_facts
 from runbook.node_checks.peers import ask_peers
 
 LOCAL_SECONDS = 15.0
@@ -73,6 +76,9 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
     rung.ask("interfaces", networks.look_at_interfaces, LOCAL_SECONDS)
     rung.ask("names", networks.look_at_names, FOLDER_SECONDS)
     rung.ask("caches", caches.look_at_caches, FOLDER_SECONDS)
+    rung.ask("named files", look_at_named_files, LOCAL_SECONDS)
+    rung.ask("opening files", look_at_opening_files, FOLDER_SECONDS)
+    ask_facts(rung, folders)
     for number, folder in enumerate(folders):
         rung.ask(
             f"folder {number}",

@@ -63,6 +63,7 @@ class PhaseMessage(Message):
         "again, or put these values into a separate folder with --as NAME."
     )
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
+    DIFFERENT_FACT = "{fact}: {values}"
     DIFFERENT_SOURCES = "{versions} ({folder})"
     DIFFERENT_VERSIONS = "{package} {versions}"
     DOCUMENTS_LEFT_OUT = "{documents}: {sources}"
@@ -101,6 +102,7 @@ class PhaseMessage(Message):
     GPUS_HIDDEN = "GPUs of a node are hidden from its processes"
     GPU_IN_USE = "GPU {number} {use} %, {memory} MiB"
     GPU_MEMORY_IN_USE = "{host} {number}: {memory} in use"
+    HARMFUL_VARIABLE = "{name}={value}: {effect} ({source})"
     HAS_EVERY_FILE = "Nothing to download: {home} (data.folder) has every file."
     HAS_OTHER_FILES = (
         "Nothing to download: {home} (data.folder) contains files that are not part of {name}; "
@@ -186,14 +188,17 @@ class PhaseMessage(Message):
         "{name} is {path} (version {version}); without LD_LIBRARY_PATH it would be {other_path} "
         "(version {other_version})"
     )
+    LIKELY_CAUSE = "Differs on the named node: {differences}. Failed: {value}"
     LIMITS_ASKED = "{nodes}, {time_limit}"
     LIMITS_OF_JOB = "limits of jobs.{section}"
+    LOCALHOST_ELSEWHERE = "localhost is {address}"
     LONGER_TRAINING_GOES_ON = (
         " A training run that differs only in length or layout continues from its checkpoint."
     )
     LOOPBACK_UNUSABLE = "{problem}: programs on the node cannot reach each other at 127.0.0.1"
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
+    LOW_PRIORITY = "processes have nice {priority}, so other programs go first"
     MAKE_SETUP_INSTALLS = "make setup installs the versions pinned in requirements.lock."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_IN_USE = (
@@ -205,11 +210,13 @@ class PhaseMessage(Message):
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"
     MISSED_FORECASTS = "Missed: {misses}. {calibration}"
+    MORE_DIFFERENCES = "and {count} more differences"
     MORE_TOKEN_FILES_THAN_PLANNED = (
         "{text_name} has {number_of_present} pairs of token files ({by_name}), but the plan "
         "expects {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
         "in params/datasets.yaml"
     )
+    NAMED_FILE_ABSENT = "{name} names {path}, which is not there"
     NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
     NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
     NAME_SLOW = "{name} took {time} to resolve"
@@ -270,6 +277,7 @@ class PhaseMessage(Message):
     ONE_FILE_OF_EACH_NODE = (
         "a single file per node says little about the speed of a whole checkpoint"
     )
+    OPENING_SLOW = "opening a file takes {milliseconds:.1f} ms, so imports are slow"
     OPTIMIZER_BEGINS_ANEW = (
         "The optimizer states of the engines are incompatible: the weights are kept, and Adam "
         "starts over."
@@ -286,6 +294,7 @@ class PhaseMessage(Message):
     PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
     PLAN_MAKES = "{origins}\n  the plan derives from it: {derived}"
     PROGRAM_ANSWERS = "{program} answers"
+    PROGRAM_BROKEN = "{program} ({path}): {reason}"
     PROJECT_IS_A_FILE = "{folder} is a file, but a project is a folder. Choose another name."
     PUT_CELL_BACK = "\nTo continue this run as it is, reset the parameters cell to its defaults."
     PYTHON_IN_FRONT = (
@@ -384,6 +393,7 @@ class PhaseMessage(Message):
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
         "torch sees, one per process"
     )
+    SMALL_PACKETS = "{interface} has an MTU of {bytes} bytes"
     SOURCES_NOT_READ = "not read there, because time ran out or the package is missing: {packages}"
     STAGE_DOES_NOT_FIT = (
         "stage {stage} (rank {rank}) does not fit: it needs {peak_bytes} GiB, but only {limit} GiB "
@@ -402,6 +412,7 @@ class PhaseMessage(Message):
         "Stopped between two notebooks by signal {signal}; the same command continues from here."
     )
     STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; that is not repeated."
+    SYSTEM_FOLDER_EMPTY = "{folder} is empty; "
     TASK_ENDED = "task {task} on {node}: {text}"
     TASK_JOB_SUBMITTED = "{task}: submitted jobs/{folder_name} as {job_id}{behind}."
     TASK_JOB_WATCHED = "{state}. It is not started again; its output follows."

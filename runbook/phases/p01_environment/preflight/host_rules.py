@@ -22,6 +22,7 @@ from runbook.phases.p01_environment.preflight.interface_rules import (
     names_fault,
 )
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.node_differences import difference_checks
 from runbook.phases.p01_environment.preflight.node_rules import (
     NodeRule,
     by_node,
@@ -33,6 +34,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedRule,
     PreflightCheck,
 )
+from runbook.phases.p01_environment.preflight.set_up_rules import set_up_checks
 from runbook.phases.p01_environment.preflight.software_rules import (
     named_program_fault,
     program_fault,
@@ -507,6 +509,8 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         host_names_check(answers),
         foreign_addresses_check(answers),
         slow_core_check(answers),
+        *set_up_checks(answers, expected),
+        *difference_checks(answers),
     ]
 
 

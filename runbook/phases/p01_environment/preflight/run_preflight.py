@@ -51,6 +51,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
 )
 from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
+from runbook.phases.p01_environment.preflight.node_differences import differences_of
 from runbook.phases.p01_environment.preflight.node_rules import ANSWERED
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
@@ -419,6 +420,7 @@ def _climb_in_queue(
                 if ended is not None and any(check.verdict == "fail" for check in checks):
                     checks = [ended]
 
+                checks = with_likely_cause(checks, results)
                 results.append(RungResult(name, tuple(checks), watch.seconds()))
                 if results[-1].is_defect:
                     break
@@ -480,6 +482,26 @@ def _checks_of(
         plan,
         expected,
     )
+
+
+def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) -> list[Check]:
+    """Put how the blamed nodes differ from the others in front of the value of the first failure.
+
+    The nodes were compared in an earlier stage, where a difference alone is only a warning.
+    """
+    reported = list(checks)
+    failed = next((check for check in reported if check.verdict == "fail"), None)
+    if failed is None:
+        return reported
+    nodes = failed.nodes if isinstance(failed, PlacedCheck) else ()
+    compared = [check for rung in earlier for check in rung.checks]
+    differences = differences_of(compared, nodes)
+    if differences:
+        value = PhaseMessage.LIKELY_CAUSE.fill(
+            differences="; ".join(differences), value=failed.value
+        )
+        reported[reported.index(failed)] = replace(failed, value=value)
+    return reported
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:

@@ -125,6 +125,14 @@ FOLDER_WRITE = Threshold(
     "seconds to write a MiB to the shared folder, in the best of three attempts",
     "our choice: half the speed of 10 Mbit/s Ethernet, at which a GiB would take half an hour",
 )
+OPEN_MILLISECONDS = Threshold(
+    4.0,
+    "milliseconds to open a file of Python's packages for the second time",
+    "our choice: importing torch opens 4,000 files, which takes 16 s at this speed",
+)
+PACKET_BYTES = Threshold(
+    1280, "bytes of the largest packet (MTU)", "RFC 8200, section 5: every IPv6 link has as much"
+)
 SLOW_CORE = Threshold(
     2.0,
     "times the usual processor time of a loop on one core",

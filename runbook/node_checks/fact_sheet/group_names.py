@@ -1,0 +1,25 @@
+"""Names of the groups of facts, as the parts of a node's answer have them."""
+
+from enum import StrEnum
+
+PREFIX = "facts: "
+"""Prefix of the name of the part that holds a group's facts."""
+
+
+class FactGroup(StrEnum):
+    """A group of facts that one function looks at, with a time limit of its own."""
+
+    SYSTEM = "system"
+    LIMITS = "limits"
+    KERNEL_SETTINGS = "kernel settings"
+    NETWORK = "network"
+    ENVIRONMENT = "environment"
+    PROGRAMS = "programs"
+    PACKAGES = "packages"
+    DEVICES = "devices"
+    FOLDERS = "folders"
+
+    @property
+    def part(self) -> str:
+        """Return the name of the part of the answer."""
+        return PREFIX + self.value

@@ -1,0 +1,93 @@
+"""Facts about a node's interfaces, routes and resolver."""
+
+import re
+import shutil
+import socket
+import subprocess
+from pathlib import Path
+
+from runbook.node_checks.answers import Facts, node_names, own_name
+from runbook.node_checks.networks import describe_interface
+
+VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
+"""Interfaces of containers and virtual machines, which come and go."""
+COMMAND_SECONDS = 5
+
+
+def look_at_network() -> Facts:
+    """Return each interface's MTU and state, the routes, and what the resolver is told."""
+    facts: Facts = {}
+    for _, name in sorted(socket.if_nameindex()):
+        if VIRTUAL.match(name):
+            continue
+        interface = describe_interface(name)
+        facts[f"interface {name}"] = "up" if interface["is_up"] else "down"
+        facts[f"MTU of {name}"] = str(interface["mtu"])
+
+    facts["routes"] = routes(_text("/proc/self/net/route"))
+    facts["routing rules"] = _output("ip", "rule", "show")
+    facts["firewall"] = str(len(_output("nft", "list", "ruleset").splitlines()))
+    facts["resolv.conf"] = _settings_of("/etc/resolv.conf")
+    facts["nsswitch.conf, hosts"] = _line_of("/etc/nsswitch.conf", "hosts:")
+    for name in ("localhost", *node_names()):
+        if name != own_name():
+            facts[f"address of {name}"] = _addresses(name)
+    return facts
+
+
+def routes(text: str) -> str:
+    r"""Return the destinations of /proc/net/route, with interface and mask, in order.
+
+    >>> routes("Iface Destination ...\neth0 0042000A 0 1 0 0 0 00FFFFFF")
+    'eth0 0042000A/00FFFFFF'
+    """
+    found = []
+    for line in text.splitlines()[1:]:
+        words = line.split()
+        if len(words) > 7 and not VIRTUAL.match(words[0]):
+            found.append(f"{words[0]} {words[1]}/{words[7]}")
+    return ", ".join(sorted(found))
+
+
+def _addresses(name: str) -> str:
+    try:
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return f"({error.strerror or error})"
+    return ", ".join(sorted({str(entry[4][0]) for entry in entries}))
+
+
+def _output(*words: str) -> str:
+    """Return a program's output on one line, or '' if it is missing or fails."""
+    program = shutil.which(words[0], path="/usr/sbin:/sbin:/usr/bin:/bin")
+    if program is None:
+        return ""
+    try:
+        ended = subprocess.run(
+            [program, *words[1:]],
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]
+    return "; ".join(lines)
+
+
+def _settings_of(path: str) -> str:
+    lines = [" ".join(line.split()) for line in _text(path).splitlines()]
+    return "; ".join(line for line in lines if line and not line.startswith(("#", ";")))
+
+
+def _line_of(path: str, start: str) -> str:
+    lines = [" ".join(line.split()) for line in _text(path).splitlines()]
+    return next((line for line in lines if line.startswith(start)), "")
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError as error:
+        return f"({error.strerror})"

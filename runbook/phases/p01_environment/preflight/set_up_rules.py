@@ -1,0 +1,273 @@
+"""Rules for a set-up that harms a training even if all nodes have it: variables, files, priority."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from runbook.node_checks.answers import HOSTS
+from runbook.node_checks.fact_sheet.group_names import FactGroup
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
+from runbook.phases.p01_environment.preflight.node_rules import by_node
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
+
+
+@dataclass(frozen=True)
+class VariableRow:
+    """A variable that changes how programs run. It is often left over from a search for a fault."""
+
+    name: str
+    value: str
+    """Pattern of the values that do harm, as in a shell."""
+    effect: str
+    source: str
+
+
+SLURM_SOURCE = "srun(1), input environment variables"
+NCCL_SOURCE = "NCCL user guide, environment variables"
+PYTHON_SOURCE = "Python documentation, command line and environment"
+VARIABLES = (
+    VariableRow(
+        "TORCH_DISTRIBUTED_DEBUG",
+        "DETAIL",
+        "each collective is first compared between all ranks",
+        "torch.distributed, debugging",
+    ),
+    VariableRow(
+        "CUDA_LAUNCH_BLOCKING",
+        "1",
+        "each kernel waits for the one before",
+        "CUDA programming guide, environment variables",
+    ),
+    VariableRow(
+        "PYTORCH_NO_CUDA_MEMORY_CACHING",
+        "?*",
+        "each tensor asks the driver for memory",
+        "torch.cuda, environment variables",
+    ),
+    VariableRow("NCCL_DEBUG", "TRACE", "each call is logged", NCCL_SOURCE),
+    VariableRow("NCCL_P2P_DISABLE", "1", "GPUs of a node do not use NVLink or PCIe", NCCL_SOURCE),
+    VariableRow("NCCL_SHM_DISABLE", "1", "GPUs of a node use the network", NCCL_SOURCE),
+    VariableRow("NCCL_IB_DISABLE", "1", "nodes use sockets in place of InfiniBand", NCCL_SOURCE),
+    VariableRow("PYTHONHOME", "?*", "Python looks for its own modules there", PYTHON_SOURCE),
+    VariableRow("PYTHONOPTIMIZE", "?*", "assertions and docstrings are removed", PYTHON_SOURCE),
+    VariableRow("PYTHONWARNINGS", "error*", "a warning ends the program", PYTHON_SOURCE),
+    VariableRow("PYTHONMALLOC", "*debug", "each piece of memory is checked", PYTHON_SOURCE),
+    VariableRow("PYTHONDEVMODE", "?*", "each piece of memory is checked", PYTHON_SOURCE),
+    VariableRow("PYTHONTRACEMALLOC", "?*", "each piece of memory is recorded", PYTHON_SOURCE),
+    VariableRow("MALLOC_CHECK_", "[1-9]*", "each piece of memory is checked", "mallopt(3)"),
+    VariableRow("MALLOC_PERTURB_", "[1-9]*", "each piece of memory is filled", "mallopt(3)"),
+    VariableRow("LD_DEBUG", "?*", "the loader writes each step to the log", "ld.so(8)"),
+    VariableRow("LD_BIND_NOT", "?*", "each call of a function is looked up again", "ld.so(8)"),
+    VariableRow(
+        "GOMP_CPU_AFFINITY", "?*", "threads of all ranks run on these cores", "libgomp manual"
+    ),
+    VariableRow(
+        "KMP_AFFINITY",
+        "*proclist*",
+        "threads of all ranks run on these cores",
+        "LLVM OpenMP manual",
+    ),
+    VariableRow(
+        "ATEN_CPU_CAPABILITY", "default", "torch uses no vector instructions", "torch, ATen/native"
+    ),
+    VariableRow(
+        "SLURM_EXPORT_ENV",
+        "NONE",
+        "srun gives its programs none of the job's variables",
+        SLURM_SOURCE,
+    ),
+)
+"""Variables that slow a training down or end it. A value that the site file sets is no fault."""
+
+
+@dataclass(frozen=True)
+class SetUpRule:
+    """A rule about one part of the facts. A node that did not answer is named by other checks."""
+
+    rule: PlacedRule
+    part: str
+    fault: Callable[[NodeFacts, Expectations], str]
+    verdict: str = "warn"
+
+
+def variables_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the harmful variables, except those that the site file sets."""
+    of_site: dict[str, str | None] = {}
+    for variables in expected.environment.values():
+        of_site.update(variables)
+    faults = []
+    for row in VARIABLES:
+        value = facts.get(row.name, "")
+        if not value or not fnmatchcase(value, row.value) or of_site.get(row.name) == value:
+            continue
+        faults.append(
+            PhaseMessage.HARMFUL_VARIABLE.fill(
+                name=row.name, value=value, effect=row.effect, source=row.source
+            )
+        )
+    return "; ".join(faults)
+
+
+def named_files_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the variables that name a file which is not there."""
+    absent: Mapping[str, str] = facts["absent"]
+    return "; ".join(
+        PhaseMessage.NAMED_FILE_ABSENT.fill(name=name, path=path) for name, path in absent.items()
+    )
+
+
+def opening_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return how long it takes to open a file of Python's packages, if that is too long."""
+    milliseconds = facts["milliseconds"]
+    if milliseconds < thresholds.OPEN_MILLISECONDS.value:
+        return ""
+    return PhaseMessage.OPENING_SLOW.fill(milliseconds=milliseconds)
+
+
+def priority_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the priority of the job's processes, if other programs go first."""
+    priority = int(facts["priority (nice)"])
+    if priority <= 0 or not expected.has_queue:
+        return ""
+    return PhaseMessage.LOW_PRIORITY.fill(priority=priority)
+
+
+def system_folders_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return which of the kernel's own file systems is not mounted."""
+    empty = [folder for folder in ("/proc", "/sys") if facts[folder] == "empty"]
+    return "".join(PhaseMessage.SYSTEM_FOLDER_EMPTY.fill(folder=folder) for folder in empty)
+
+
+def localhost_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the address of localhost, if it is not a loopback address."""
+    address = str(facts["address of localhost"])
+    if all(each.startswith("127.") or each == "::1" for each in address.split(", ")):
+        return ""
+    return PhaseMessage.LOCALHOST_ELSEWHERE.fill(address=address)
+
+
+def packet_size_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return each interface that is up whose packets are smaller than every network allows."""
+    faults = []
+    for name, value in facts.items():
+        interface = name.removeprefix("MTU of ")
+        is_up = facts.get(f"interface {interface}") == "up"
+        if interface != name and is_up and 0 < int(value) < thresholds.PACKET_BYTES.value:
+            faults.append(PhaseMessage.SMALL_PACKETS.fill(interface=interface, bytes=value))
+    return "; ".join(faults)
+
+
+def compilers_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the compilers on PATH that do not start."""
+    faults = []
+    for name, value in facts.items():
+        if name.endswith(" --version") and value.startswith("("):
+            program = name.partition(" ")[0]
+            path = facts.get(program, "").partition(",")[0]
+            faults.append(
+                PhaseMessage.PROGRAM_BROKEN.fill(program=program, path=path, reason=value)
+            )
+    return "; ".join(faults)
+
+
+SET_UP_RULES = (
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.LOCALHOST,
+            "localhost is a loopback address (RFC 6761, section 6.3)",
+            "Put `127.0.0.1 localhost` first into /etc/hosts of that node.",
+        ),
+        FactGroup.NETWORK.part,
+        localhost_fault,
+        verdict="fail",
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.VARIABLES,
+            "no variable of the shell slows a training down or ends it",
+            "Unset it in the shell that submits the job, or in the start-up file, module or prolog "
+            "of the scheduler that sets it.",
+        ),
+        FactGroup.ENVIRONMENT.part,
+        variables_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.NAMED_FILES,
+            "files that variables name are there",
+            "Unset the variable, or load the module that provides the file on the nodes too.",
+        ),
+        "named files",
+        named_files_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.PRIORITY,
+            "the job's processes have the usual priority",
+            "Start the scheduler's daemon without nice on that node, and see PropagatePrioProcess.",
+        ),
+        FactGroup.SYSTEM.part,
+        priority_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.SYSTEM_FOLDERS,
+            "/proc and /sys are mounted (NCCL reads the topology from /sys, torch the cores)",
+            "Mount it on that node, or in the container.",
+        ),
+        FactGroup.SYSTEM.part,
+        system_folders_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.PACKET_SIZE,
+            f"packets of {thresholds.PACKET_BYTES.value:.0f} bytes: {thresholds.PACKET_BYTES.source}",
+            "Set the MTU of the other nodes and of the switch (ip link set DEVICE mtu 1500).",
+        ),
+        FactGroup.NETWORK.part,
+        packet_size_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.COMPILERS,
+            "compilers on PATH start: torch.compile, Triton and DeepSpeed call them",
+            "Install the compiler again on that node, or take its folder off PATH.",
+        ),
+        FactGroup.PROGRAMS.part,
+        compilers_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.OPENING_FILES,
+            f"opening a file of Python's packages takes at most "
+            f"{thresholds.OPEN_MILLISECONDS.value:g} ms: {thresholds.OPEN_MILLISECONDS.source}",
+            "Put the environment on the node's own disk (jobs.environment_copy), or into an image.",
+        ),
+        "opening files",
+        opening_fault,
+    ),
+)
+
+
+def set_up_checks(answers: JobAnswers, expected: Expectations) -> list[PlacedCheck]:
+    """Apply each rule to the nodes that answered."""
+    return [_check(rule, answers, expected) for rule in SET_UP_RULES]
+
+
+def _check(rule: SetUpRule, answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    faults = {}
+    facts = answers.facts(HOSTS, rule.part)
+    for node, of_node in facts.items():
+        fault = rule.fault(of_node, expected)
+        if fault:
+            faults[node] = fault
+    if faults:
+        return rule.rule.broken(by_node(faults), list(faults), verdict=rule.verdict)
+    return rule.rule.passed("no fault", ", ".join(facts))
