@@ -43,6 +43,8 @@ class Outcome:
     nodes: tuple[str, ...]
     seconds: float
     load: float
+    warnings: tuple[str, ...]
+    """Names of the checks that warned."""
 
     @property
     def is_right(self) -> bool:
@@ -51,7 +53,8 @@ class Outcome:
             return not self.check
         says_cause = all(word in self.value for word in self.defect.words)
         says_node = self.defect.node in self.value or self.defect.node in self.nodes
-        return self.check in self.defect.checks and says_cause and says_node
+        has_warned = set(self.defect.warnings) <= set(self.warnings)
+        return self.check in self.defect.checks and says_cause and says_node and has_warned
 
 
 def place_of(project: Project, work: Path) -> Place:
@@ -82,22 +85,27 @@ def preflight(project: Project, defect: Defect, place: Place) -> dict[str, objec
     variables = {name: text.format(**vars(place)) for name, text in defect.variables.items()}
     errors = []
     rung, command = defect.during
+    # The answers of two nodes do not fit into a pipe, which nobody reads before stderr has ended.
     try:
-        with subprocess.Popen(
-            ["bash", "-c", argv, "preflight", "--wait", "1", *defect.options],
-            cwd=project.root,
-            env={**project.cluster.environment, **variables},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as process:
-            assert process.stdout is not None
+        with (
+            tempfile.TemporaryFile("w+") as stdout,
+            subprocess.Popen(
+                ["bash", "-c", argv, "preflight", "--wait", "1", *defect.options],
+                cwd=project.root,
+                env={**project.cluster.environment, **variables},
+                stdout=stdout,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
             assert process.stderr is not None
             for line in process.stderr:
                 errors.append(line)
                 if rung and line.strip() == f"preflight: rung {rung}":
                     project.cluster.do(*command.split())
-            output = process.stdout.read()
+            process.wait()
+            stdout.seek(0)
+            output = stdout.read()
     finally:
         site.write_text(sound_site)
     if not output:
@@ -128,7 +136,8 @@ def try_defect(project: Project, node: BrokenNode, defect: Defect, place: Place)
     first = next((check for check in checks if check["verdict"] == "fail"), {})
     value = str(first.get("value", answer.get("words", "")))
     nodes = tuple(first.get("nodes", ()))
-    return Outcome(defect, name, value, nodes, seconds, os.getloadavg()[0])
+    warnings = tuple(check["name"] for check in checks if check["verdict"] == "warn")
+    return Outcome(defect, name, value, nodes, seconds, os.getloadavg()[0], warnings)
 
 
 def forgive(project: Project) -> None:

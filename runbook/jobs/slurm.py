@@ -345,6 +345,18 @@ class Slurm(Queue):
         )
         return parse_unusable_nodes(text)
 
+    def is_leaving(self, job: str) -> bool:
+        """Return whether a job's nodes still run its last steps or the site's epilog."""
+        text = self.answer(
+            "squeue",
+            "--noheader",
+            f"--jobs={job}",
+            "--states=RUNNING,COMPLETING",
+            "--format=%i",
+            accept=self.unknown_job,
+        )
+        return bool(text.strip())
+
     def most_cores(self, partition: str) -> int:
         """Return the cores of a partition's largest node, or 0 if Slurm does not report them."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")

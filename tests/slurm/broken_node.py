@@ -146,6 +146,12 @@ class BrokenNode:
             argv = ["taskset", "--all-tasks", "--pid", "--cpu-list", str(core), str(each)]
             subprocess.run(argv, check=True, capture_output=True)
 
+    def set_priority(self, nice: int) -> None:
+        """Give the node's daemon, and everything it starts, a priority."""
+        self._is_touched = True
+        for each in self._processes_below(self.first_process()):
+            os.setpriority(os.PRIO_PROCESS, each, nice)
+
     def hold_memory(self, num_bytes: int) -> None:
         """Let a left-over program occupy memory in the control group that `limit` created."""
         group = self._groups[-1]

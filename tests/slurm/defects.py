@@ -52,6 +52,8 @@ class Defect:
     site: Mapping[str, str] = field(default_factory=dict)
     """Texts of the site file, and their replacements."""
     variables: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    """Further checks that must warn."""
     is_simulated: bool = False
     """Whether the defect is simulated by a library that gives wrong answers, because no machine
     here can be broken in this way.
@@ -174,6 +176,12 @@ for port in range(49152, 49852):
 print("ready", flush=True)
 time.sleep(1e6)
 """
+ODD_SET_UP = """
+ip link set eth0 mtu 576
+echo 0 > /proc/sys/net/ipv4/tcp_sack
+for name in gcc cc; do mount --bind /dev/null $(realpath /usr/bin/$name) || true; done
+mount -t tmpfs tmpfs /sys
+"""
 EXTRA_INTERFACE = """
 ip link add ext0 type veth peer name ext1
 ip addr add 192.168.66.2/24 dev ext0
@@ -274,6 +282,34 @@ def absent_scratch(node: BrokenNode, place: Place) -> None:
     SCRATCH.joinpath("checkpoints").mkdir(parents=True, exist_ok=True)
     SCRATCH.joinpath("site.sh").write_text("export SITE=1\n")
     node.run(f"mount -t tmpfs tmpfs {SCRATCH}")
+
+
+def scheduler_script(option: str, text: str) -> Break:
+    """Let Slurm run a script at the place that an option of slurm.conf names."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        script = Path(place.work, f"{option.lower()}.sh")
+        script.write_text(f"#!/bin/bash\n{text}\n")
+        script.chmod(0o755)
+        node.configure(f"{option}={script}")
+
+    return do
+
+
+def localhost_elsewhere(node: BrokenNode, place: Place) -> None:
+    """Let localhost resolve to an address that no node has."""
+    names = ("localhost 99", "head 254", "node1 1", "node2 2")
+    lines = [f"10.66.0.{name.split()[1]} {name.split()[0]}\n" for name in names]
+    file = Path(place.work, "hosts")
+    file.write_text("".join(lines))
+    node.run(f"mount --bind {file} /etc/hosts")
+
+
+def odd_set_up(node: BrokenNode, place: Place) -> None:
+    """Change what a training survives, and a name that ends the preflight early."""
+    node.set_priority(19)
+    node.run(ODD_SET_UP)
+    localhost_elsewhere(node, place)
 
 
 def extra_interface(state: str) -> Break:
@@ -473,6 +509,38 @@ NODE_DEFECTS = (
         site={
             "launcher: torchrun": f"launcher: torchrun\nnode_setup:\n  - source {SCRATCH}/site.sh"
         },
+    ),
+    Defect(
+        "debug-variable",
+        "TaskProlog that exports TORCH_DISTRIBUTED_DEBUG=DETAIL on one node",
+        ("difference: environment",),
+        ("TORCH_DISTRIBUTED_DEBUG: ", "DETAIL on node2"),
+        "node2",
+        scheduler_script(
+            "TaskProlog",
+            '[ "$SLURMD_NODENAME" != node2 ] || echo export TORCH_DISTRIBUTED_DEBUG=DETAIL',
+        ),
+    ),
+    Defect(
+        "odd-set-up",
+        "localhost at an address that no node has, and a set-up that slows a node down",
+        ("localhost",),
+        ("10.66.0.99",),
+        "node2",
+        odd_set_up,
+        variables={"LD_PRELOAD": "/opt/gone/libgone.so", "CUDA_LAUNCH_BLOCKING": "1"},
+        warnings=(
+            "compilers",
+            "difference: kernel settings",
+            "difference: network",
+            "difference: programs",
+            "difference: system",
+            "files that variables name",
+            "folders of the kernel",
+            "priority",
+            "size of packets",
+            "variables of the job",
+        ),
     ),
     Defect(
         "one-core",
@@ -1093,6 +1161,14 @@ QUEUE_DEFECTS = (
         ("node2", "drained", "rolog"),
         "node2",
         failing_prolog,
+    ),
+    Defect(
+        "epilog",
+        "epilog that fails on one node",
+        ("job (after the job)",),
+        ("node2", "pilog"),
+        "node2",
+        scheduler_script("Epilog", '[ "$SLURMD_NODENAME" != node2 ]'),
     ),
     Defect(
         "maintenance",

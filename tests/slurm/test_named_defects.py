@@ -13,6 +13,7 @@ from healthy import HEALTHY
 from two_nodes import Cluster, Project
 
 from benchmarks.preflight_defects import place_of, try_defect
+from runbook.phases.p01_environment.preflight.node_differences import DIFFERENCE
 
 pytestmark = pytest.mark.slurm
 QUICK = (
@@ -31,6 +32,7 @@ QUICK = (
     ("slow-names", "own-module"),
     ("absent-scratch", "array-size"),
     ("busy-program", "node-setup"),
+    ("debug-variable", "odd-set-up"),
 )
 """Pairs that take a few seconds each; their stages come before the ranks start."""
 
@@ -60,6 +62,9 @@ def test_a_sound_cluster_with_other_settings_has_no_defect(
 ) -> None:
     outcome = try_defect(project, broken_node, settings, place_of(project, broken_node.folder))
     assert outcome.is_right, outcome
+    # The other settings make one node differ from the other, which is a warning.
+    if settings.name == "plain":
+        assert not [name for name in outcome.warnings if name.startswith(DIFFERENCE)], outcome
 
 
 def test_each_defect_has_a_name_of_its_own_and_a_check() -> None:

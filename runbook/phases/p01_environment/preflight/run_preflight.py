@@ -87,6 +87,14 @@ SILENT_SECONDS = 120.0
 """The preflight gives up on a job this many seconds after the job's time limit, whatever the queue
 reports.
 """
+LEAVING_SECONDS = 20.0
+"""How long the preflight waits for the epilog of its job, during which a node may be drained."""
+AFTER_JOB = "after the job"
+DRAINED_RULE = PlacedRule(
+    f"job ({AFTER_JOB})",
+    "the nodes take further jobs when the job has ended",
+    "Ask the operators why the node's epilog fails (its output is in slurmd's log on that node).",
+)
 PASSING_FAULTS = (
     PreflightCheck.FOREIGN_PROGRAMS,
     PreflightCheck.HOME_FOLDER,
@@ -425,6 +433,8 @@ def _climb_in_queue(
                 if results[-1].is_defect:
                     break
 
+        if not any(rung.is_defect for rung in results):
+            results += watch.rung_after_job()
         facts = tuple(read_facts(answers_folder))
         result = replace(_result(results, answers, str(job_folder.path)), ranks=facts)
         _report_bad_nodes(settings, result, answers, job_folder.path.name)
@@ -681,6 +691,26 @@ class QueueWatch:
         remedy = PhaseMessage.REPAIR_DRAINED_NODES.fill()
         names = [nodes.names for nodes in drained]
         return self._ending_rule(rung).broken(value, names, remedy=remedy)
+
+    def rung_after_job(self) -> list[RungResult]:
+        """Return a failed check if the queue drained a node when the job had ended.
+
+        Slurm does so if the site's epilog fails, and the next job waits for the node.
+        """
+        queue = get_queue(self._settings.site)
+        if not isinstance(queue, Slurm):
+            return []
+        number = self._scheduler.state(self._job).job_id.rpartition("-")[2]
+        deadline = time.monotonic() + LEAVING_SECONDS
+        with suppress(JobError, ProgramError):
+            while queue.is_leaving(number) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+        drained = self._drained_nodes()
+        if not drained:
+            return []
+        names = [nodes.names for nodes in drained]
+        check = DRAINED_RULE.broken("; ".join(map(str, drained)), names)
+        return [RungResult(AFTER_JOB, (check,), self.seconds())]
 
     def _drained_nodes(self) -> list[UnusableNodes]:
         """Return the job's nodes that Slurm no longer uses, such as one whose prolog failed."""

@@ -29,7 +29,6 @@ class VariableRow:
     source: str
 
 
-SLURM_SOURCE = "srun(1), input environment variables"
 NCCL_SOURCE = "NCCL user guide, environment variables"
 PYTHON_SOURCE = "Python documentation, command line and environment"
 VARIABLES = (
@@ -76,12 +75,6 @@ VARIABLES = (
     ),
     VariableRow(
         "ATEN_CPU_CAPABILITY", "default", "torch uses no vector instructions", "torch, ATen/native"
-    ),
-    VariableRow(
-        "SLURM_EXPORT_ENV",
-        "NONE",
-        "srun gives its programs none of the job's variables",
-        SLURM_SOURCE,
     ),
 )
 """Variables that slow a training down or end it. A value that the site file sets is no fault."""
