@@ -297,6 +297,7 @@ class PhaseMessage(Message):
     PROGRAM_BROKEN = "{program} ({path}): {reason}"
     PROJECT_IS_A_FILE = "{folder} is a file, but a project is a folder. Choose another name."
     PUT_CELL_BACK = "\nTo continue this run as it is, reset the parameters cell to its defaults."
+    PYTHON_HOME_MISLEADS = "Python does not start ({words}): PYTHONHOME={home} is not its folder"
     PYTHON_IN_FRONT = (
         "{name} on PATH is {path} (Python {version}), and it precedes the job's own {executable}"
     )

@@ -199,6 +199,21 @@ def test_the_last_words_of_a_silent_node_are_reported(tmp_path, setup_code):
     )
 
 
+def test_a_python_that_does_not_start_is_reported_with_the_variable_that_misleads_it():
+    errors = (
+        "Python path configuration:\n  PYTHONHOME = '/opt/python2'\n  PYTHONPATH = (not set)\n"
+        "Fatal Python error: init_fs_encoding: failed to get the Python codec\n"
+        "Current thread 0x1 (most recent call first):\n  <no Python frame>\n"
+        "srun: error: n2: task 1: Exited with exit code 1\n"
+    )
+    reason = PhaseMessage.PYTHON_HOME_MISLEADS.fill(
+        words="init_fs_encoding: failed to get the Python codec", home="/opt/python2"
+    )
+    assert first_end(errors) == f"task 1 on n2: Exited with exit code 1: {reason}"
+    without_home = errors.replace("PYTHONHOME = '/opt/python2'", "PYTHONHOME = (not set)")
+    assert "exit code 1: init_fs_encoding: " in first_end(without_home)
+
+
 def test_sound_nodes_break_no_rule():
     assert broken(host_checks(hosts(), EXPECTED)) == []
 

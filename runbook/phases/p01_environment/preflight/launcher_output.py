@@ -20,6 +20,9 @@ LAUNCH_FAILED = re.compile(
     r"srun: error: Task launch for \S+ failed on node (?P<node>\S+): (?P<words>.+)"
 )
 """Slurm's message when a node's daemon cannot start a program; other nodes' tasks then end."""
+PYTHON_DID_NOT_START = re.compile(r"^Fatal Python error: (?P<words>init\w*: .+)$", re.MULTILINE)
+PYTHON_HOME = re.compile(r"^\s*PYTHONHOME = '(?P<home>.+)'$", re.MULTILINE)
+"""Python's own report when it cannot find its modules. Its last line only names an empty frame."""
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines from the launcher and from our own scripts."""
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
@@ -74,7 +77,8 @@ def first_end(errors: str) -> str:
             rank=report["rank"], host=report["host"], ending=ending
         )
 
-    last_words = ""
+    fatal_error = _why_python_did_not_start(errors)
+    last_words = fatal_error
     ending = ""
     for line in errors.splitlines():
         ended = TASK_ENDED.match(line)
@@ -83,13 +87,24 @@ def first_end(errors: str) -> str:
                 task=ended["task"], node=ended["node"], text=ended["words"].strip()
             )
 
-        if not OWN_LINES.match(line):
+        if not fatal_error and not OWN_LINES.match(line):
             last_words = line.strip()[:MAX_WORDS]
         # A task's output and the report of its end arrive separately, so the output may come last.
         if ending and last_words:
             return f"{ending}: {last_words}"
 
     return ending or last_words
+
+
+def _why_python_did_not_start(errors: str) -> str:
+    """Return Python's fatal error, with the variable that misleads it, or an empty string."""
+    fatal = PYTHON_DID_NOT_START.search(errors)
+    if fatal is None:
+        return ""
+    home = PYTHON_HOME.search(errors)
+    if home is None:
+        return fatal["words"]
+    return PhaseMessage.PYTHON_HOME_MISLEADS.fill(words=fatal["words"], home=home["home"])
 
 
 def _exit_code(code: int) -> int:
