@@ -224,3 +224,14 @@ def test_a_harmful_variable_is_named_unless_the_site_sets_it(row):
     assert check.value.startswith(f"n1: {row.name}={value}: ")
     of_site = replace(EXPECTED, environment={"rccl": {row.name: value}})
     assert faults("facts: environment", {row.name: value}, of_site) == []
+
+
+def test_a_variable_of_the_shell_that_steers_torch_is_named_unless_the_site_knows_it():
+    of_job = {"TRITON_INTERPRET": "1", "NCCL_DEBUG_FILE": "/image", "PYTHONPATH": "/package"}
+    shell = {"TRITON_INTERPRET": "1", "NCCL_DEBUG_FILE": "/mine", "EDITOR": "vi"}
+    expected = replace(EXPECTED, shell=shell)
+    (check,) = faults(FactGroup.ENVIRONMENT.part, of_job, expected)
+    assert (check.name, check.verdict) == (PreflightCheck.SHELL_VARIABLES, "warn")
+    assert check.value == "n1: TRITON_INTERPRET=1"
+    of_site = replace(expected, environment={"torch": {"TRITON_INTERPRET": "0"}})
+    assert faults(FactGroup.ENVIRONMENT.part, of_job, of_site) == []

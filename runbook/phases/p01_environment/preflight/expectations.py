@@ -1,7 +1,8 @@
 """Properties that a run and its site expect of each node."""
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runbook.params import Settings
 from runbook.params.schema.value_types import Framework
@@ -39,6 +40,8 @@ class Expectations:
     framework: Framework
     hides_home: bool = False
     """Whether the job's programs run in a container without the home folder."""
+    shell: Mapping[str, str] = field(default_factory=dict)
+    """The variables of the shell that submits the job."""
 
     @property
     def on_cpu(self) -> bool:
@@ -64,5 +67,6 @@ def expectations_of(settings: Settings, plan: Plan, walltime: int) -> Expectatio
         has_queue=site.scheduler != "local",
         environment=switched_on(settings),
         framework=settings.run.training.framework,
+        shell=dict(os.environ),
         hides_home=site.container.kind != "none" and not site.container.home,
     )

@@ -54,6 +54,7 @@ class PreflightCheck(StrEnum):
     RENDEZVOUS = "rendezvous"
     SHARED_FOLDER = "shared folder"
     SHARED_MEMORY = "shared memory"
+    SHELL_VARIABLES = "variables of the shell"
     SLOW_CORE = "slow core"
     SYSTEM_FOLDERS = "folders of the kernel"
     TEMPORARY_FOLDER = "temporary folder"

@@ -80,6 +80,23 @@ VARIABLES = (
 """Variables that slow a training down or end it. A value that the site file sets is no fault."""
 
 
+STEERING = (
+    *("ATEN_", "CUDA_", "DS_", "FI_", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "LD_", "MALLOC_"),
+    *("MKL_", "NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RCCL_", "TORCH"),
+    *("TRITON_", "UCX_"),
+)
+"""Beginnings of the names of variables that steer Python, torch, its libraries and compilers."""
+EXPECTED_VARIABLES = (
+    *("CUDA_CACHE_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"),
+    *("LD_PRELOAD", "OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH", "PYTHONUNBUFFERED"),
+    *("TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR"),
+    *("CUDA_HOME", "CUDA_PATH", "CUDA_ROOT", "LD_LIBRARY_PATH", "LD_RUN_PATH", "TORCH_HOME"),
+    *("PYTHONDONTWRITEBYTECODE", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONNOUSERSITE"),
+    *("PYTHONSTARTUP", "PYTHONUTF8", "PYTHON_VERSION"),
+)
+"""Variables that the job sets itself, that other rules judge, or that modules and images set."""
+
+
 @dataclass(frozen=True)
 class SetUpRule:
     """A rule about one part of the facts. A node that did not answer is named by other checks."""
@@ -106,6 +123,21 @@ def variables_fault(facts: NodeFacts, expected: Expectations) -> str:
             )
         )
     return "; ".join(faults)
+
+
+def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the variables of the submitting shell that steer the training in the job.
+
+    Variables that an image sets have another value in the shell, or none.
+    """
+    known = {*EXPECTED_VARIABLES, *(row.name for row in VARIABLES)}
+    for variables in expected.environment.values():
+        known.update(variables)
+    found = []
+    for name, value in sorted(expected.shell.items()):
+        if name.startswith(STEERING) and name not in known and facts.get(name) == value:
+            found.append(f"{name}={value}")
+    return ", ".join(found)
 
 
 def named_files_fault(facts: NodeFacts, expected: Expectations) -> str:
@@ -190,6 +222,16 @@ SET_UP_RULES = (
         ),
         FactGroup.ENVIRONMENT.part,
         variables_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.SHELL_VARIABLES,
+            "variables that steer Python, torch or its libraries come from the site file, not from "
+            "the shell that submits",
+            "Put them into `environment` of the site file if the training needs them, or unset them.",
+        ),
+        FactGroup.ENVIRONMENT.part,
+        shell_variables_fault,
     ),
     SetUpRule(
         PlacedRule(
