@@ -179,7 +179,9 @@ time.sleep(1e6)
 ODD_SET_UP = """
 ip link set eth0 mtu 576
 echo 0 > /proc/sys/net/ipv4/tcp_sack
-for name in gcc cc; do mount --bind /dev/null $(realpath /usr/bin/$name) || true; done
+echo left > {work}/gcc
+chmod 755 {work}/gcc
+mount --bind {work}/gcc $(realpath /usr/bin/gcc)
 mount -t tmpfs tmpfs /sys
 """
 EXTRA_INTERFACE = """
@@ -307,8 +309,9 @@ def localhost_elsewhere(node: BrokenNode, place: Place) -> None:
 
 def odd_set_up(node: BrokenNode, place: Place) -> None:
     """Change what a training survives, and a name that ends the preflight early."""
-    node.set_priority(19)
-    node.run(ODD_SET_UP)
+    # With a lower one, a busy machine would starve the node.
+    node.set_priority(1)
+    node.run(ODD_SET_UP.format(work=place.work))
     localhost_elsewhere(node, place)
 
 

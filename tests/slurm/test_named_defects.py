@@ -32,7 +32,7 @@ QUICK = (
     ("slow-names", "own-module"),
     ("absent-scratch", "array-size"),
     ("busy-program", "node-setup"),
-    ("debug-variable", "odd-set-up"),
+    ("debug-variable",),
 )
 """Pairs that take a few seconds each; their stages come before the ranks start."""
 
