@@ -15,6 +15,7 @@ from runbook.node_checks.written_files import write_error
 SETTINGS_FOLDER = Path("/proc/sys")
 KERNEL_SETTINGS = (
     "net.core.somaxconn",
+    "net.ipv4.tcp_retries2",
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_window_scaling",
     "net.ipv4.tcp_wmem",

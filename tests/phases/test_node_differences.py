@@ -119,6 +119,7 @@ def test_a_fact_that_only_one_node_has_is_a_difference():
         ("folders", "/dev/shm: bytes", ("1000000", "1010000"), "pass"),
         ("folders", "/tmp: options", ("rw", "noexec rw"), "warn"),
         ("network", "MTU of eth0", ("1500", "9000"), "warn"),
+        ("network", "metrics of routes", ("", "advmss 88"), "warn"),
     ],
 )
 def test_what_a_difference_means(group, fact, values, verdict):
@@ -126,7 +127,7 @@ def test_what_a_difference_means(group, fact, values, verdict):
 
 
 def test_a_defect_is_shown_first_with_its_source():
-    facts = {f"V{number}": "1" for number in range(9)}
+    facts = {f"V{number}": "1" for number in range(13)}
     check = compared("environment", {**facts, "NCCL_PROTO": "LL"}, {"NCCL_PROTO": "Simple"})
     row = next(row for row in FACT_TABLE if row.pattern == "NCCL_PROTO")
     assert row.meaning is Meaning.DEFECT

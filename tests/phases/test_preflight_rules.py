@@ -282,6 +282,12 @@ INTERFACES = HOST_FACTS["interfaces"]
             PhaseMessage.KERNEL_SETTING_LOW.fill(name="net.core.somaxconn", value=1, minimum=128),
         ),
         (
+            "settings of the kernel",
+            "kernel",
+            {"net.ipv4.tcp_retries2": 1},
+            PhaseMessage.KERNEL_SETTING_LOW.fill(name="net.ipv4.tcp_retries2", value=1, minimum=3),
+        ),
+        (
             "programs outside of the job",
             "foreign programs",
             {"busy": [{"pid": 7, "command": "python old.py"}]},

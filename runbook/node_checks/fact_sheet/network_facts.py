@@ -25,6 +25,7 @@ def look_at_network() -> Facts:
         facts[f"MTU of {name}"] = str(interface["mtu"])
 
     facts["routes"] = routes(_text("/proc/self/net/route"))
+    facts["metrics of routes"] = route_metrics(_output("ip", "route", "show"))
     facts["routing rules"] = _output("ip", "rule", "show")
     facts["firewall"] = str(len(_output("nft", "list", "ruleset").splitlines()))
     facts["resolv.conf"] = _settings_of("/etc/resolv.conf")
@@ -36,17 +37,31 @@ def look_at_network() -> Facts:
 
 
 def routes(text: str) -> str:
-    r"""Return the destinations of /proc/net/route, with interface and mask, in order.
+    r"""Return interface and mask of each line of /proc/net/route, in order.
+
+    Nodes of different racks have different networks, but as many and as large ones.
 
     >>> routes("Iface Destination ...\neth0 0042000A 0 1 0 0 0 00FFFFFF")
-    'eth0 0042000A/00FFFFFF'
+    'eth0 00FFFFFF'
     """
     found = []
     for line in text.splitlines()[1:]:
         words = line.split()
         if len(words) > 7 and not VIRTUAL.match(words[0]):
-            found.append(f"{words[0]} {words[1]}/{words[7]}")
+            found.append(f"{words[0]} {words[7]}")
     return ", ".join(sorted(found))
+
+
+def route_metrics(text: str) -> str:
+    """Return what the routes of `ip route show` set for connections.
+
+    >>> route_metrics("10.0.0.0/24 dev eth0 src 10.0.0.2 advmss 88; default via 10.0.0.1")
+    'advmss 88'
+    """
+    found = re.findall(
+        r"\b(?:mtu|advmss|window|rto_min|initcwnd|initrwnd|quickack) (?:lock )?\w+", text
+    )
+    return ", ".join(sorted(set(found)))
 
 
 def _addresses(name: str) -> str:

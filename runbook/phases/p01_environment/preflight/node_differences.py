@@ -16,7 +16,7 @@ from runbook.planning import Check
 DIFFERENCE = "difference: "
 """Prefix of the name of the check that compares one group of facts."""
 ABSENT = "(not there)"
-SHOWN_DIFFERENCES = 4
+SHOWN_DIFFERENCES = 8
 SHOWN_LETTERS = 80
 NUMBER = re.compile(r"\d+(?:\.\d+)?")
 

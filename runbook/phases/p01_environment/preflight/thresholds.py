@@ -99,6 +99,12 @@ KERNEL_SETTINGS = {
     "net.ipv4.tcp_window_scaling": Threshold(
         1, "on or off", "tcp(7): without it, a connection has at most 64 KiB in flight"
     ),
+    "net.ipv4.tcp_retries2": Threshold(
+        3,
+        "attempts to send a segment again before the connection ends",
+        "our choice: 2 attempts end it after 1.4 s without a network (ip-sysctl.rst: the default "
+        "is 15, and RFC 1122 recommends 8)",
+    ),
     "net.core.somaxconn": Threshold(
         128,
         "connections that wait to be accepted",
