@@ -123,6 +123,10 @@ class ParamsMessage(Message):
     OTHER_NAME_OF_THE_DOCUMENTS = (
         "{word} is a name used in the documents; here it is called {ours}."
     )
+    PARAMETERS_CELL_NOT_RUN = (
+        "the parameters cell was last executed with a syntax error in line {line}, so its values "
+        "were not set. Correct the cell and run it again."
+    )
     PARAMETER_DELETED = (
         "was deleted from the parameters cell, but the kernel still has it. Write {name} = "
         "{default} there, or restart the kernel."

@@ -6,6 +6,7 @@ The cell may have been filled by papermill, JupyterLab or our command.
 import ast
 import contextlib
 import json
+import re
 import shlex
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -40,6 +41,8 @@ All defaults except the default of `run` are empty.
 """
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
+_SETS_RUN = re.compile(r"(?m)^run\b *[:=]")
+"""Matches a cell that sets `run`, also if the cell has a syntax error."""
 _INJECTED = "# Parameters\n"
 """The beginning of the cell that papermill inserts below the parameters cell."""
 
@@ -71,6 +74,7 @@ def bind(
             ill_typed.append((name, value))
 
     problems = [
+        *_syntax_errors(namespace),
         *_unknown_names(namespace),
         *_forgotten_names(namespace),
         *(_wrong_type(name, value) for name, value in ill_typed),
@@ -283,6 +287,24 @@ def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
             problems.append(Problem(name, "notebook", rule, value))
 
     return problems
+
+
+def _syntax_errors(namespace: Mapping[str, object]) -> list[Problem]:
+    """Return a problem if the newest execution of the parameters cell was not Python.
+
+    The kernel then still has the values of the execution before.
+    """
+    for source in reversed(_executed(namespace)):
+        if not _SETS_RUN.search(source):
+            continue
+        try:
+            ast.parse(source)
+        except SyntaxError as error:
+            rule = ParamsMessage.PARAMETERS_CELL_NOT_RUN.of(line=error.lineno)
+            return [Problem("parameters", "notebook", rule)]
+        return []
+
+    return []
 
 
 def _last_assigned(sources: list[str], name: str) -> int | None:

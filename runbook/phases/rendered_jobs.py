@@ -36,7 +36,7 @@ def render_all(
     *,
     placeholders: bool = False,
 ) -> list[Path]:
-    """Write the files of a submission into `out`, from where they can be submitted.
+    """Write the files of a submission into `out`, from where they can be submitted. Return their paths.
 
     `out` has the layout of a run's folder. A missing value is refused, or marked with
     `placeholders`. A folder is refused if a job was already submitted from it.
@@ -65,4 +65,9 @@ def render_all(
         for name, content in preparation_files(settings).items():
             write_text(preparation / name, content)
 
-    return [path for path in sorted(out.rglob("*")) if path.is_file()]
+    # The folder may also contain files of the user, which are not listed.
+    job_folders = [folder.path for folder in folders.values()]
+    written = [out / "plan.json", out / "run.yaml"]
+    for written_folder in (*job_folders, out / SETUP_FOLDER):
+        written += [path for path in written_folder.rglob("*") if path.is_file()]
+    return sorted(written)

@@ -346,6 +346,17 @@ def test_explain_of_a_file_that_explains_nothing_ends_with_one(runbook, project)
     assert runbook("explain", str(log)).code == 1
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", bytes(range(256))], ids=["empty", "blank", "binary"]
+)
+def test_explain_refuses_a_file_without_text(runbook, project, content):
+    log = project / "log"
+    log.write_bytes(content)
+    explained = runbook("explain", str(log))
+    assert (explained.code, explained.out) == (1, "")
+    assert says(explained.err, SpeedMessage.NO_TEXT, reason=containing(str(log)))
+
+
 def test_explain_reads_a_log_and_takes_the_rest_from_a_run(runbook, project):
     log = project / "some.log"
     line = " iteration {}/ 9 | elapsed time per iteration (ms): 900000.0 | lm loss: 2.0E+00 |\n"

@@ -99,6 +99,14 @@ def test_a_rendered_job_runs_from_its_own_folder_by_the_sites_interpreter(
     assert (folder / "exit_code").read_text().strip() == "0"
 
 
+def test_render_lists_no_file_that_it_did_not_write(runbook, rendered: Path):
+    listed = {Path(line) for line in runbook("render", "oak", "--out", rendered).out.splitlines()}
+    assert listed == {path for path in rendered.rglob("*") if path.is_file()}
+    (rendered / "letter.txt").write_text("Dear reader")
+    again = runbook("render", "oak", "--out", rendered)
+    assert {Path(line) for line in again.out.splitlines()} == listed
+
+
 def test_rendering_over_a_submitted_job_is_refused_and_changes_nothing(
     runbook, rendered: Path, programs: Path
 ):

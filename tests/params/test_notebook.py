@@ -321,6 +321,18 @@ def test_a_name_that_papermill_only_warns_of_stops_us(project: Path):
     assert has_rule(unknown, ParamsMessage.UNKNOWN_PARAMETER, hint=containing(names))
 
 
+def test_values_from_before_a_syntax_error_in_the_parameters_cell_are_refused(project: Path):
+    good = "run: str = 'toy'\ntraining: dict = {'iterations': 3}"
+    broken = "run: str = 'toy'\ntraining: dict = {'iterations': 4,,}"
+    variables = cell(run="toy", In=["", good, broken], training={"iterations": 3})
+    with pytest.raises(ParamsError) as error:
+        bind(variables, project=project)
+    problem = problem_of(error.value, "parameters")
+    assert has_rule(problem, ParamsMessage.PARAMETERS_CELL_NOT_RUN, line=2)
+    variables["In"].append(good)
+    assert bind(variables, project=project).run.training.iterations == 3
+
+
 def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Path):
     history = [
         "# Parameters\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 'b'\n",

@@ -5,8 +5,9 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from runbook.core.errors import DataError
 from runbook.display import View
-from runbook.log_readers.read import open_log, parse_files
+from runbook.log_readers.read import is_binary, open_log, parse_files
 from runbook.params import Settings
 from runbook.params.catalogues import read_models
 from runbook.params.project import project_root
@@ -18,6 +19,7 @@ from runbook.results.figures.run_figures import waterfall
 from runbook.runs.planned_run import PlannedRun
 from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
+from runbook.tools.speed.messages import SpeedMessage
 
 READ_FOR_FACTS = 4 * 2**20
 """Number of bytes at the start of a log that are searched for arguments and sentences."""
@@ -45,12 +47,18 @@ def show_gap(run: PlannedRun) -> View:
 def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str]) -> Explanation:
     """Explain the gap of a training run from its log.
 
-    The run's settings supply the values that the log does not contain.
+    The run's settings supply the values that the log does not contain. Raise `DataError` if the
+    file is empty or binary.
     """
     facts = facts_of_run(full_choice(settings)) if settings else {}
     log = parse_files([path])
     with open_log(path) as stream:
-        text = stream.read(READ_FOR_FACTS).decode("utf-8", "replace")
+        head = stream.read(READ_FOR_FACTS)
+    if not head.strip():
+        raise DataError(SpeedMessage.NO_TEXT, reason=f"{path} is empty")
+    if is_binary(head[:8192]):
+        raise DataError(SpeedMessage.NO_TEXT, reason=f"{path} is binary data")
+    text = head.decode("utf-8", "replace")
     facts |= read_facts(text, log.arguments)
     facts |= read_words(set_words)
     catalogue = read_models(settings.project if settings else project_root())

@@ -40,6 +40,10 @@ class SpeedMessage(Message):
         "no cause found. Say what is slow, how slow it is, and compared with what; add the command "
         "line and 20 lines of the log."
     )
+    NO_TEXT = (
+        "{reason}, so there is nothing to explain. Give a training log or part of one, a command "
+        "line, a YAML file, or a question in words."
+    )
     NO_TIMES = "neither an expected nor a reached step time is known, so causes have no seconds"
     NOT_SAID = "not stated (add for costs in seconds; values are examples): {words}"
     PRINTED_CONVENTION = (

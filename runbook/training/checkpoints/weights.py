@@ -139,10 +139,12 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
         )
         return WholeWeights(candidate.folder, candidate.iteration, shards)
 
-    available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
     if iteration:
-        fault = f"no whole checkpoint at iteration {iteration}"
-    else:
+        available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
+        fault = f"no whole checkpoint at iteration {iteration} (there are: {available})"
+    elif problems:
         fault = "no whole checkpoint"
+    else:
+        fault = "no checkpoint: the training has not saved one yet"
 
-    raise RefusedError("\n  ".join([f"{root} has {fault} (there are: {available})", *problems]))
+    raise RefusedError("\n  ".join([f"{root} has {fault}", *problems]))
