@@ -5,10 +5,13 @@ from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
     FABRIC,
     INTERFACE,
+    KERNEL,
     LAUNCHER,
     LIMITS,
     PEER_DIED,
     PREEMPTED,
+    RENDEZVOUS,
+    STORAGE,
     TIME_LIMIT,
 )
 from runbook.results.failures.rule import Level, NextStep, Rule
@@ -127,5 +130,30 @@ RUNTIME_RULES = (
             "error code: 401 Unauthorized"
         ),
         source="NVIDIA/pyxis#70",
+    ),
+    Rule(
+        kind=RENDEZVOUS,
+        patterns=(r"DEADLINE_EXCEEDED: Connect\(\) timed out after",),
+        example=(
+            "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Connect() timed out after 0 "
+            "with 1 attempts."
+        ),
+        source="alpa-projects/alpa#826",
+    ),
+    # The driver gave up the device, after a fault of a kernel or of the device itself.
+    Rule(
+        kind=KERNEL,
+        patterns=(r"\bUR_RESULT_ERROR_DEVICE_LOST\b",),
+        example="RuntimeError: level_zero backend failed with error: 20 (UR_RESULT_ERROR_DEVICE_LOST)",
+        source="pytorch/pytorch#190972",
+    ),
+    Rule(
+        kind=STORAGE,
+        patterns=(r"File locking failed in ADIOI_",),
+        example=(
+            "File locking failed in ADIOI_Set_lock. If the file system is NFS, you need to use NFS "
+            "version 3"
+        ),
+        source="pmodels/mpich#316",
     ),
 )
