@@ -1,5 +1,6 @@
 """`runbook init`: turn a folder into a project, with a site and a run file on request."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +90,7 @@ def init(
     if site:
         _write_site(folder, cluster_wish)
     elif not recipe:
-        click.echo(CliMessage.NEXT_STEP.fill(folder=folder))
+        click.echo(CliMessage.NEXT_STEP.fill(folder=shlex.quote(str(folder))))
 
 
 def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
@@ -100,7 +101,7 @@ def _write_recipe(folder: Path, recipe: "Recipe", site: str) -> None:
     click.echo(f"{path}: {state}")
     click.echo(
         f"It trains on the shipped text at site {site or LOCAL_SITE}: set data.dataset, site and "
-        f"jobs.training.nodes in it. Next: cd {folder}; runbook plan {path.stem} --search; "
+        f"jobs.training.nodes in it. Next: cd {shlex.quote(str(folder))}; runbook plan {path.stem} --search; "
         f"runbook check {path.stem}"
     )
 
@@ -129,6 +130,6 @@ def _write_site(folder: Path, cluster_wish: "ClusterWish") -> None:
     if draft.marked:
         fill = CliMessage.FILL_IN_VALUES.fill(marked=draft.marked, site=draft.site)
     click.echo(
-        f"Next: {fill}cd {folder}; runbook check {site}; runbook render {site} --out scripts; "
+        f"Next: {fill}cd {shlex.quote(str(folder))}; runbook check {site}; runbook render {site} --out scripts; "
         f"runbook run {site}"
     )

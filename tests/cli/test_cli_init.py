@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -445,3 +446,30 @@ def test_init_on_a_full_disk_names_the_new_file_and_leaves_no_half_copy(tmp_path
     assert ended.returncode == 1
     assert ended.stderr.startswith(f"Error: {folder}/")
     assert not [path for path in folder.rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        (
+            "--site",
+            "oak",
+            "--scheduler",
+            "slurm",
+            "--device",
+            "A100-40GB",
+            "--devices-per-node",
+            "4",
+            "--cores-per-node",
+            "64",
+        ),
+        ("--model", "125m"),
+    ],
+)
+def test_the_next_step_can_be_pasted_for_a_folder_with_a_space(runbook, tmp_path, words):
+    folder = tmp_path / "a new project"
+    said = runbook("init", folder, *words)
+    assert said.code == 0, said.err
+    (next_step,) = re.findall(r"cd (.*?);", said.out)
+    assert shlex.split(next_step) == [str(folder)]
