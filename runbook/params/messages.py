@@ -147,6 +147,10 @@ class ParamsMessage(Message):
     SECRET_FILE_EMPTY = "{reference}: the file is empty."
     SECRET_FILE_NOT_READABLE = "{reference}: the file cannot be read: {reason}."
     SECRET_FILE_NOT_TEXT = "{reference}: the file is not UTF-8 text."
+    SITE_FILE_NAMED = (
+        "{where} describes a site, not a run. Name a file in params/ that begins with `run:`; a "
+        "run file names its site with `site:`."
+    )
     SITE_WITHOUT_KEYS = "The site file has no keys."
     SOURCE_OF_VALUE = "  source: {source}{date}"
     TAG = "{where}: the tag {tag} is not supported. Write a plain value."

@@ -116,6 +116,8 @@ class RunLoading:
         if self.portable:
             self.problems += differences(read_text(self.file.path, document.where), document.where)
         if not self.file.is_record:
+            if document.values.keys() >= {"site", "scheduler"}:
+                raise ParamsError(ParamsMessage.SITE_FILE_NAMED, where=document.where)
             self._check_name(document)
         return document_layer("run file", document)
 

@@ -12,6 +12,7 @@ from suite.messages import (
     has_rule,
     is_value,
     problem_of,
+    refuses,
     says,
 )
 
@@ -361,3 +362,8 @@ def test_what_is_no_name_is_told_once_and_never_looked_up(project: Path, key):
         f"Parameters of run toy: {key} = ../../secret (--set {key}=../../secret): '../../secret' is "
     )
     assert text.count("(--set") == 1
+
+
+def test_a_site_file_in_place_of_a_run_file_is_named(project: Path):
+    with refuses(ParamsError, ParamsMessage.SITE_FILE_NAMED, where=containing("sites/local.yaml")):
+        load(str(project / "params/sites/local.yaml"), project=project)
