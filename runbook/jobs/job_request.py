@@ -195,7 +195,7 @@ def _node_problems(request: JobRequest, queue: QueueLimits, partition: str) -> l
 
     if queue.min_nodes and 0 < request.nodes < queue.min_nodes:
         problems.append(
-            f"{request.nodes} nodes are too few: {partition} requires at least {queue.min_nodes}"
+            f"too few nodes ({request.nodes}): {partition} requires at least {queue.min_nodes}"
         )
 
     return problems

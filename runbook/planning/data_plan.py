@@ -312,7 +312,7 @@ def _tokens(settings: Settings, dataset: Dataset) -> tuple[int, str]:
         if data.tokenizer == "gpt2":
             counted = "GPT-2 tokens"
         else:
-            counted = "counted in GPT-2 tokens, but another tokenizer is used"
+            counted = "GPT-2 tokens (although another tokenizer is used)"
 
         source = PlanningMessage.TOKENS_OF_CATALOGUE.fill(counted=counted, ends=ends)
         return dataset.tokens + ends, source

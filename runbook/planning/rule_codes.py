@@ -232,7 +232,7 @@ _MESSAGES = {
     ),
     PlanCode.MEMORY_FITS: RuleText(
         title="memory",
-        value="{processes} need {needed}{with_scores}; states alone {states} per rank; {room}",
+        value="{processes} {needed}{with_scores}; states alone {states} per rank; {room}",
         rule="states, activations and logits fit into {memory}",
         remedy="{ways}",
     ),

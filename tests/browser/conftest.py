@@ -26,7 +26,7 @@ REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
 """If this is 1, these tests must run: without Chromium, they fail instead of being skipped."""
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
-"""Training long enough that a page can be closed and reopened before a fast machine is done."""
+"""Enough steps that a page can be closed and reopened before a fast machine is done."""
 LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
 )

@@ -17,7 +17,7 @@ from playwright.sync_api import Page, expect
 
 BIN = Path(sys.executable).parent
 SECONDS = 240
-"""The longest time that a cell of the toy project takes on a busy machine."""
+"""The longest time that a cell of the toy project may take on a busy machine."""
 expect.set_options(timeout=1000 * SECONDS)
 QUIET = {"fetchNews": "false", "checkForUpdates": False}
 """No prompt about news, and no requests to other hosts."""

@@ -64,7 +64,7 @@ def test_a_model_that_needs_128_devices_does_not_fit_half_of_them() -> None:
         groups=containing("groups of 128"),
     )
     assert found["jobs.training.nodes=32"].seconds < found["as planned"].seconds
-    assert found["training.micro_batch=2"].problem.startswith("stage 0, the fullest, need 83")
+    assert found["training.micro_batch=2"].problem.startswith("stage 0, the fullest, needs 83")
     assert (
         found["training.micro_batch=2"].memory_bytes
         > found["training.micro_batch=2"].memory_limit_bytes

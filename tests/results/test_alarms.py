@@ -438,8 +438,8 @@ def test_a_log_of_evaluations_alone_has_alarms():
 
 
 def test_evaluations_that_rise_by_a_little_each_time_diverge():
-    """The validation loss rises by 60 % in total, but by less than a quarter over any twelve
-    records.
+    """The validation loss rises by 60 % in total. Over any twelve records, the median of the last
+    four is less than a quarter above that of the first four.
     """
     evaluations = [SimpleNamespace(iteration=1000 * n, loss=3 + 0.08 * n) for n in range(1, 25)]
     (alarm,) = find_alarms([], evaluations)

@@ -60,7 +60,7 @@ steps_sent = []
 
 
 def main():
-    """Train, with a save at the fourth step, until the others end this rank."""
+    """Imitate training steps, with a save at the fourth, until the others end this rank."""
     ranks = ranks_from(os.environ)
     spec = read_plan(Path(sys.argv[1]), "04-training")
     watchdog = make_watchdog(spec, ranks, os.environ)

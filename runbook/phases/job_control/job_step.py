@@ -186,6 +186,7 @@ def _queue_followers(job_step: JobStep, folder: JobFolder) -> None:
         return
 
     show_text(
-        f"A chain: {', '.join(followers)} start one after another in jobs/{folder.path.name}; "
-        "each continues where the previous one stopped. Nobody has to stay logged in."
+        f"A chain of {job_step.chain} jobs in jobs/{folder.path.name}, of which the queue holds "
+        f"{', '.join(followers)}: each continues where the previous one stopped. Nobody has to "
+        "stay logged in."
     )

@@ -40,7 +40,7 @@ from runbook.runs.step import read_mark
 OUTPUT_FILE = "rungs.log"
 """File in the ladder's folder with the output of all rungs' steps."""
 PYTHON_FILE = "python"
-"""File name of the Python interpreter for the rungs' jobs, in the ladder's folder; see
+"""File in the ladder's folder that starts the ranks of the rungs' jobs in place of Python; see
 `WarmTrainer.write_python`.
 """
 

@@ -66,9 +66,10 @@ _MESSAGES = {
     RuleCode.LAYERS_OF_UNEVEN_STAGES: RuleText(
         title="layers by pipeline",
         value="{layers} layers over {stages}, {uneven}",
-        rule="the layers are divisible by pipeline x virtual pipeline, without those of the first "
-        "and last stage",
-        remedy="Choose stages so that their product divides the remaining layers.",
+        rule="the other stages share the remaining layers equally, and the layers of each stage are "
+        "divisible by virtual pipeline",
+        remedy="Choose a pipeline, or a number of layers for the first or last stage, for which "
+        "this holds.",
     ),
     RuleCode.POSITIONS: RuleText(
         title="positions",

@@ -88,7 +88,7 @@ CONVENTIONS = {
         "model", "as megatron-causal, with grouped queries and SwiGLU", _CAUSAL
     ),
     "palm": Convention("model", "6 N + 12 l h s per token", palm),
-    "six-n": Convention("model", "6 N a token", partial(palm, scores=False)),
+    "six-n": Convention("model", "6 N per token", partial(palm, scores=False)),
     "torchtitan": Convention(
         "model", "6 (N - input embeddings) + 12 l h s per token", partial(palm, embeddings=False)
     ),

@@ -577,11 +577,11 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
     limit = memory.limit_bytes
     fullest = memory.fullest_stage
     if choice.on_cpu:
-        who = f"{choice.devices_per_node} processes"
+        who = _processes_need(choice.devices_per_node)
         memory_name = PlanningMessage.MEMORY_OF_THE_NODE.fill()
     else:
         least_bytes = max(memory.least_by_stage)
-        who = f"stage {fullest.stage}, the fullest,"
+        who = f"stage {fullest.stage}, the fullest, needs"
         memory_name = f"one {choice.site.hardware.device}"
 
     with_scores = ""
@@ -628,6 +628,10 @@ def check_memory(choice: Choice, memory: PhaseMemory) -> Check:
         keys=keys,
     )
     return check_of(result, choice.phase, otherwise=verdict)
+
+
+def _processes_need(count: int) -> str:
+    return "1 process needs" if count == 1 else f"{count} processes need"
 
 
 def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:

@@ -1,6 +1,6 @@
 """Exports a log to CSV, JSON, Parquet, TensorBoard, MLflow or trackio.
 
-A training run can also be exported as MLPerf log lines.
+The training of a run, whose plan is known, can also be exported as MLPerf log lines.
 """
 
 import csv

@@ -68,7 +68,7 @@ _CHECKS = {
         "free -g, nvidia-smi, and num_alloc_retries in torch.cuda.memory_stats()",
         "the host swaps, a memory is full, or retries rise",
     ),
-    "micro-batch": _Check("time 50 steps with twice the micro-batch", "tokens/s rise over 10 %"),
+    "micro-batch": _Check("time 50 steps with twice the micro-batch", "tokens/s rise by over 10 %"),
     "network": _Check(
         "all_reduce_perf of nccl-tests on 1 and on 2 nodes, with NCCL_DEBUG=INFO",
         "2 nodes have a fraction of the link's rate, or it prints NET/Socket",
@@ -82,14 +82,15 @@ _CHECKS = {
     ),
     "padding": _Check("count the padding in 100 batches", "it is over 20 % of the tokens"),
     "pipeline bubble": _Check(
-        "time 50 steps with twice the micro-batches per step", "tokens/s rise over 10 %"
+        "time 50 steps with twice the micro-batches per step", "tokens/s rise by over 10 %"
     ),
     "precision": _Check(
         "print the dtype of weights and autocast, and torch.get_float32_matmul_precision()",
         "weights are float32 without autocast, and it is 'highest'",
     ),
     "recompute": _Check(
-        "time 50 steps without recomputation, with a smaller micro-batch", "tokens/s rise over 10 %"
+        "time 50 steps without recomputation, with a smaller micro-batch",
+        "tokens/s rise by over 10 %",
     ),
     "saves": _Check("time 200 steps without saves", "they are over 10 % faster"),
     "slow steps": _Check(

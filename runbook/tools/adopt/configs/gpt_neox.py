@@ -33,8 +33,8 @@ _DIFFERENCES = (
         topic="initial weights",
         theirs="init_method and output_layer_init_method, often small_init and wang_init",
         ours=(
-            "a normal distribution with training.init_std; output matrices scale with the number "
-            "of layers"
+            "a normal distribution with training.init_std; smaller for output matrices, depending "
+            "on the number of layers"
         ),
     ),
     OtherProgram(

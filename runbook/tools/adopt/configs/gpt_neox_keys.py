@@ -145,7 +145,7 @@ _MODEL_ROWS = (
     ),
     DroppedKey(
         "output_layer_init_method",
-        why="output matrices scale with the number of layers",
+        why="smaller for output matrices, depending on the number of layers",
         same_if=("scaled_normal",),
     ),
     DecimalKey("init_method_std", "training.init_std"),

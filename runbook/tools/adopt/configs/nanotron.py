@@ -42,8 +42,8 @@ _DIFFERENCES = (
         topic="initial weights",
         theirs="model.init_method",
         ours=(
-            "a normal distribution with training.init_std; output matrices scale with the number "
-            "of layers"
+            "a normal distribution with training.init_std; smaller for output matrices, depending "
+            "on the number of layers"
         ),
     ),
     OtherProgram(

@@ -98,7 +98,7 @@ _MODEL_ROWS = in_section(
     DecimalKey("init_method.std", "training.init_std"),
     DroppedKey(
         "init_method.scaling_method",
-        why="output matrices are scaled with the number of layers",
+        why="smaller for output matrices, depending on the number of layers",
         same_if=("NUM_LAYERS",),
     ),
     DroppedKey("init_method.path", why=OTHER_WEIGHTS),
