@@ -156,8 +156,8 @@ def test_a_time_limit_is_named_without_a_job(project: Project):
 
 def test_a_preflight_that_is_ended_leaves_neither_lock_nor_job(project: Project, cluster: Cluster):
     process = project.start("preflight", "queued")
-    wait_until(lambda: cluster.ask("squeue", "-h") or process.poll() is not None, "its job", 60)
+    wait_until(lambda: cluster.ask("squeue", "-h") or process.poll() is not None, "its job", 400)
     process.terminate()
-    process.communicate(timeout=60)
+    process.communicate(timeout=400)
     assert not (project.runs / "queued" / "lock.json").exists()
-    wait_until(lambda: not cluster.ask("squeue", "-h"), "an empty queue", 30)
+    wait_until(lambda: not cluster.ask("squeue", "-h"), "an empty queue", 400)

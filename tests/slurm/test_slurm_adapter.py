@@ -18,7 +18,7 @@ from two_nodes import Cluster, wait_until
 
 from runbook.core.errors import JobError
 from runbook.jobs import queue
-from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder
+from runbook.jobs.job_folder import JobFolder, JobState, next_job_folder, read_started
 from runbook.jobs.messages import JobMessage, JobReason
 from runbook.jobs.queue import QueueScheduler
 from runbook.jobs.render.task_job import Task, data_tasks, render_task
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slurm
 
 SLEEP = ("sleep", "300")
 ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
-"""A job that reports nothing, as if it had ended before its first line."""
+"""A job that reports nothing, as if it had been ended before its first line."""
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def jobs(cluster: Cluster) -> list[str]:
 
 def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
     wait_until(
-        lambda: slurm.state(folder).state is JobState.RUNNING and folder.started.exists(),
+        lambda: slurm.state(folder).state is JobState.RUNNING and read_started(folder) is not None,
         "the job runs",
     )
 
@@ -133,7 +133,7 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
         (
             ("partition=shut",),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("partition shut is INACTIVE and accepts no jobs")
+                text=containing("partition shut is INACTIVE and takes no jobs")
             ),
         ),
         (
@@ -304,9 +304,10 @@ def test_a_job_is_queued_again_under_its_number_and_keeps_what_it_said(
 
 
 def test_the_queues_warning_before_its_limit_stops_the_job(slurm, cluster, run_folder, settings):
-    folder = task(run_folder, settings)
+    folder = task(run_folder, settings, ("bash", "-c", "echo begun; exec sleep 300"))
     job_id = slurm.submit(folder)
-    begun(slurm, folder)
+    # The script can take the signal before it starts its program.
+    wait_until(lambda: folder.out.exists() and "begun" in folder.out.read_text(), "it works")
     # The effect of --signal=B:USR1@300 in the script; the limit itself is minutes away.
     cluster.ask("scancel", "--signal=USR1", "--batch", job_id.removeprefix("slurm-"))
     wait_until(lambda: slurm.state(folder).final, "its end")
