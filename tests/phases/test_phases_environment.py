@@ -412,9 +412,9 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
     assert (
         space.name == "disk"
         and f"free at {tmp_path}, " in space.value
-        and "TiB wanted" in space.value
+        and "TiB needed" in space.value
     )
-    wanted = 2**40 * float(re.search(r"([\d.]+) TiB wanted", space.value)[1])
+    wanted = 2**40 * float(re.search(r"([\d.]+) TiB needed", space.value)[1])
     # The checkpoints of two training runs, the token files, and the 895 GB of text.
     plan = make_plan(settings)
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())

@@ -133,7 +133,7 @@ def begun(slurm: QueueScheduler, folder: JobFolder) -> None:
         (
             ("partition=shut",),
             JobMessage.REQUEST_NOT_POSSIBLE.of(
-                text=containing("partition shut is INACTIVE and takes no jobs")
+                text=containing("partition shut is INACTIVE and accepts no jobs")
             ),
         ),
         (
