@@ -210,7 +210,7 @@ class PhaseMessage(Message):
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"
     MISSED_FORECASTS = "Missed: {misses}. {calibration}"
-    MORE_DIFFERENCES = "and {count} more differences"
+    MORE_DIFFERENCES = "differences not shown: {count}"
     MORE_TOKEN_FILES_THAN_PLANNED = (
         "{text_name} has {number_of_present} pairs of token files ({by_name}), but the plan "
         "expects {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "

@@ -83,7 +83,7 @@ def test_with_a_step_time_a_table_has_seconds(answer):
 def test_a_planned_time_is_not_called_reached(answer):
     notes = answer(f"{LAYOUT}: training is slow").as_table().notes
     assert NOT_REACHED in notes
-    assert not any(note.startswith("assumed: no --set reached") for note in notes)
+    assert not any(note.startswith("assumed: without --set reached") for note in notes)
 
 
 def test_an_empty_answer_says_what_to_add(answer):

@@ -75,7 +75,7 @@ WORDS = (
 )
 """Every line that names such a rank contains one of these strings, in lower case.
 
-Healthy logs rarely contain them, so reading a log takes no longer.
+Healthy logs rarely contain them, so the search takes hardly any time.
 """
 
 

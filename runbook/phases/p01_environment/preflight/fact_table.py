@@ -1,4 +1,4 @@
-"""What a difference between nodes means: one row for each fact that is not just reported.
+"""What a difference between nodes means: a row for each kind of fact that has a rule of its own.
 
 A fact without a row must be the same on all nodes, and a difference is a warning.
 """

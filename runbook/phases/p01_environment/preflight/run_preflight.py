@@ -497,7 +497,7 @@ def _checks_of(
 def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) -> list[Check]:
     """Put how the blamed nodes differ from the others in front of the value of the first failure.
 
-    The nodes were compared in an earlier stage, where a difference alone is only a warning.
+    The nodes were compared in an earlier stage, where most differences alone are only warnings.
     """
     reported = list(checks)
     failed = next((check for check in reported if check.verdict == "fail"), None)
