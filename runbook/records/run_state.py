@@ -1,7 +1,7 @@
 """Determines the state of a run from its folder alone."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import earlier_records
 from runbook.records.messages import RecordMessage
-from runbook.records.phase_record import PhaseRecord, find_phase_record
+from runbook.records.phase_record import PhaseRecord, find_phase_record, verdict_of
 
 METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 """File that the trainer writes its losses to."""
@@ -99,7 +99,7 @@ def read_run(run_folder: Path) -> RunState:
     The state depends only on files, so a copy of the folder on a different machine gives the same
     answer.
     """
-    phases = tuple(_phase(run_folder, phase) for phase in PHASES)
+    phases = _without_answered_checks([_phase(run_folder, phase) for phase in PHASES])
     records = [phase.record for phase in phases if phase.record is not None]
     newest = max(records, key=lambda record: record.started, default=None)
     if newest is not None:
@@ -121,6 +121,32 @@ def read_run(run_folder: Path) -> RunState:
         numbers=dict(_key_numbers(records)),
         problem=problem,
     )
+
+
+def _without_answered_checks(phases: Sequence[PhaseState]) -> tuple[PhaseState, ...]:
+    """Leave out each unknown check that a later phase repeated with a known verdict.
+
+    For example, 00-plan cannot know the number of tokens of your own text, but 02-data counts them.
+    """
+    answered: set[str] = set()
+    remaining: list[PhaseState] = []
+    for phase in reversed(phases):
+        record = phase.record
+        if record is None:
+            remaining.append(phase)
+            continue
+        checks = tuple(
+            check
+            for check in record.checks
+            if check.verdict != "unknown" or check.name not in answered
+        )
+        if len(checks) < len(record.checks):
+            verdict = verdict_of(record.state, checks)
+            phase = replace(phase, record=replace(record, checks=checks, verdict=verdict))
+        remaining.append(phase)
+        answered |= {check.name for check in record.checks if check.verdict != "unknown"}
+
+    return tuple(reversed(remaining))
 
 
 def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> str:

@@ -20,6 +20,7 @@ from runbook.core.checks import Check
 from runbook.core.curves import loss_curve
 from runbook.core.messages import CoreMessage
 from runbook.core.units import show_duration
+from runbook.records.engine.execute import write_record
 from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import said_by_html, set_aside
 from runbook.records.messages import RecordMessage
@@ -431,6 +432,25 @@ def test_the_time_of_all_phases_says_which_executions_it_counts(tmp_path):
     earlier = RecordMessage.EARLIER_EXECUTIONS.fill(duration="5 min", number="one earlier")
     facts = definitions_of(write_front_page(run_folder).read_text())
     assert facts[name] == newest + earlier
+
+
+def test_a_check_that_a_later_phase_answered_is_not_unknown_any_more(tmp_path):
+    unknown = Check("text read once", "unknown", "tokens wanted", "at most once")
+    other = Check("tokenizer", "pass", "gpt2", "it fits")
+    plan = {"phase": "00-plan", "verdict": "unknown", "checks": (unknown, other)}
+    run_folder = write_run(tmp_path / "runs", **plan)
+    before = read_run(run_folder).phases[0].record
+    assert (before.verdict, before.checks) == ("unknown", (unknown, other))
+    for verdict in ("unknown", "warn"):
+        answer = replace(unknown, verdict=verdict)
+        counted = {"phase": "02-data", "verdict": verdict, "checks": (answer,)}
+        record = replace(RECORD, run="toy", **counted)
+        write_record(notebook(), record, run_folder)
+        plan_phase, _, data_phase = read_run(run_folder).phases[:3]
+        is_answered = verdict != "unknown"
+        assert plan_phase.record.checks == ((other,) if is_answered else (unknown, other))
+        assert plan_phase.record.verdict == ("pass" if is_answered else "unknown")
+        assert data_phase.record.checks == (answer,)
 
 
 def test_campaign_and_index_survive_a_broken_record_and_an_open_one(tmp_path):

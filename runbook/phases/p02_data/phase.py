@@ -8,7 +8,7 @@ from dataclasses import replace
 from html import escape
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from runbook.core.checks import counted, judge
 from runbook.core.errors import DataError
@@ -42,10 +42,10 @@ from runbook.phases.token_inputs import (
     token_groups,
     tokenize_options,
 )
-from runbook.plan_file.phase_names import DATA, FULL
+from runbook.plan_file.phase_names import DATA, FULL, SMOKE
 from runbook.planning import Check
-from runbook.planning.data_plan import RECORD_SHARE
-from runbook.planning.data_rules import check_vocabulary
+from runbook.planning.data_plan import RECORD_SHARE, PlannedFiles
+from runbook.planning.data_rules import check_epochs, check_vocabulary
 from runbook.planning.token_preparation import FUSED_BYTES_PER_SECOND
 from runbook.records.session import Session
 from runbook.results.figures import formulas
@@ -88,6 +88,8 @@ A thin line also marks each boundary; plain text has a bar there.
 """
 bind = binder(PHASE)
 finish = plain_end(PHASE)
+
+AnyFiles = TypeVar("AnyFiles", bound=PlannedFiles)
 
 
 SHARE_OF_SAMPLES = "share of the samples"
@@ -269,10 +271,37 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
 
     checks += check_sources(manifests)
     checks += vocabulary_checks(run.settings, _read_manifests(run))
+    checks += _epoch_checks(run, ready)
     verdicts = record_checks(session, checks)
     session.add_results(results)
     session.plan["tokens"] = run.plan.data.estimated_tokens or None
     return verdicts
+
+
+def _epoch_checks(run: PlannedRun, ready: Sequence[Path]) -> list[Check]:
+    """Apply the rules about epochs that the plan could not apply to a text with uncounted tokens."""
+    unknown = {check.name for check in run.plan.checks if check.verdict == "unknown"}
+
+    def with_counted_tokens(files: AnyFiles) -> AnyFiles:
+        names = {*files.train, *files.validation, *files.test}
+        prefixes = [run.folder / name for name in sorted(names)]
+        num_tokens = sum(_num_tokens(prefix, prefix in ready) for prefix in prefixes)
+        return replace(files, estimated_tokens=num_tokens)
+
+    parts = tuple(with_counted_tokens(part) for part in run.plan.data.parts)
+    data = with_counted_tokens(replace(run.plan.data, parts=parts))
+    checks: list[Check] = []
+    for phase in (SMOKE, FULL):
+        checks += check_epochs(phase, run.plan.phases[phase].duration.tokens, data)
+    return [check for check in checks if check.name in unknown]
+
+
+def _num_tokens(prefix: Path, is_ready_made: bool) -> int:
+    """Return the number of tokens in a pair of files; ready-made files have no manifest."""
+    if not is_ready_made:
+        return read_manifest(prefix).tokens
+    files = TokenFiles.existing(prefix)
+    return IndexedReader(files.bin, files.idx).num_tokens
 
 
 def _counted_results(manifests: Sequence[Manifest], ready: Sequence[Path]) -> dict[str, int]:
