@@ -39,8 +39,14 @@ HIGH_RATE_FACTOR = 3.0
 Llama 3 8B was trained at 2.6 times GPT-3's rate (3e-4, arXiv:2407.21783), which causes no warning.
 """
 SMALL_MODEL = 1e9
-"""Number of parameters below which the learning rate is not checked, because small models tolerate
-many times GPT-3's rate.
+"""Number of parameters below which the learning rate is not compared with GPT-3's, because small
+models tolerate many times that rate.
+"""
+HIGHEST_RATE = 0.1
+"""A higher learning rate causes a warning for every size.
+
+With rates near 0.1, even models of 10M parameters need normalized queries and keys, and a penalty
+on large logits, to train stably (Wortsman et al., arXiv:2309.14322).
 """
 FEWEST_WARMUP_STEPS = 100
 """Smallest number of warm-up steps that causes no warning. GPT-3 warmed up over 375 M tokens, 0.1 %
@@ -198,17 +204,23 @@ def gpt3_learning_rate(parameters: float) -> float:
 
 def _rate(choice: Choice) -> Iterator[Check]:
     parameters = whole(choice.shape).total
-    if parameters < SMALL_MODEL:
-        return
     usual = gpt3_learning_rate(parameters)
     peak = choice.training.learning_rate
-    if peak <= HIGH_RATE_FACTOR * usual:
+    highest = HIGHEST_RATE if parameters < SMALL_MODEL else HIGH_RATE_FACTOR * usual
+    if peak <= highest:
         return
+    if parameters < SMALL_MODEL:
+        rule = f"the peak of a small model is at most {HIGHEST_RATE:g} (arXiv:2309.14322)"
+    else:
+        rule = (
+            f"the peak is at most {HIGH_RATE_FACTOR:g} times GPT-3's for this size "
+            "(arXiv:2005.14165, table 2.1)"
+        )
     yield _warning(
         choice,
         "size of the learning rate",
         f"training.learning_rate={peak:g} for {show_count(parameters)} parameters, {peak / usual:.2g} times GPT-3's",
-        f"the peak is at most {HIGH_RATE_FACTOR:g} times GPT-3's for this size (arXiv:2005.14165, table 2.1)",
+        rule,
         f"Set training.learning_rate to about {usual:.1e}, and training.min_learning_rate to a tenth of it.",
     )
 

@@ -60,6 +60,13 @@ def test_what_an_expert_would_ask_is_a_warning(word, name, value, remedy):
     assert name not in warned(), "the usual value is not warned of"
 
 
+@pytest.mark.parametrize(("rate", "is_warned"), [(0.1, False), (0.11, True)])
+def test_a_rate_that_no_model_tolerates_is_a_warning_for_a_small_model_too(rate, is_warned):
+    plan = make_plan(load("local", set_words=[f"training.learning_rate={rate}"]))
+    names = [check.name for check in plan.checks if check.verdict == "warn"]
+    assert ("04-training: size of the learning rate" in names) is is_warned
+
+
 @pytest.mark.parametrize(("jobs", "num_warnings"), [(None, 0), (30, 0), (31, 1)])
 def test_thirty_jobs_in_a_row_are_not_warned_of(jobs, num_warnings):
     choice = SimpleNamespace(phase="04-training", keys=SimpleNamespace(job="jobs.training"))
