@@ -236,3 +236,17 @@ def test_a_variable_of_the_shell_that_steers_torch_is_named_unless_the_site_know
     assert check.value == "n1: TRITON_INTERPRET=1"
     of_site = replace(expected, environment={"torch": {"TRITON_INTERPRET": "0"}})
     assert faults(FactGroup.ENVIRONMENT.part, of_job, of_site) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "is_shown"),
+    [
+        ("https_proxy", "http://ann:hunter2@proxy.example.org:3128", False),
+        ("https_proxy", "http://proxy.example.org:3128", True),
+    ],
+)
+def test_a_value_that_may_be_secret_is_compared_by_its_checksum(monkeypatch, name, value, is_shown):
+    monkeypatch.setenv(name, value)
+    fact = environment_facts.look_at_environment()[name]
+    assert (fact == value) is is_shown
+    assert is_shown or fact == environment_facts.checksum(value)

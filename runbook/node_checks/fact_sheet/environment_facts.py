@@ -9,6 +9,8 @@ from runbook.node_checks.answers import Facts
 
 SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CRED|AUTH|COOKIE", re.IGNORECASE)
 """Names of variables whose value may be a secret. Only a checksum of the value is written."""
+CREDENTIALS = re.compile(r"://[^/\s@]+@")
+"""An address that contains a user or password, such as that of a proxy or a database."""
 LONGEST_VALUE = 2000
 
 
@@ -16,7 +18,8 @@ def look_at_environment() -> Facts:
     """Return each variable with its value, or with a checksum of a value that may be secret."""
     facts: Facts = {}
     for name, value in os.environ.items():
-        facts[name] = checksum(value) if SECRET.search(name) else value[:LONGEST_VALUE]
+        may_be_secret = SECRET.search(name) or CREDENTIALS.search(value)
+        facts[name] = checksum(value) if may_be_secret else value[:LONGEST_VALUE]
     return facts
 
 

@@ -15,7 +15,7 @@ COMMAND_SECONDS = 5
 
 
 def look_at_network() -> Facts:
-    """Return each interface's MTU and state, the routes, and what the resolver is told."""
+    """Return the MTU and state of each interface, the routes, and the settings of the resolver."""
     facts: Facts = {}
     for _, name in sorted(socket.if_nameindex()):
         if VIRTUAL.match(name):
@@ -44,12 +44,12 @@ def routes(text: str) -> str:
     >>> routes("Iface Destination ...\neth0 0042000A 0 1 0 0 0 00FFFFFF")
     'eth0 00FFFFFF'
     """
-    found = []
+    interfaces_and_masks = []
     for line in text.splitlines()[1:]:
-        words = line.split()
-        if len(words) > 7 and not VIRTUAL.match(words[0]):
-            found.append(f"{words[0]} {words[7]}")
-    return ", ".join(sorted(found))
+        columns = line.split()
+        if len(columns) > 7 and not VIRTUAL.match(columns[0]):
+            interfaces_and_masks.append(f"{columns[0]} {columns[7]}")
+    return ", ".join(sorted(interfaces_and_masks))
 
 
 def route_metrics(text: str) -> str:
