@@ -352,6 +352,7 @@ class PhaseMessage(Message):
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
         "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
+    RUNNING_WITHOUT_STEP = "running; it has made no step yet and starts after step {iteration}"
     RUNG_STOPPED = (
         "{folder_name} stopped in {to_phase}. Once the cause is fixed, the same command continues "
         "from there: {message}"

@@ -62,6 +62,41 @@ def test_the_picture_of_a_running_job_says_all_that_its_files_know(runs, queue):
     assert picture.curve() == ("loss", [(1, 10.5), (2, 9.5)])
 
 
+def write_events(open_phase, *events) -> None:
+    path = open_phase.folder / open_phase.phase_plan.log.events
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = [{"time": 0.0, "phase": "04-training", **event} for event in events]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_a_job_that_is_still_starting_is_not_shown_with_the_speed_of_the_job_before(runs, queue):
+    open_phase = open_run("04-training", runs=runs)
+    picture = live_view.LiveView(open_phase.training)
+    second = JobStatus(JobState.RUNNING, "78", None, "")
+    first_start = [
+        {"event": "submitted", "id": "77"},
+        {"event": "started", "segment": 0},
+    ]
+    write_rows(open_phase, {**ROW, "segment": 0})
+    write_events(open_phase, *first_start)
+    assert picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))["tokens/s"] == 8192
+
+    queued = [*first_start, {"event": "submitted", "id": "78"}]
+    write_events(open_phase, *queued)
+    first = picture.facts(JobStatus(JobState.RUNNING, "77", None, ""))
+    assert first["tokens/s"] == 8192, "the next job of a chain only waits"
+
+    starting = picture.facts(second)
+    state = PhaseMessage.RUNNING_WITHOUT_STEP.fill(iteration=2)
+    shown = [starting[name] for name in ("state", "tokens/s", "left", "memory")]
+    assert (shown, starting["done"]) == ([state, None, None, None], 2)
+
+    write_events(open_phase, *queued, {"event": "started", "segment": 1})
+    assert picture.facts(second)["state"] == state, "it has loaded, and makes its first step"
+    write_rows(open_phase, {**ROW, "segment": 0}, {**ROW, "iteration": 3, "segment": 1})
+    assert picture.facts(second)["tokens/s"] == 8192
+
+
 def test_an_interrupted_view_says_that_the_job_goes_on_and_shows_no_traceback(runs, queue, capsys):
     picture = live_view.LiveView(open_run("04-training", runs=runs).training)
     states = iter([JobStatus(JobState.RUNNING, "77", None, "")])

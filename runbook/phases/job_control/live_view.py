@@ -151,6 +151,9 @@ class LiveView:
             facts["ran"] = show_duration(status.ended - status.started)
         if rows:
             facts |= training_facts(rows, self.phase_plan, self.peak, active)
+            is_running = status.state is JobState.RUNNING
+            if is_running and self._has_yet_to_step(status.job_id, rows[-1]):
+                facts = _without_speed(facts, rows[-1]["iteration"])
             planned_devices = self.phase_plan.parallel.world_size
             facts["devices"] = fewer_devices_text(rows, planned_devices) or None
             facts["expected final loss"] = self._expected.look()
@@ -181,6 +184,27 @@ class LiveView:
         for entry in map(make_entry, of_phase[-4:]):
             lines.append(f"{entry.moment[11:23]} {unescape(entry.text)}")
         return lines
+
+    def _has_yet_to_step(self, job_id: str, last_row: Row) -> bool:
+        """Return whether the job's trainer is still starting: the last row is of an earlier start.
+
+        The order of the events decides, because the clocks of two machines may differ. Jobs of a
+        chain are submitted while an earlier one runs, so only this job's own submission counts.
+        """
+        is_starting = False
+        segment = None
+        for event in self.events.read():
+            if event.get("phase") != self.phase_plan.phase:
+                continue
+            name = event.get("event")
+            is_own_submission = name == "submitted" and str(event.get("id")) == job_id
+            if name == "started":
+                is_starting = False
+                segment = event.get("segment")
+            elif name == "ended" or is_own_submission:
+                is_starting = True
+
+        return is_starting or (segment or 0) > last_row.get("segment", math.inf)
 
     def _in_use(self) -> str:
         """Return the CPU and GPU utilization if the job runs on this machine.
@@ -234,6 +258,16 @@ def training_facts(
         **({"memory": show_bytes(memory)} if memory else {}),
         "left": show_duration(seconds_left) if active and seconds_left > 0 else None,
     }
+
+
+def _without_speed(facts: Row, iteration: int) -> dict[str, object]:
+    """Return the facts without those of the last step, which an earlier start made.
+
+    Each is None, because a view keeps the value of a fact that is not named.
+    """
+    of_the_step = dict.fromkeys(("tokens/s", "MFU", "memory", "left"))
+    state = PhaseMessage.RUNNING_WITHOUT_STEP.fill(iteration=iteration)
+    return {**facts, **of_the_step, "state": state}
 
 
 def fewer_devices_text(rows: Sequence[Row], planned: int) -> str:
