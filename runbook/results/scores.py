@@ -26,6 +26,8 @@ class Change(StrEnum):
     BETTER = "better"
     WORSE = "worse"
     SAME = "same"
+    WITHIN_CHANCE = "within chance"
+    """A share changed by less than two draws of as many samples differ by chance."""
     UNKNOWN = "unknown"
     """A measurement is missing, or one of the two values is not finite."""
 
@@ -42,13 +44,15 @@ class Score:
 
     @property
     def change(self) -> Change:
-        """Return whether training made the score better or worse."""
+        """Return whether training made the score better or worse, or changed it only by chance."""
         if self.before is None or self.after is None:
             return Change.UNKNOWN
         if not (math.isfinite(self.before) and math.isfinite(self.after)):
             return Change.UNKNOWN
         if self.before == self.after:
             return Change.SAME
+        if self.chance is not None and abs(self.after - self.before) <= self.chance:
+            return Change.WITHIN_CHANCE
         is_lower = self.after < self.before
         lower_is_better = _LOWER_IS_BETTER.search(self.measure) is not None
         if is_lower == lower_is_better:
@@ -74,11 +78,11 @@ class Score:
     def worse_text(self) -> str:
         """Return a sentence about a score that became worse in training.
 
-        >>> text = Score("pairs", "right (share)", 200, 0.44, 0.395).worse_text()
-        >>> text[:68]
-        'Worse after the training: pairs, right (share), from 0.44 to 0.395; '
-        >>> text[68:]
-        '200 samples differ by up to 0.097 by chance.'
+        >>> text = Score("pairs", "right (share)", 200, 0.44, 0.31).worse_text()
+        >>> text[:67]
+        'Worse after the training: pairs, right (share), from 0.44 to 0.31; '
+        >>> text[67:]
+        '200 samples differ by at most 0.094 by chance.'
         """
         text = ResultMessage.WORSE_AFTER_TRAINING.fill(
             what=self.what,
@@ -86,10 +90,8 @@ class Score:
             before=show_score(self.before),
             after=show_score(self.after),
         )
-        if self.chance is None or self.before is None or self.after is None:
+        if self.chance is None:
             return f"{text}."
-        if abs(self.after - self.before) <= self.chance:
-            return f"{text}; {self.samples} samples differ by up to {self.chance:.2g} by chance."
         return f"{text}; {self.samples} samples differ by at most {self.chance:.2g} by chance."
 
 
