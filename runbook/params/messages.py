@@ -127,6 +127,10 @@ class ParamsMessage(Message):
         "the parameters cell was last executed with a syntax error in line {line}, so its values "
         "were not set. Correct the cell and run it again."
     )
+    PARAMETERS_CELL_SKIPPED = (
+        "is not set, because the parameters cell at the top of this notebook was not run. Run that "
+        "cell first, then this one again."
+    )
     PARAMETER_DELETED = (
         "was deleted from the parameters cell, but the kernel still has it. Write {name} = "
         "{default} there, or restart the kernel."

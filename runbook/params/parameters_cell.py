@@ -60,6 +60,7 @@ def bind(
     the file, and over `before`, the values given to this run earlier. Raise `ParamsError`, which
     lists everything that is wrong.
     """
+    _refuse_skipped_parameters_cell(namespace)
     run = namespace.get("run", PARAMETERS["run"])
     if not isinstance(run, str):
         problems = [*_unknown_names(namespace), _wrong_type("run", run)]
@@ -287,6 +288,19 @@ def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
             problems.append(Problem(name, "notebook", rule, value))
 
     return problems
+
+
+def _refuse_skipped_parameters_cell(namespace: Mapping[str, object]) -> None:
+    """Raise an error if a kernel, new or restarted, has not run the parameters cell.
+
+    Without this error, the notebook would work on the default run.
+    """
+    is_kernel = isinstance(namespace.get("In"), list)
+    if not is_kernel or "run" in namespace:
+        return
+    skipped = Problem("run", "notebook", ParamsMessage.PARAMETERS_CELL_SKIPPED.of())
+    problems = _syntax_errors(namespace) or [skipped]
+    raise InvalidParams("Parameters of the notebook", problems)
 
 
 def _syntax_errors(namespace: Mapping[str, object]) -> list[Problem]:

@@ -220,6 +220,7 @@ class PhaseMessage(Message):
     NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
     NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
     NAME_SLOW = "{name} took {time} to resolve"
+    NEVER_STOPPED = "the job ran to its end without a stop, so a resume was not tried"
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
     NOTEBOOKS_MISSING = (

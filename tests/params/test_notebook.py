@@ -333,6 +333,18 @@ def test_values_from_before_a_syntax_error_in_the_parameters_cell_are_refused(pr
     assert bind(variables, project=project).run.training.iterations == 3
 
 
+def test_a_kernel_without_the_parameters_cell_does_not_take_the_default_run(project: Path):
+    with pytest.raises(ParamsError) as error:
+        bind({"In": ["", "bind(globals())"]}, project=project)
+    assert has_rule(problem_of(error.value, "run"), ParamsMessage.PARAMETERS_CELL_SKIPPED)
+
+    broken = "run: str = 'toy'\ntraining: dict = {'iterations': 4,,}"
+    with pytest.raises(ParamsError) as error:
+        bind({"In": ["", broken, "bind(globals())"]}, project=project)
+    problem = problem_of(error.value, "parameters")
+    assert has_rule(problem, ParamsMessage.PARAMETERS_CELL_NOT_RUN, line=2)
+
+
 def test_papermills_own_paths_and_other_variables_are_no_parameters(project: Path):
     history = [
         "# Parameters\nPAPERMILL_INPUT_PATH = 'a'\nPAPERMILL_OUTPUT_PATH = 'b'\n",

@@ -35,7 +35,7 @@ from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.phases.phase_steps import phase_step, train_step
 from runbook.phases.training_outputs import move_to_history, training_outputs
-from runbook.results.history import Event
+from runbook.results.history import Event, History, Step
 from runbook.runs import step
 from runbook.runs.messages import RunMessage
 from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
@@ -568,6 +568,36 @@ def test_a_job_that_was_faster_than_the_rehearsal_is_left_done(runs, queue, caps
     training.rehearse_stop(open_phase)
     assert queue.calls == ["submit 04-training"]
     assert says(capsys.readouterr().out, PhaseMessage.FINISHED_BEFORE_THE_STOP, at=3)
+
+
+def test_a_training_that_nobody_stopped_is_not_said_to_be_resumed(runs, queue, capsys):
+    """A user can interrupt the cell that rehearses the stop, and go on to the next cell."""
+    open_phase = open_run(PHASE, "training.rehearse_stop=3", runs=runs)
+    launch_jobs(open_phase)
+    write_metrics(open_phase, 6)
+    queue.states["04-training"] = JobState.DONE
+    watch_jobs(open_phase)
+    assert not train_step(open_phase.run, PHASE).why_not_done()
+    capsys.readouterr()
+    training.rehearse_stop(open_phase)
+    assert says(capsys.readouterr().out, PhaseMessage.FINISHED_BEFORE_THE_STOP, at=3)
+
+
+@pytest.mark.parametrize(
+    ("stop", "segments", "verdicts"),
+    [
+        (3, (0, 0, 0, 0, 0, 0), ["warn"]),
+        (3, (0, 0, 0, 1, 1, 1), []),
+        (0, (0, 0, 0, 0, 0, 0), []),
+    ],
+    ids=["not stopped", "something stopped it, and it was resumed", "no stop is planned"],
+)
+def test_a_planned_stop_that_did_not_happen_is_warned_of(runs, stop, segments, verdicts):
+    planned = open_run(PHASE, f"training.rehearse_stop={stop}", runs=runs).training
+    steps = [Step(number, 1.0, segment=segment) for number, segment in enumerate(segments, 1)]
+    checks = training.planned_stop_check(planned, History(tuple(steps)))
+    assert [check.verdict for check in checks] == verdicts
+    assert all(check.value == PhaseMessage.NEVER_STOPPED.fill() for check in checks)
 
 
 def test_a_resume_from_the_checkpoint_of_another_training_does_not_pass(open_phase):

@@ -28,7 +28,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check
 from runbook.records.session import Session
 from runbook.results import gates
-from runbook.results.history import Event, events_named, read_events
+from runbook.results.history import Event, History, events_named, read_events
 from runbook.runs.planned_run import PlannedRun, PlannedTraining
 
 PHASE = FULL
@@ -76,9 +76,12 @@ def rehearse_stop(training: PlannedTraining, training_job: JobStep) -> None:
         show_text("jobs.training.chain already queues the next jobs, so no planned stop is needed.")
         return
 
-    is_done = not FULL_TRAINING.of(training.run).why_not_done()
-    if is_done or stops(training):
+    if stops(training):
         show_text(PhaseMessage.STOP_REHEARSED_ALREADY.fill())
+        return
+
+    if not FULL_TRAINING.of(training.run).why_not_done():
+        show_text(PhaseMessage.FINISHED_BEFORE_THE_STOP.fill(at=at))
         return
 
     status = training_jobs.follow(training, until=at)
@@ -168,6 +171,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
     checks = [
         steps,
         *gates.resume_check(trained.history, trained.events),
+        *planned_stop_check(training, trained.history),
         *own_checkpoints(training.settings.run.run, trained.events),
     ]
     # If steps are missing, the first recorded loss may belong to a later step.
@@ -177,6 +181,25 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
         checks += gates.learning_check(trained.history, smallest_fall=smallest_fall)
 
     return record_checks(session, checks)
+
+
+def planned_stop_check(training: PlannedTraining, history: History) -> list[Check]:
+    """Warn if the stop that the run file plans did not happen, and nothing else was resumed either.
+
+    Return no check if the training was resumed, or if no stop is planned.
+    """
+    at = training.settings.run.training.rehearse_stop
+    is_planned = 0 < at < training.phase_plan.duration.iterations and training.job.chain == 1
+    if history.restarts or not is_planned:
+        return []
+    return [
+        Check(
+            "planned stop",
+            "warn",
+            PhaseMessage.NEVER_STOPPED.fill(),
+            f"training.rehearse_stop={at} stops the job once, to prove that it can be resumed",
+        )
+    ]
 
 
 def stops(training: PlannedTraining) -> list[Event]:
