@@ -16,8 +16,10 @@ def check(run_name: str, set_words: tuple[str, ...], as_json: bool) -> None:
     """List everything that is wrong with RUN: keys, types, ranges, layout, memory, queue. Nothing is written."""
     from runbook.phases.run_checks import check_text, run_checks
 
+    name, checks = run_checks(run_name, set_words)
     if as_json:
-        name, checks = run_checks(run_name, set_words)
         show({"run": name, "checks": [asdict(check) for check in checks]})
     else:
-        click.echo(check_text(run_name, set_words))
+        click.echo(check_text(name, checks))
+    if any(check.verdict == "fail" for check in checks):
+        raise click.exceptions.Exit(1)

@@ -354,6 +354,7 @@ class PhaseMessage(Message):
         "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
     RUNNING_WITHOUT_STEP = "running; it has made no step yet and starts after step {iteration}"
+    RULES_BROKEN = "{number} broken; at the top of the table."
     RUNG_STOPPED = (
         "{folder_name} stopped in {to_phase}. Once the cause is fixed, the same command continues "
         "from there: {message}"
@@ -434,6 +435,7 @@ class PhaseMessage(Message):
         "{number_of_ready} pairs of token files were made elsewhere; they are used as they are."
     )
     TOO_FEW_OPEN_FILES = "{limit} open files, below {needed:.0f}"
+    TEXT_IS_EMPTY = "{files}, without any text"
     TO_BE_LOOKED_AT = "{number} to review"
     TRAINER_NOT_INSTALLED = (
         "the trainer is not installed here (pip install 'gpt3-runbook[train]'), and no job is "

@@ -13,11 +13,14 @@ from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.params.settings import Settings
 from runbook.params.yaml12 import read_text
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import input_files, text_home
 from runbook.planning import Check
 from runbook.runs.consent import command_checks
+from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
+from runbook.runs.step import read_mark
 from runbook.tokens.sources.dataset_files import token_prefixes
 
 
@@ -51,8 +54,12 @@ def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
 def folder_checks(settings: Settings) -> list[Check]:
     """Return a check for each text that the user provides: can this machine read its files?
 
-    A failed check is only a warning, because 02-data may run on another machine or later.
+    A text that cannot be read breaks a run on this machine. For a run on a cluster it is only a
+    warning, because this machine may not see the cluster's folders. Once 02-data has made the token
+    files, the text is no longer needed.
     """
+    is_tokenized = read_mark(runs_folder(settings.project) / settings.name, TOKENIZE) is not None
+    must_be_here = settings.site.scheduler == "local" and not is_tokenized
     checks = []
     for text in settings.texts:
         if text.folder:
@@ -62,19 +69,31 @@ def folder_checks(settings: Settings) -> list[Check]:
         else:
             continue
 
+        problem = ""
+        value = ""
         try:
             files = _files_of(settings, text)
-            verdict = "pass"
             folder = text.folder or text_home(settings, text)
             value = f"{counted(len(files), 'file')} in {folder}"
+            if _are_empty(files):
+                problem = PhaseMessage.TEXT_IS_EMPTY.fill(files=value)
         except DataError as error:
-            verdict = "warn"
-            value = str(error)
+            problem = str(error)
 
+        # 02-data downloads the missing files of other kinds of text.
+        is_downloaded = text.dataset.kind in ("download", TOKENIZED)
+        verdict = "pass"
+        if problem:
+            verdict = "fail" if must_be_here and not is_downloaded else "warn"
         rule = PhaseMessage.FOLDER_IS_READABLE.fill()
-        checks.append(Check(name, verdict, value, rule))
+        checks.append(Check(name, verdict, problem or value, rule))
 
     return checks
+
+
+def _are_empty(files: Sequence[Path]) -> bool:
+    """Return whether all files are empty. The prefix of a pair of token files is not a file."""
+    return all(file.is_file() and file.stat().st_size == 0 for file in files)
 
 
 def _files_of(settings: Settings, text: TextShare) -> list[Path]:
@@ -85,16 +104,18 @@ def _files_of(settings: Settings, text: TextShare) -> list[Path]:
     return token_prefixes(text.dataset, project=settings.project, folder=str(home))
 
 
-def check_text(run: str, set_words: Sequence[str]) -> str:
+def check_text(name: str, checks: Sequence[Check]) -> str:
     """Return the checks of a run as a table, and the number that need attention."""
-    name, checks = run_checks(run, set_words)
     counts = Counter(check.verdict for check in checks)
     open_parts = []
     if counts["warn"]:
         open_parts.append(PhaseMessage.TO_BE_LOOKED_AT.fill(number=counts["warn"]))
     if counts["unknown"]:
         open_parts.append(f"{counts['unknown']} still unknown")
-    if open_parts:
+
+    if counts["fail"]:
+        end = PhaseMessage.RULES_BROKEN.fill(number=counts["fail"])
+    elif open_parts:
         end = PhaseMessage.NO_RULE_BROKEN.fill(open_parts=" and ".join(open_parts))
     else:
         end = PhaseMessage.EVERYTHING_FITS.fill()

@@ -15,11 +15,14 @@ from runbook.params.schema.keys import all_keys
 from runbook.params.unknown_keys import DOCUMENT_NAMES
 from runbook.phases.key_explanation import why_text
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.phase_steps import TOKENIZE
 from runbook.phases.run_checks import run_checks
 from runbook.planning import make_plan
 from runbook.planning.messages import PlanningMessage
 from runbook.runs import this_machine
 from runbook.runs.run_files import write_plan_file
+from runbook.runs.run_folder import runs_folder
+from runbook.runs.step import write_mark
 from runbook.tools.speed.messages import SpeedMessage
 
 CLONE = Path(__file__).parents[2]
@@ -115,21 +118,37 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
 
 
 @pytest.mark.parametrize(
-    "content, verdict, files",
-    [(None, "warn", ""), ("", "warn", ""), ("a text", "pass", "1 file")],
-    ids=["no folder", "no file", "a file"],
+    "files, verdict, value",
+    [
+        (None, "fail", ""),
+        ({}, "fail", ""),
+        ({"a.txt": ""}, "fail", "1 file"),
+        ({"a.txt": "", "b.txt": "a text"}, "pass", "2 files"),
+    ],
+    ids=["no folder", "no file", "an empty file", "a text"],
 )
-def test_check_reads_the_folder_of_the_text(project: Path, content, verdict, files):
+def test_check_reads_the_folder_of_the_text(project: Path, runbook, files, verdict, value):
     folder = project / "texts"
-    if content is not None:
+    if files is not None:
         folder.mkdir()
-    if content:
-        (folder / "a.txt").write_text(content)
+    for name, content in (files or {}).items():
+        (folder / name).write_text(content)
     _, checks = run_checks("local", [f"data.folder={folder}"])
     rule = PhaseMessage.FOLDER_IS_READABLE.fill()
     (check,) = [check for check in checks if check.rule == rule]
     assert check.verdict == verdict
-    assert str(folder) in check.value and files in check.value
+    assert str(folder) in check.value and value in check.value
+    said = runbook("check", "local", "--set", f"data.folder={folder}")
+    assert said.code == (1 if verdict == "fail" else 0)
+    broken = PhaseMessage.RULES_BROKEN.fill(number=1)
+    assert (broken in said.out) == (verdict == "fail")
+
+
+def test_a_text_that_was_tokenized_already_may_be_gone(project: Path):
+    write_mark(runs_folder(project) / "local", TOKENIZE, 1, "abc", [])
+    _, checks = run_checks("local", ["data.folder=/absent"])
+    rule = PhaseMessage.FOLDER_IS_READABLE.fill()
+    assert [check.verdict for check in checks if check.rule == rule] == ["warn"]
 
 
 def test_check_reads_the_folder_that_the_catalogue_names(project: Path):
@@ -147,7 +166,7 @@ def test_check_reads_the_folder_that_the_catalogue_names(project: Path):
         assert "letters" in check.name
         return check.verdict, check.value
 
-    assert verdict_and_value()[0] == "warn"
+    assert verdict_and_value()[0] == "fail"
     (project / "letters").mkdir()
     (project / "letters/a.txt").write_text("a text")
     verdict, value = verdict_and_value()
@@ -171,6 +190,13 @@ def own_site(project: Path):
         )
 
     return write
+
+
+def test_a_text_on_a_cluster_may_be_out_of_sight_of_this_machine(own_site):
+    own_site()
+    _, checks = run_checks("mine", ["data.folder=/absent"])
+    rule = PhaseMessage.FOLDER_IS_READABLE.fill()
+    assert [check.verdict for check in checks if check.rule == rule] == ["warn"]
 
 
 def test_check_accepts_what_plan_and_render_accept_and_says_what_papermill_would_read(

@@ -10,7 +10,7 @@ import pytest
 from suite.messages import says
 
 from runbook import params
-from runbook.phases.run_checks import check_text
+from runbook.phases.run_checks import check_text, run_checks
 from runbook.phases.run_plan import load_plan, plan_text
 from runbook.plan_file.allowed_commands import allowed_commands_file, how_to_allow, is_allowed
 from runbook.runs.consent import command_checks, commands_table
@@ -41,7 +41,7 @@ def test_check_and_plan_show_the_command_and_who_gave_it():
     assert (check.name, check.verdict) == ("training.alarm_command", "warn")
     assert COMMAND in check.value and "command line" in check.value
     assert how_to_allow(COMMAND) in check.remedy
-    assert "training.alarm_command" in check_text("local", SET)
+    assert "training.alarm_command" in check_text(*run_checks("local", SET))
     settings, plan = load_plan("local", SET)
     assert says(plan_text(settings, plan), RunMessage.COMMANDS_TO_START)
     subprocess.run(["bash", "-c", how_to_allow(COMMAND)], check=True)
