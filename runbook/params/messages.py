@@ -82,6 +82,10 @@ class ParamsMessage(Message):
     NOT_A_MAPPING = "must be a mapping of keys to values."
     NOT_A_MODEL_NAME = "is not the name of a model."
     NOT_A_PHASE = "{word!r} is not a phase; the phases are {phases}"
+    NOT_A_RUN_FILE = (
+        "{word} is a file, but not a run file, whose name ends with .yaml. Give the name of a file "
+        "in params/ without its ending, or the path of a run file."
+    )
     NOT_A_SECRET_REFERENCE = (
         "{reference!r} is not a reference to a secret. Write env:NAME or file:PATH; the value "
         "itself belongs in the environment or in a file that only you can read."

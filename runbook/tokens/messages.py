@@ -74,6 +74,10 @@ class TokenMessage(Message):
     FILE_LIMIT_REACHED = "a file has reached the size limit"
     FILE_MISSING = "missing"
     FILE_SIZE = "{size} bytes, {expected} expected"
+    FOLDER_NOT_WRITABLE = (
+        "{reason} while writing below {folder}. Finished shards are kept. Choose another folder "
+        "with --out, or make this one writable, and run the same command again."
+    )
     FREE_SPACE_UNKNOWN = "the free space is not known"
     FTFY_MISSING = (
         "data.fix_text needs ftfy, and that package is not installed: pip install "

@@ -238,7 +238,7 @@ def test_a_wrong_value_is_told_even_where_a_higher_layer_covers_it(project: Path
     assert has_rule(problem, ParamsMessage.BROKEN_RULE, kind="greater_than_equal", ge=0)
 
 
-def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
+def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path, monkeypatch):
     no_such_run = ParamsMessage.NO_SUCH_RUN
     error = refused(project, "tiy")
     path = "params/tiy.yaml"
@@ -253,6 +253,10 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path):
     }
     assert has_rule(error.problems[0], ParamsMessage.NO_SUCH_NAME, **values)
     assert says(told(project, "other:wide"), ParamsMessage.RUN_WITHOUT_VARIANTS)
+    other_file = "notes.txt"
+    (project / other_file).write_text("not a run")
+    monkeypatch.chdir(project)
+    assert_about(refused(project, other_file), ParamsMessage.NOT_A_RUN_FILE, word=other_file)
     assert_about(
         refused(project, str(project / "params/tuy.yaml")),
         ParamsMessage.NO_SUCH_RUN_FILE,

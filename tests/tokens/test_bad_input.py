@@ -84,8 +84,27 @@ def test_bad_record_stops_with_file_line_and_byte(tmp_path: Path, kind: str) -> 
     offset = len(json_lines(GOOD[:2]))
     assert caught.value.message is TokenMessage.BAD_RECORD
     assert tells(str(caught.value.values["problem"]), source, 3, offset, reason)
-    assert not (tmp_path / "out_text_document.bin").exists()
-    assert not (tmp_path / "out.manifest.json").exists()
+    left = [path for path in tmp_path.iterdir() if path != source]
+    assert left == [], "a refused text leaves nothing behind"
+
+
+def test_finished_shards_survive_a_bad_record_behind_them(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    texts = [f"document number {number}" for number in range(500)]
+    content = json_lines(texts)
+    source.write_bytes(content.replace(b'number 400"}', b"number 400}"))
+    options = TokenizeOptions(shard_bytes=1000, workers=1)
+    with refuses(DataError, TokenMessage.BAD_RECORD):
+        prepare([source], tmp_path / "out", options)
+    assert list((tmp_path / "out.parts").glob("*.mark"))
+    assert (tmp_path / "out_text_document.bin.part").exists()
+
+
+def test_a_folder_that_cannot_be_written_is_not_called_full(tmp_path: Path) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(json_lines(GOOD))
+    with refuses(DataError, TokenMessage.FOLDER_NOT_WRITABLE, folder=source):
+        prepare([source], source / "out")
 
 
 @pytest.mark.parametrize("kind", BAD_LINES)

@@ -95,7 +95,7 @@ def prepare(
                 # Another process may have finished the work between the check and the lock.
                 manifest = finished_manifest(prefix, job.fingerprint)
                 if manifest is None:
-                    return job.run()
+                    return _run_and_tidy(job)
     except OSError as error:
         raise _disk_error(error, job.files) from error
 
@@ -132,6 +132,17 @@ def prepare_share(
             return job.run_share(index, count)
     except OSError as error:
         raise _disk_error(error, job.files) from error
+
+
+def _run_and_tidy(job: "_Job") -> Manifest:
+    """Run a job. If it is refused before its first shard is done, remove the files it began."""
+    try:
+        return job.run()
+    except DataError:
+        if not any(job.files.parts.glob("*.mark")):
+            shutil.rmtree(job.files.parts, ignore_errors=True)
+            job.files.bin_part.unlink(missing_ok=True)
+        raise
 
 
 def _disk_error(error: OSError, files: TokenFiles) -> DataError:

@@ -47,11 +47,11 @@ def disk_error(error: OSError, files: TokenFiles) -> DataError:
     """Return our own error for a failed write, which says that finished work is kept."""
     folder = files.base.parent
     message = _FULL.get(error.errno or 0)
-    if message:
-        reason = message.fill()
-    else:
+    if message is None:
         reason = TokenMessage.WRITING_FAILED.fill(error=error.strerror or error)
+        return DataError(TokenMessage.FOLDER_NOT_WRITABLE, reason=reason, folder=folder)
 
+    reason = message.fill()
     try:
         free = TokenMessage.BYTES_FREE.fill(size=shutil.disk_usage(folder).free)
     except OSError:
