@@ -506,7 +506,9 @@ def test_shards_that_are_written_and_not_committed_are_kept(
     content = bytearray(part.read_bytes())
     content[-3] ^= 1  # of the last shard in the .bin
     part.write_bytes(content)
-    assert 8 <= again(source, prefix) <= 10
+    # Of nine finished shards, at most one is damaged. Each of the two workers may have finished
+    # another shard before it was stopped.
+    assert 8 <= again(source, prefix) <= 11
     assert made(prefix) == expected(many_texts)
 
 
