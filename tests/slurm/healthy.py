@@ -4,6 +4,7 @@ defect with any of them.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from broken_node import BrokenNode
@@ -151,9 +152,11 @@ HEALTHY = (
     ),
     Defect(
         "one-node",
-        "a job of one node",
+        "a job of one node, which inherits no variable of the shell; the site names its Python",
         (),
         options=("--set", "jobs.environment.nodes=1", "--set", "jobs.training.nodes=1"),
+        variables={"SBATCH_EXPORT": "NONE"},
+        site={"launcher: torchrun": f"launcher: torchrun\npython: {sys.executable}"},
     ),
 )
 """`checks` is empty, because a preflight reports no defect.

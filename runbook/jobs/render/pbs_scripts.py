@@ -40,6 +40,7 @@ class PbsScripts(QueueScripts):
     cancel = "qdel"
     submit_folder = "${PBS_O_WORKDIR:?is not set: submit this script with qsub}"
     job_number = "${PBS_JOBID%%[!0-9]*}"
+    passes_variables = ""
     array_index = "${PBS_ARRAY_INDEX:?}"
     hosts = """awk '!seen[$0]++' "$PBS_NODEFILE\""""
     time_left = '""'

@@ -100,6 +100,8 @@ class QueueScripts(ABC):
     """The folder from which a job was submitted, as a shell expression."""
     job_number: str
     """The job's number, without the index of an array's element, as a shell expression."""
+    passes_variables: str
+    """The line that lets the starter pass the script's variables to tasks, if one is needed."""
     array_index: str
     """The index of an array's element, as a shell expression."""
     hosts: str

@@ -28,6 +28,10 @@ class SlurmScripts(QueueScripts):
     cancel = "scancel"
     submit_folder = "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
     job_number = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}"
+    passes_variables = (
+        "unset SLURM_EXPORT_ENV # set by sbatch --export=NONE: tasks would start without this "
+        "script's variables"
+    )
     array_index = "${SLURM_ARRAY_TASK_ID:?}"
     hosts = 'scontrol show hostnames "$SLURM_JOB_NODELIST"'
     time_left = '$(squeue --noheader --jobs="$SLURM_JOB_ID" --format=%L 2>/dev/null || true)'

@@ -22,6 +22,7 @@ unset CDPATH
 # The queue starts a copy of this script, so its folder is the one from which it was submitted. The job works in the run's folder.
 cd -- "${SLURM_SUBMIT_DIR:?is not set: submit this script with sbatch}"
 job_number=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}
+unset SLURM_EXPORT_ENV # set by sbatch --export=NONE: tasks would start without this script's variables
 job=$PWD
 cd ../..
 user=$(id -un)
