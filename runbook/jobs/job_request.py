@@ -72,6 +72,8 @@ class QueueLimits:
     accounts: tuple[str, ...] = ()
     """The only accounts that are allowed; empty means all."""
     denied_accounts: tuple[str, ...] = ()
+    jobs_per_core: int = 1
+    """Number of jobs to which the queue gives a core at the same time."""
     words: str = ""
     """The queue's own line about this partition."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()

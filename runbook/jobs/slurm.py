@@ -157,10 +157,25 @@ def _partition(line: str) -> QueueLimits:
         total_nodes=whole_number(values.get("TotalNodes", "")),
         accounts=_names(values.get("AllowAccounts", "ALL")),
         denied_accounts=_names(values.get("DenyAccounts", "ALL")),
+        jobs_per_core=jobs_per_core(values.get("OverSubscribe", "")),
         words=" ".join(limits_shown),
     )
 
 
+def jobs_per_core(oversubscribe: str) -> int:
+    """Return to how many jobs a partition gives a core, whether they ask for it or not.
+
+    >>> jobs_per_core("FORCE:2"), jobs_per_core("FORCE"), jobs_per_core("YES:4"), jobs_per_core("NO")
+    (2, 4, 1, 1)
+    """
+    word, _, count = oversubscribe.partition(":")
+    if word != "FORCE":
+        return 1
+    return int(count) if count.isdecimal() else _JOBS_PER_CORE
+
+
+_JOBS_PER_CORE = 4
+"""Slurm's default of OverSubscribe=FORCE."""
 _SHOWN_LIMITS = (
     "PartitionName",
     "AllowAccounts",

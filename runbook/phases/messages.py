@@ -62,6 +62,7 @@ class PhaseMessage(Message):
         "would change nothing. Write the values into the cell, add --fresh to copy the notebooks "
         "again, or put these values into a separate folder with --as NAME."
     )
+    CORES_SHARED = "{name} gives each core to up to {jobs} jobs at a time (OverSubscribe=FORCE)"
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
     DIFFERENT_FACT = "{fact}: {values}"
     DIFFERENT_SOURCES = "{versions} ({folder})"
@@ -393,6 +394,7 @@ class PhaseMessage(Message):
         "number. Use jobs.data.array instead of jobs.data.nodes and jobs.data.tasks_per_node."
     )
     SHARED_MEMORY_UNWRITABLE = "no file can be written to /dev/shm: {error}"
+    SHARING_OF_JOB = "cores of jobs.{section}"
     SITE_HIDES_GPUS = (
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
         "torch sees, one per process"
@@ -415,6 +417,7 @@ class PhaseMessage(Message):
     STOPPED_BETWEEN_NOTEBOOKS = (
         "Stopped between two notebooks by signal {signal}; the same command continues from here."
     )
+    STEP_ENDED_LATE = "the step of stage {rung} ended {seconds} after its programs"
     STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; that is not repeated."
     SYSTEM_FOLDER_EMPTY = "{folder} is empty; "
     TASK_ENDED = "task {task} on {node}: {text}"
@@ -422,6 +425,9 @@ class PhaseMessage(Message):
     TASK_JOB_WATCHED = "{state}. It is not started again; its output follows."
     TEMPORARY_FOLDER_UNWRITABLE = (
         "/tmp cannot hold files here ({error}); programs use {folder} instead"
+    )
+    TEMPORARY_PATH_TOO_LONG = (
+        "{folder} has {length} letters; programs that open sockets there fail above {most}"
     )
     TEXT_OF_MODEL_CARD = "- {title} (`{text}`, weight {weight:g}); licence: {licence}"
     TEXT_READ_TOO_OFTEN = (

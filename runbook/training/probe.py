@@ -23,7 +23,6 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-from runbook.plan_file.errors import TrainingError
 from runbook.plan_file.group_limits import (
     GIVE_UP_SECONDS,
     GROUP_SECONDS,
@@ -46,6 +45,7 @@ LIBRARIES = re.compile(
 )
 """Libraries that torch was built with. A different library with the same name may replace each."""
 GROUP_BYTES = 1 << 20
+IMPORT_STEP = "importing megatron-core"
 UNUSED_GROUPS = ("EXPERT", "HYBRID")
 """Parts of the names of process groups that a dense model creates but never uses."""
 SUM_ROUNDS = 5
@@ -113,12 +113,13 @@ def main() -> int:
         "current": None,
     }
 
-    def look(part: str, action: Callable[[], Facts]) -> None:
+    def look(part: str, action: Callable[[], Facts | None], step: str = "") -> None:
+        """Keep a part's facts, or its error."""
         try:
             facts[part] = action()
-        except (ImportError, OSError, RuntimeError, ValueError, TrainingError) as error:
+        except Exception as error:  # noqa: BLE001 - other packages raise errors of any type
             first_line = str(error).partition("\n")[0]
-            errors[part] = f"{type(error).__name__}: {first_line}"[:400]
+            errors[part] = f"{step}{type(error).__name__}: {first_line}"[:400]
             error_times[part] = time.time()
 
     look("torch", _look_at_torch)
@@ -131,19 +132,27 @@ def main() -> int:
         if arguments.layout:
             # These modules are imported before the ranks connect, because a slow import afterwards
             # would look like a hung group.
-            with (
-                deadline.over("importing megatron-core", [ranks.rank], IMPORT_SECONDS),
-                contextlib.suppress(ImportError),
-            ):
-                importlib.import_module("megatron.core.parallel_state")
+            step = f"{IMPORT_STEP}: "
+            look("groups", lambda: _import_megatron(ranks, deadline), step)
+            if "groups" in errors:
+                _save(facts, arguments.out, ranks.rank)
 
         look("group", lambda: _reach(ranks, deadline))
         _save(facts, arguments.out, ranks.rank)
-        if facts["group"] and arguments.layout:
+        if facts["group"] and arguments.layout and "groups" not in errors:
             look("groups", lambda: _try_groups(ranks, arguments.layout, deadline))
             _save(facts, arguments.out, ranks.rank)
 
     return 0
+
+
+def _import_megatron(ranks: Ranks, deadline: "Deadline") -> None:
+    """Import megatron-core. Without it, the groups cannot be made, which is reported there."""
+    with (
+        deadline.over(IMPORT_STEP, [ranks.rank], IMPORT_SECONDS),
+        contextlib.suppress(ModuleNotFoundError),
+    ):
+        importlib.import_module("megatron.core.parallel_state")
 
 
 def _installed_version(name: str) -> str | None:

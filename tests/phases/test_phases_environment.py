@@ -19,6 +19,7 @@ from toy_run import PROJECT, TOY
 from runbook import params
 from runbook.core import shell
 from runbook.core.errors import ProgramError
+from runbook.jobs.job_request import QueueLimits
 from runbook.jobs.slurm import Slurm
 from runbook.params.schema.site import Checkout, Preparation
 from runbook.phases.messages import PhaseMessage
@@ -30,6 +31,7 @@ from runbook.phases.p01_environment.doctor import (
     locks_check,
     queue_checks,
     secret_checks,
+    sharing_checks,
     site_checks,
     space_checks,
 )
@@ -467,6 +469,24 @@ def test_an_array_that_slurm_does_not_allow_is_named(largest, verdict, tmp_path,
         verdict,
     )
     assert check.value == PhaseMessage.ARRAY_SIZES.fill(size=2, largest=largest)
+
+
+def test_a_partition_that_gives_cores_to_several_jobs_is_warned_of():
+    settings = params.load("aws-pile-175b", project=PROJECT)
+    name = settings.run.jobs.training.partition
+    shared = QueueLimits(name, jobs_per_core=4)
+
+    def with_directives(directives: dict[str, bool]):
+        site = settings.site.model_copy(update={"directives": directives})
+        return replace(settings, site=site)
+
+    (check,) = sharing_checks(with_directives({}), [shared])
+    assert (check.verdict, check.value) == (
+        "warn",
+        PhaseMessage.CORES_SHARED.fill(name=name, jobs=4),
+    )
+    assert sharing_checks(with_directives({}), [QueueLimits(name)]) == []
+    assert sharing_checks(with_directives({"exclusive": True}), [shared]) == []
 
 
 def test_setting_up_a_rented_cluster_writes_what_starts_its_machines(tmp_path):

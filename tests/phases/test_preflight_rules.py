@@ -16,7 +16,7 @@ from runbook.core import shell
 from runbook.core.units import show_duration
 from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.preflight_job import NODE_SETUP
-from runbook.node_checks.answers import MARK, output_lines
+from runbook.node_checks.answers import MARK, PartAnswer, PartState, output_lines
 from runbook.node_checks.mounts import parse_mounts
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -28,8 +28,13 @@ from runbook.phases.p01_environment.preflight.group_rules import (
     rank_presence_check,
     transport_check,
 )
-from runbook.phases.p01_environment.preflight.host_rules import host_checks
-from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, parse_job_answers
+from runbook.phases.p01_environment.preflight.host_rules import host_checks, temporary_path_fault
+from runbook.phases.p01_environment.preflight.job_answers import (
+    END,
+    STEP,
+    JobAnswers,
+    parse_job_answers,
+)
 from runbook.phases.p01_environment.preflight.launcher_output import first_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, PreflightCheck
@@ -37,6 +42,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     _outer_checkpoints,
     _with_first_end,
 )
+from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
 from runbook.plan_file import group_limits
 from runbook.plan_file.phase_names import FULL
@@ -1001,6 +1007,43 @@ def test_a_group_that_hangs_is_told_by_its_name():
         ranks="0, 1",
         nodes="n1, n2",
     )
+
+
+def test_a_temporary_folder_with_a_long_path_is_warned_of():
+    """Sockets have paths of at most 107 bytes; multiprocessing adds 32 to the folder."""
+    assert temporary_path_fault({"folder": "/" + 74 * "x"}, EXPECTED) == ""
+    fault = temporary_path_fault({"folder": "/" + 75 * "x"}, EXPECTED)
+    assert says(fault, PhaseMessage.TEMPORARY_PATH_TOO_LONG, length=76, most=75)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(0.5, "pass"), (19, "pass"), (21, "warn"), (61, "fail")]
+)
+def test_a_step_that_ends_long_after_its_programs_is_told(seconds, verdict):
+    """As with a TaskEpilog that hangs."""
+    answers = {
+        ("hosts", "n1", END): PartAnswer("hosts", "n1", END, PartState.DONE, 100.0, {}),
+        ("hosts", "", STEP): PartAnswer(
+            "hosts", "", STEP, PartState.DONE, 100.0 + seconds, {"code": 0}
+        ),
+    }
+    (check,) = step_end_check(JobAnswers(("n1", "n2"), answers), "hosts")
+    assert check.verdict == verdict
+    assert says(check.value, PhaseMessage.STEP_ENDED_LATE, rung="hosts")
+    del answers["hosts", "", STEP]
+    assert step_end_check(JobAnswers(("n1", "n2"), answers), "hosts") == []
+
+
+def test_a_rank_that_ends_without_a_word_is_not_said_to_hang():
+    step = {"step": "importing megatron-core", "since": 110.0, "hung": False}
+    ended = groups_check([rank(0, groups=None, current=step)], EXPECTED)
+    hung = groups_check([rank(0, groups=None, current={**step, "hung": True})], EXPECTED)
+    assert (ended.verdict, hung.verdict) == ("fail", "fail")
+    assert "ended before this step did" in ended.value
+    assert "hung" in hung.value
+    error = {"groups": "importing megatron-core: DeprecationWarning: x"}
+    failed = groups_check([rank(0, groups=None, errors=error)], EXPECTED)
+    assert "DeprecationWarning" in failed.value and failed.nodes == ("n1",)
 
 
 def test_ten_megabits_do_not_pass_next_to_a_stated_gigabit():

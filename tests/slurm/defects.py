@@ -1095,6 +1095,13 @@ RANK_DEFECTS = (
         preloaded('PROGRAM="training.probe --out"', "NEVER_BEGINS"),
     ),
     Defect(
+        "warnings-as-errors",
+        "PYTHONWARNINGS=error in the user's shell",
+        ("rendezvous", "process groups"),
+        ("importing megatron-core", "DeprecationWarning"),
+        variables={"PYTHONWARNINGS": "error"},
+    ),
+    Defect(
         "gpus",
         "site claims GPUs",
         ("queue",),
@@ -1195,6 +1202,20 @@ QUEUE_DEFECTS = (
         ("job (torch)",),
         ("CANCELLED",),
         during=("torch", "exec scancel --partition=main --state=RUNNING"),
+    ),
+    Defect(
+        "task-epilog",
+        "TaskEpilog that takes 70 s",
+        ("end of a step",),
+        ("stage hosts", "1 min"),
+        breaks=scheduler_script("TaskEpilog", "sleep 70"),
+    ),
+    Defect(
+        "no-mpi",
+        "default MPI plug-in without its library",
+        ("answers (hosts)",),
+        ("pmix",),
+        breaks=lambda node, place: node.configure("MpiDefault=pmix"),
     ),
     Defect(
         "no-controller",

@@ -48,7 +48,7 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
 )
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
-from runbook.plan_file.phase_names import ENVIRONMENT
+from runbook.plan_file.phase_names import ENVIRONMENT, FULL
 from runbook.planning import Check, Plan
 from runbook.planning.cost.cpu import BF16_UNITS
 from runbook.planning.data_plan import fetched_bytes
@@ -466,10 +466,30 @@ def queue_checks(settings: Settings) -> list[Check]:
         if partitions[section] in ("", *states):
             checks.append(_limits_check(settings, phase, limits, queue.queue_word))
 
+    checks += sharing_checks(settings, limits)
     if isinstance(queue, Slurm):
         checks += array_checks(settings, queue)
         checks.append(nodes_check(preflight_job(settings), limits, queue))
     return checks
+
+
+def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Check]:
+    """Warn about a training job whose cores its partition gives to other jobs as well."""
+    job = settings.job(FULL)
+    partition = _partition_of(job, limits)
+    is_alone = "exclusive" in settings.site.directives
+    if partition is None or partition.jobs_per_core <= 1 or is_alone:
+        return []
+    return [
+        Check(
+            PhaseMessage.SHARING_OF_JOB.fill(section=JOB_SECTIONS[FULL]),
+            "warn",
+            PhaseMessage.CORES_SHARED.fill(name=partition.name, jobs=partition.jobs_per_core),
+            "no other job computes on the training's cores",
+            "Choose another partition, or let the site's `directives` ask for whole nodes "
+            "(exclusive).",
+        )
+    ]
 
 
 def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:

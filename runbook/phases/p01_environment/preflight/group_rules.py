@@ -140,7 +140,7 @@ def _step_check(
     node = str(first["host"])
     step = _step_text(first)
     error = first["errors"].get(part, "")
-    error_text = error or "it hung there until it was killed"
+    error_text = error or _silent_end(first)
     others = len(unfinished) - 1
     if others:
         later_failures = f" ({others} other ranks failed after it)"
@@ -171,6 +171,14 @@ def _failure_time(rank: RankFacts, part: str) -> float:
     if current:
         return float(current["since"])
     return float(rank["time"])
+
+
+def _silent_end(rank: RankFacts) -> str:
+    """Return how a rank ended that reported no error: at its deadline, or for an unknown reason."""
+    current = rank.get("current")
+    if current and current["hung"]:
+        return "it hung there until it was killed"
+    return "its process ended before this step did"
 
 
 def _step_text(rank: RankFacts) -> str:

@@ -64,6 +64,10 @@ KINDS_OF_LIMITS = {
     "address_space": "address space",
     "data": "private memory",
 }
+LONGEST_SOCKET_PATH = 107
+"""Bytes of a socket's path, without the zero at its end (unix(7))."""
+SOCKET_NAME_LETTERS = len("/pymp-12345678/listener-12345678")
+"""Letters that multiprocessing adds to the temporary folder for a socket."""
 
 
 def _limit_text(value: int | None) -> str:
@@ -192,6 +196,16 @@ def scratch_fault(facts: NodeFacts, expected: Expectations) -> str:
         return f"{facts['folder']} has {show_bytes(facts['free'])} free"
     if facts["free_inodes"] is not None and facts["free_inodes"] < thresholds.FOLDER_INODES.value:
         return f"{facts['folder']} has {facts['free_inodes']} inodes free"
+    return ""
+
+
+def temporary_path_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong if a socket below the temporary folder would have too long a path."""
+    length = len(facts["folder"].encode())
+    if length + SOCKET_NAME_LETTERS > LONGEST_SOCKET_PATH:
+        return PhaseMessage.TEMPORARY_PATH_TOO_LONG.fill(
+            folder=facts["folder"], length=length, most=LONGEST_SOCKET_PATH - SOCKET_NAME_LETTERS
+        )
     return ""
 
 
@@ -409,6 +423,18 @@ NODE_RULES = (
         "scratch",
         scratch_fault,
         lambda facts: f"{facts['folder']}, {show_bytes(facts['free'])} free",
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.TEMPORARY_PATH,
+            f"a socket of Python's multiprocessing below it has a path of at most "
+            f"{LONGEST_SOCKET_PATH} bytes (unix(7))",
+            "Name a folder with a shorter path in TMPDIR.",
+        ),
+        "scratch",
+        temporary_path_fault,
+        lambda facts: str(facts["folder"]),
+        verdict="warn",
     ),
     NodeRule(
         PlacedRule(

@@ -25,6 +25,7 @@ PYTHON_HOME = re.compile(r"^\s*PYTHONHOME = '(?P<home>.+)'$", re.MULTILINE)
 """Python's own report when it cannot find its modules. Its last line only names an empty frame."""
 OWN_LINES = re.compile(r"runbook: |srun: |slurmstepd|\s*$")
 """Lines from the launcher and from our own scripts."""
+OWN_ERROR = re.compile(r"^srun: error: (?P<words>.+)$", re.MULTILINE)
 NODE_LOST = re.compile(r"srun: error: Node failure on (?P<node>[^\s,]+)")
 JOB_ENDED = re.compile(r"\*\*\* JOB \S+ ON \S+ CANCELLED AT [^*]*")
 """Slurm's message when a user or the queue ends a whole job, not just one of its steps."""
@@ -93,7 +94,21 @@ def first_end(errors: str) -> str:
         if ending and last_words:
             return f"{ending}: {last_words}"
 
-    return ending or last_words
+    return ending or last_words or _launchers_own_error(errors)
+
+
+def _launchers_own_error(errors: str) -> str:
+    r"""Return why srun could start no task at all: its first and its last error.
+
+    >>> _launchers_own_error("srun: error: Couldn't load plugin mpi/pmix\nsrun: error: Invalid MPI "
+    ...     "type 'pmix', --mpi=list for acceptable types\n")
+    "Couldn't load plugin mpi/pmix; Invalid MPI type 'pmix', --mpi=list for acceptable types"
+    """
+    texts = [text.strip() for text in OWN_ERROR.findall(errors)]
+    if not texts:
+        return ""
+    first_and_last = dict.fromkeys((texts[0], texts[-1]))
+    return "; ".join(first_and_last)[:MAX_WORDS]
 
 
 def _why_python_did_not_start(errors: str) -> str:

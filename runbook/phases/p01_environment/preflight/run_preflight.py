@@ -58,6 +58,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedRule,
     PreflightCheck,
 )
+from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import torch_checks
 from runbook.plan_file.bad_node_lifetimes import FoundBy
 from runbook.plan_file.phase_names import ENVIRONMENT, FULL, SMOKE
@@ -477,7 +478,8 @@ def _checks_of(
 ) -> list[Check]:
     """Check one stage of the job."""
     if name in JUDGES:
-        return _with_first_end(JUDGES[name](answers, expected), job)
+        checks = [*JUDGES[name](answers, expected), *step_end_check(answers, name)]
+        return _with_first_end(checks, job)
     planned_job = preflight_job(settings)
     world_size = planned_job.nodes * planned_job.devices_per_node
     facts = read_facts(folder / ANSWERS)

@@ -1,0 +1,44 @@
+"""The rule about the end of each step of a preflight job."""
+
+from runbook.core.units import show_duration
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight.job_answers import END, STEP, JobAnswers
+from runbook.phases.p01_environment.preflight.placed_check import (
+    PlacedCheck,
+    PlacedRule,
+    PreflightCheck,
+)
+
+LATE_SECONDS = 20.0
+"""A launcher that returns later than this after its programs is a warning."""
+TOO_LATE_SECONDS = 60.0
+"""A launcher that returns later than this after its programs is a defect."""
+STEP_END_RULE = PlacedRule(
+    PreflightCheck.STEP_END,
+    f"a step ends at most {show_duration(LATE_SECONDS)} after its programs; every start and stop "
+    "of the training waits for it",
+    "Ask the operators about Slurm's TaskEpilog and SrunEpilog (scontrol show config), and about "
+    "processes that cannot be ended.",
+)
+
+
+def step_end_check(answers: JobAnswers, rung: str) -> list[PlacedCheck]:
+    """Check how long a stage's launcher still took when the programs had ended.
+
+    The job's script and the first node's program use the clock of one machine. Return no check if
+    one of the two times is missing.
+    """
+    step = answers.answer(rung, "", STEP)
+    if step is None or not answers.nodes:
+        return []
+    last = answers.answer(rung, answers.nodes[0], END)
+    if last is None:
+        return []
+
+    seconds = max(0.0, step.time - last.time)
+    value = PhaseMessage.STEP_ENDED_LATE.fill(rung=rung, seconds=show_duration(seconds))
+    if seconds > TOO_LATE_SECONDS:
+        return [STEP_END_RULE.broken(value)]
+    if seconds > LATE_SECONDS:
+        return [STEP_END_RULE.broken(value, verdict="warn")]
+    return [STEP_END_RULE.passed(value)]
