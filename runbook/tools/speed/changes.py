@@ -148,7 +148,7 @@ def _work_changes(setup: StepSetup) -> Iterator[Speedup]:
             "kernels",
             replace(setup, code="compiled"),
             "norms, activations, loss and gradient sums each run in separate kernels",
-            "the trainer's Triton kernels",
+            "use the trainer's Triton kernels",
             "training.kernels=compiled",
         )
 
@@ -167,7 +167,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
         yield Speedup(
             "communication",
             replace(setup, shown_data=0.0, layout=in_sequence),
-            "messages are waited for",
+            "ranks wait for messages",
             "let them overlap with the computation",
             " ".join(options),
         )
@@ -180,7 +180,7 @@ def _communication_changes(setup: StepSetup) -> Iterator[Speedup]:
             "network",
             replace(setup, device=usual_device),
             f"{gbit_s:g} Gbit/s per device between nodes, as given, or because NCCL uses sockets",
-            "InfiniBand or RoCE; see NCCL_DEBUG=INFO",
+            "use InfiniBand or RoCE; NCCL_DEBUG=INFO shows which network NCCL chose",
         )
 
 
@@ -226,7 +226,7 @@ def _bubble_change(setup: StepSetup) -> Speedup:
         "pipeline bubble",
         better,
         f"{micro_batches} for {stages} stage(s) of {layout.virtual_pipeline} chunk(s)",
-        "more micro-batches per step, interleaved chunks",
+        "use more micro-batches per step, and interleaved chunks",
         " ".join(set_words),
     )
 
@@ -289,7 +289,7 @@ def _micro_batch_change(setup: StepSetup) -> Speedup:
         "micro-batch",
         new,
         f"{micro_batch}, {setup.num_microbatches} times per step: small matrices",
-        f"{new.micro_batch} fits by our estimate",
+        f"use {new.micro_batch}, which fits by our estimate",
         f"training.micro_batch={new.micro_batch}",
     )
 

@@ -9,7 +9,7 @@ class SpeedMessage(Message):
     """Messages about predicted step times."""
 
     BEST_CHANGE = "largest gain: --set {change}"
-    CHECK = "check {number}, {cause}: {action}. Yes if {confirming}."
+    CHECK = "check {number}, {cause}: {action}. It is the cause if {confirming}."
     COLUMNS_MISSING = (
         "the table has no column {missing} (its first line: {first_line}). A table of results "
         "begins with a line of column names as in published_results.csv: model, params_b, "

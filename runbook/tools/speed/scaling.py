@@ -110,7 +110,9 @@ def poor_scaling(text: str, reached: float) -> Iterator[GapPart]:
         return
     pair = _first_loss(_measurements(plain, _DEVICES))
     if pair:
-        remedy = "check the links between devices with nvidia-smi topo -m; send less, or less often"
+        remedy = (
+            "check the links between devices with nvidia-smi topo -m; transfer less, or less often"
+        )
         yield _part("communication", pair, remedy, reached, NO_GAIN_FROM_DEVICES)
 
 

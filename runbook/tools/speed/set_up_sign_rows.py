@@ -92,7 +92,7 @@ SET_UP_SIGNS = (
         r"\b(?:ddp|distributed|multi-?gpu|data[- ]parallel\w*)\b[^.;]{0,80}"
         r"\b(slow\w*) than\b[^.;]{0,30}\b(?:single|one|1)[- ](?:gpu|device|card)",
         0.5,
-        "check the links between devices with nvidia-smi topo -m; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; transfer less, or less often",
         "4D-Humans issue 139",
         same_effect=NO_GAIN_FROM_DEVICES,
     ),
@@ -108,7 +108,7 @@ SET_UP_SIGNS = (
         r"\b(?:each|every) micro-?(?:step|batch)\b[^.;]{0,30}\b(?:runs?|does|triggers?)\b[^.;]{0,20}"
         r"\b(?:reduction|all-?reduce|synchroni[sz]ation)",
         0.5,
-        "sum gradients once per step: no_sync() around all micro-batches but the last",
+        "sum gradients once per step: put no_sync() around all micro-batches but the last",
         "cosmos-framework issue 161",
     ),
     CausePattern(
@@ -148,7 +148,7 @@ SET_UP_SIGNS = (
         "host",
         r"\bsuggested max number of worker|\bmore (?:loader )?workers than (?:cpu )?(?:cores|cpus)\b",
         0.5,
-        "as many loader workers as each rank has cores",
+        "use as many loader workers as each rank has cores",
         "PyTorch's own warning of a DataLoader with too many workers",
     ),
     CausePattern(

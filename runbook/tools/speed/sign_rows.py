@@ -183,7 +183,12 @@ class CausePattern:
 
 
 SIGNS = (
-    CausePattern("network", SOCKETS, 0.5, "InfiniBand or RoCE; see NCCL_DEBUG=INFO"),
+    CausePattern(
+        "network",
+        SOCKETS,
+        0.5,
+        "use InfiniBand or RoCE; NCCL_DEBUG=INFO shows which network NCCL chose",
+    ),
     CausePattern(
         "network",
         _SLOWER_ON_MANY_NODES,
@@ -226,7 +231,7 @@ SIGNS = (
         rf"\bgrad(?:ient)?s?\b[^.]{{0,40}}\b{_SUMMED} ?{_EVERY_MICRO_BATCH}"
         rf"|\b{_SUMMED} (?:the )?grad(?:ient)?s? {_EVERY_MICRO_BATCH}",
         0.5,
-        "sum gradients once per step: no_sync() around all micro-batches but the last",
+        "sum gradients once per step: put no_sync() around all micro-batches but the last",
         "torchtune issue 1275",
     ),
     CausePattern(
@@ -247,7 +252,7 @@ SIGNS = (
         r"|\b(?:all|both|they|cards|gpus|[abhv]\d{2,3}s?) (?:are|is) (?:all |only )?pcie\b"
         r"(?![^.;\n]{0,60}\b(?:with|have|has|plus|by|through) nvlink\b)",
         0.5,
-        "check the links between devices with nvidia-smi topo -m; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; transfer less, or less often",
         "sd-scripts issue 1434, DeepSpeed issue 6889",
     ),
     CausePattern(
@@ -256,7 +261,7 @@ SIGNS = (
         r"|\bno faster|\b(slow(?:er)?) than (?:on )?(?:one|1|a single)\b(?! node))"
         rf"|{_ANOTHER_DEVICE}[^.;]{{0,60}}\b(?:(slow(?:er|down|s)?)\b|(?:no|not|never) (?:any )?faster)",
         0.5,
-        "check the links between devices with nvidia-smi topo -m; send less, or less often",
+        "check the links between devices with nvidia-smi topo -m; transfer less, or less often",
         "sd-scripts issue 1434",
         same_effect=NO_GAIN_FROM_DEVICES,
     ),
@@ -268,7 +273,7 @@ SIGNS = (
         r"|data[- ]?load\w*[^.]{0,60}(bottleneck|slow|inefficien|limit)"
         r"|(?:bottleneck|slow|inefficient)[^.]{0,30} data[- ]?load",
         0.5,
-        "tokenize once before training, use more workers, put the tokens on a faster disk",
+        "tokenize once before training, use more workers, or put the tokens on a faster disk",
     ),
     CausePattern(
         "data wait",
@@ -296,7 +301,7 @@ SIGNS = (
         r"|\b(?<!from )(?<!off )nfs\b[^.;]{0,20}\bto (?:share|store|hold|read|serve) (?:the |our )?"
         r"(?:data\w*|corpus|shards|tokens|samples)\b",
         0.5,
-        "prepare samples before training, use more workers, put the data on a faster disk",
+        "prepare samples before training, use more workers, or put the data on a faster disk",
         "torchtitan issue 2073, streaming issue 686, open_clip issue 703",
     ),
     CausePattern(
@@ -304,7 +309,7 @@ SIGNS = (
         r"(?<!swap )(?<!disk )(?<!memory )\b(?:utili[sz]ation|usage|utils?)\b"
         rf"(?:[^.;\d]{{0,60}}{_FIGURES_ONE_AFTER_ANOTHER}\b0 ?%|[^.;]{{0,60}}\b(?<=to )(?:0|zero)\b)",
         0.5,
-        "time a run on random tokens, without the loader; as many workers as cores per rank",
+        "time a run on random tokens, without the loader; use one worker for each core",
         "DeepSeek-MoE issue 5",
         same_effect=_WAITING_DEVICE,
     ),
@@ -404,7 +409,7 @@ SIGNS = (
         r"|after (?:the |a )?(?:\w+ )?(?:step|batch|iteration|micro-?batch|forward|backward)\w*)\b"
         r"|\b(?:after|between|in) (?:every|each|all) [^.]{0,30}\bempty_cache\b",
         0.3,
-        "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use a smaller micro-batch",
         "DeepSpeed's warning of allocator cache flushes, PyTorch's memory notes",
     ),
     CausePattern(
@@ -480,7 +485,7 @@ SIGNS = (
         rf"(?<!data )(?<!input )\bpipeline(?:[- ]parallel\w*)?\b{_CLAUSE}{{0,40}}\b(slow\w*)"
         r"|\b(?:large|big|huge) (?:pipeline )?bubbles?\b|\bbubbles? (?:takes?|of|is|are) (?:\w+ )?(?!0 ?%)\d",
         0.5,
-        "more micro-batches per step, interleaved chunks, or fewer stages",
+        "use more micro-batches per step, interleaved chunks, or fewer stages",
         "gpt-neox issue 903",
     ),
     CausePattern(
@@ -497,7 +502,7 @@ SIGNS = (
         r"(?:(?!\b(?:only|under|below|just|less than)\b)[^.;]){0,40}"
         r"\b(?:(?:majority|most|half) of (?:the |a )?(?:time|step)|dominat\w+|bottleneck|\d{2} ?%)",
         0.4,
-        "fused experts (grouped matrix products), experts over more ranks, all-to-all dispatch",
+        "use fused experts (grouped matrix products), more ranks, or all-to-all dispatch",
         "DeepSeek-MoE issue 5",
     ),
     CausePattern("flash attention", PLAIN_ATTENTION, 0.4, "fused attention"),

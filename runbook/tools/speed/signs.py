@@ -77,7 +77,7 @@ _STATED_CAUSES = (
         "1",
         "micro-batch",
         "micro-batch 1: the matrices are small, but the host launches just as many kernels",
-        "a larger micro-batch, if it fits",
+        "use a larger micro-batch, if it fits",
     ),
 )
 """Causes that facts state, starting with the most expensive one."""

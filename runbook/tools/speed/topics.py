@@ -183,12 +183,12 @@ _TOPICS = (
     _Topic(
         "token dispatch",
         r"\bexperts?\b|\bmoe\b|\ball[- ]?(?:to|2)[- ]?all\b|\brout(?:er|ing)\b",
-        "time the dispatch in a profile; fused experts (grouped matrix products)",
+        "time the dispatch in a profile; use fused experts (grouped matrix products)",
     ),
     _Topic(
         "pipeline bubble",
         r"\bpipeline(?:[- ]parallel\w*| stages?)\b|\bbubbles?\b|\bpp\b",
-        "more micro-batches per step, interleaved chunks, or fewer stages",
+        "use more micro-batches per step, interleaved chunks, or fewer stages",
     ),
     _Topic(
         "flash attention",
@@ -217,13 +217,13 @@ _TOPICS = (
         "memory",
         r"\bmalloc\b|\bshared (?:gpu |video )?memory\b|\bspill\w*|\bswap(?:s|ped|ping)\b|\bswap ?[:=] ?[1-9]|\bpage cache\b"
         r"|\bfragment\w+|\bcache flush\w*|\bempty_cache\b|\ballocator\b|\bmemory leaks?\b",
-        "leave memory free: PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, smaller micro-batch",
+        "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, or use a smaller micro-batch",
     ),
     _Topic(
         "micro-batch",
         r"\bbatch[- _]?size\b|\bbatch ?= ?\d|\bmicro-?batch\w*|\b(?:memory|vram|ram)\b[^.;]{0,40}\b(?:unused|free|left)\b"
         r"|\b(?:mem\w*|vram)\b[^.;]{0,60}\b(?:only|less than)\b|\bonly us\w+ \d+ ?g",
-        "a larger micro-batch, if it fits",
+        "use a larger micro-batch, if it fits",
     ),
     _Topic(
         "data wait",
@@ -233,7 +233,7 @@ _TOPICS = (
         r"|\bfiles?\b|\bdisks?\b|\bepoch\b[^.;]{0,40}\b(?:begin\w*|start|end)\b|\bcpu-intensive\b"
         r"|\bi/o\b|\bstreaming\b|\bwebdataset\b|\bhdf5\b|\bh5py\b|\bparquet\b|\bmem(?:ory)?[-_ ]?map\w*|\bmmap\b|\bssds?\b"
         r"|\bbetween (?:\w+ )?epochs\b|\bevery \d{2,} (?:steps|iterations)\b",
-        "time a run on random tokens, without the loader; as many workers as cores per rank",
+        "time a run on random tokens, without the loader; use one worker for each core",
     ),
     _Topic(
         "host",

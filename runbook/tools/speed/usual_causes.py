@@ -102,7 +102,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "data wait",
-        "time a run on random tokens, without the loader; as many workers as cores per rank",
+        "time a run on random tokens, without the loader; use one worker for each core",
         nodes=0.5,
         devices=3,
         text=1,
@@ -118,7 +118,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "micro-batch",
-        "a larger micro-batch, if it fits",
+        "use a larger micro-batch, if it fits",
         nodes=0,
         devices=2,
         text=2,
@@ -183,7 +183,7 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "precision",
-        "16-bit products are fast on devices with tensor cores; check in a profile what they reach",
+        "use 16-bit products, which are fast on tensor cores; check in a profile what they reach",
         nodes=0,
         devices=0.5,
         text=2,
