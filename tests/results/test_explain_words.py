@@ -393,3 +393,16 @@ def test_the_wait_for_data_of_other_loops_is_read():
     assert [(part.name, part.seconds) for part in parts] == [("data wait", pytest.approx(3.2812))]
     _, parts = measured_parts("Time 0.470 (1.206) Data 0.076 (0.004) Loss 3.2", parse_lines([]), {})
     assert [(part.name, part.seconds) for part in parts] == [("data wait", 0.076)]
+
+
+@pytest.mark.parametrize(
+    ("text", "devices"),
+    [
+        ("2 nodes of 4 A100 are slow", "4"),
+        ("torchrun --nproc_per_node 4 --nnodes 8 train.py", "4"),
+        ("#SBATCH --gpus-per-node=4", "4"),
+        ("8 A100 are slow", None),
+    ],
+)
+def test_the_number_of_devices_in_a_node_is_read(text, devices):
+    assert read_facts(text, {}).get("devices_per_node") == devices

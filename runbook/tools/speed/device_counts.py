@@ -41,17 +41,17 @@ _NODES_OF_DEVICES = (
 """A number of nodes and of devices per node: "2 nodes of 8 A100"."""
 
 
-def devices_of_nodes(text: str) -> int:
-    """Return the last number of nodes times devices per node that a text states, or 0.
+def nodes_and_devices(text: str) -> tuple[int, int]:
+    """Return the last number of nodes and of devices per node that a text states, or zeros.
 
-    >>> devices_of_nodes("2 nodes of 8 A100"), devices_of_nodes("each node has 8 GPUs")
-    (16, 0)
+    >>> nodes_and_devices("2 nodes of 4 A100"), nodes_and_devices("each node has 8 GPUs")
+    ((2, 4), (0, 0))
     """
-    products = [0]
+    counts = [(0, 0)]
     for pattern in (_NODES_TIMES_DEVICES, _NODES_OF_DEVICES):
         for nodes, devices in re.findall(pattern, text, re.IGNORECASE):
-            products.append(int(nodes) * int(devices))
-    return products[-1]
+            counts.append((int(nodes), int(devices)))
+    return counts[-1]
 
 
 def device_count(text: str) -> int:

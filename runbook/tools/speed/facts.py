@@ -11,7 +11,7 @@ from runbook.frameworks.option_names import option_flags, option_names
 from runbook.planning.choice import Choice
 from runbook.planning.cost.accelerators import find_accelerator
 from runbook.planning.cost.step_inputs import code_of
-from runbook.tools.speed.device_counts import device_count, devices_of_nodes
+from runbook.tools.speed.device_counts import device_count, nodes_and_devices
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.phrases import (
     WAYS_TO_WRITE,
@@ -74,6 +74,7 @@ _NUMBERS = (
         "(?:device_train_)?micro_?batch(?:_size)?|per_device_train_batch_size|MBS",
     ),
     _Fact("n_accel", words="world_size|trainer.devices"),
+    _Fact("devices_per_node", words="(?:nproc|n?gpus|num_gpus|trainer.devices)_per_node"),
     _Fact("global_batch", "training.global_batch", "global_(?:train_)?batch(?:_size)?|GBS"),
     _Fact("experts", words="num_experts"),
     _Fact("experts_a_token", words="moe_router_topk"),
@@ -314,9 +315,10 @@ def _setup_facts(text: str) -> Facts:
         for value in re.findall(pattern, text, re.IGNORECASE):
             if _is_accepted(key, value):
                 facts[key] = _our_value(key, value)
-    products = devices_of_nodes(text)
-    if products:
-        facts["n_accel"] = str(products)
+    nodes, devices = nodes_and_devices(text)
+    if nodes:
+        facts["n_accel"] = str(nodes * devices)
+        facts["devices_per_node"] = str(devices)
     if re.search(_SHARDS_STATES, text, re.IGNORECASE):
         facts.setdefault("zero_stage", str(zero_stage(text.lower())))
     facts |= _network_facts(text, facts)

@@ -268,6 +268,8 @@ def _assumed_setup(
             Assumption(AssumedValue.SEQUENCE, SpeedMessage.SEQUENCE.fill(tokens=sequence_length))
         )
     row = replace(row, recompute=row.recompute or "none")
+    if row.devices_per_node:
+        device = replace(device, devices_per_node=row.devices_per_node)
     layout = _assumed_layout(row, device, assumed)
     shape = sizes.shape_of(model, tensor=layout.tensor, sequence_length=sequence_length)
     global_batch = row.global_batch

@@ -81,6 +81,7 @@ _RECIPES_IN_WORDS = ((r"mx[- ]?fp8|fp8[- ]mx", "mxfp8"), (r"fp8[- ]?blockwise", 
 
 All other recipes are equally costly.
 """
+_NUMBER_WORDS = {"one": 1, "two": 2, "four": 4, "six": 6, "eight": 8}
 _LARGEST_NUMBER = 1e9
 """A larger number in a cell is ignored as a typing error."""
 _TUNED_SOFTWARE = (
@@ -156,6 +157,8 @@ class PublishedRow:
     first_vendor_attention: bool
     first_blackwell: bool
     is_other_program: bool
+    devices_per_node: int
+    """Number of devices in a node of this system; 0: as usual for the device."""
     network: float
     """Gbit/s per device between nodes."""
     sizes: Mapping[str, int]
@@ -228,6 +231,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
     cuda_graphs = row.word("cuda_graphs")
     fp8_recipe = row.word("fp8_recipe")
     network = row.gbit_s("network")
+    devices_per_node = row.size("devices_per_node") or _devices_of_node(context)
     virtual_pipeline = row.size("vp") or _number_after(r"\bvp[p]?[ =]*(\d+)", context)
     micro_batch = row.size("micro_batch") or _stated_micro_batch(context)
     recompute = row.word("recompute") or _first_match(_RECOMPUTE, stated)
@@ -269,6 +273,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         ),
         first_blackwell=is_release_before(_SECOND_BLACKWELL, context, row.text("date")),
         is_other_program=is_other_program(software),
+        devices_per_node=devices_per_node,
         network=network,
         sizes=_sizes(row, stated),
         unknown=tuple(row.unknown),
@@ -529,6 +534,20 @@ def _devices(text: str, accelerator: str) -> int:
         return count
     device = find_accelerator(accelerator)
     return count * device.devices_per_node if device else 0
+
+
+def _devices_of_node(context: str) -> int:
+    """Return the number of devices in a node that a text states, or 0.
+
+    >>> _devices_of_node("nodes of four devices"), _devices_of_node("64 nodes of 8 a100, nemo")
+    (4, 8)
+    >>> _devices_of_node("two nodes of the cluster")
+    0
+    """
+    match = re.search(rf"\bnodes of (\d+|{'|'.join(_NUMBER_WORDS)})\b", context)
+    if match is None:
+        return 0
+    return _NUMBER_WORDS.get(match[1]) or int(match[1])
 
 
 def _precision(text: str, context: str) -> str:
