@@ -254,7 +254,7 @@ def test_ctrl_c_while_the_kernel_imports_ends_it_without_its_traceback(tmp_path)
     before = time.monotonic()
     log, _ = process.communicate(timeout=300)
     assert "Traceback" not in log and "Aborted" in log
-    assert time.monotonic() - before < 20
+    assert time.monotonic() - before < 200, "the kernel itself sleeps for 300 s"
     assert not left_alive({int(started.read_text())})
 
 
