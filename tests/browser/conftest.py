@@ -66,7 +66,7 @@ def browser():
 
 @pytest.fixture(scope="package")
 def toy(tmp_path_factory):
-    """A project whose training takes long enough to be viewed twice."""
+    """Return a project whose training takes long enough to be viewed twice."""
     chromium()
     toy = Toy(tmp_path_factory.mktemp("browser") / "project", LONG)
     yield toy
@@ -75,7 +75,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def lab(toy, tmp_path_factory):
-    """JupyterLab with the project as its root."""
+    """Start JupyterLab with the project as its root."""
     from lab import Lab
 
     home = tmp_path_factory.mktemp("lab-home")
@@ -86,7 +86,7 @@ def lab(toy, tmp_path_factory):
 
 @pytest.fixture
 def page(browser):
-    """A separate page."""
+    """Open a separate page for each test."""
     context = browser.new_context(viewport={"width": 1200, "height": 1000})
     yield context.new_page()
     context.close()

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.notebooks, pytest.mark.browser, pytest.mark.timeout(18
 
 @pytest.fixture
 def form(page, lab):
-    """The cell with the form, opened for the toy run."""
+    """Open the cell with the form for the toy run."""
     notebook = Notebook(page, lab, "notebooks/00-plan.ipynb")
     for words in ("overrides: str", "phase.bind", "phase.choose"):
         notebook.run(words)

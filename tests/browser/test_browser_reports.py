@@ -23,7 +23,7 @@ WHOLE = "report-with-records.html"
 
 @pytest.fixture(scope="module")
 def run(by_hand, toy, tmp_path_factory) -> Path:
-    """The run that was stepped through by hand, with its notebooks filed and all its pages."""
+    """Return the run that was stepped through by hand, with its notebooks filed and all its pages."""
     words = [
         word for phase in PHASES for word in ("--file", toy.root / "notebooks" / f"{phase}.ipynb")
     ]

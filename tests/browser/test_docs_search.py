@@ -23,7 +23,7 @@ not_in_nav: ""
 
 @pytest.fixture
 def site(tmp_path) -> Path:
-    """Two pages, built in the same way as the whole site."""
+    """Build two pages in the same way as the whole site."""
     pytest.importorskip("material", reason="mkdocs-material is not installed")
     pages = tmp_path / "pages"
     shutil.copytree(ROOT / "docs" / "javascripts", pages / "javascripts")

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser]
 
 
 def begin_training(runs: Path) -> Path:
-    """A run whose job shows a sign of life, after three steps."""
+    """Create a run with three steps whose job has just shown a sign of life."""
     run_folder = write_run(runs, "training", state="interrupted", ended="", verdict="unknown")
     job = run_folder / "jobs" / "04-training"
     job.mkdir(parents=True)

@@ -15,7 +15,7 @@ SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "nu
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The answer of the trainer's Python."""
+    """Return the answer that the trainer's Python gives in these tests. A test may change it."""
     answer = {
         "python": "3.11.2",
         "packages": dict(SOFTWARE),
@@ -69,8 +69,10 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 
 
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
-    """A single process imports torch without waiting for other ranks, and reports the versions that
-    are imported, not those that are listed."""
+    """Check that doctor imports torch in a single process, without waiting for other ranks.
+
+    The reported versions are those of the imported packages, not those that are listed.
+    """
     for name, value in {
         "RANK": "1",
         "LOCAL_RANK": "1",
@@ -94,7 +96,7 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
 
 
 def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
-    """Nothing is guessed on a machine that is not the site's login node."""
+    """Check that doctor guesses nothing on a machine that is not the site's login node."""
     said = runbook("doctor", "lumi-13b", "--json", "--set", "jobs.environment.partition=dev-g")
     rows = rows_of(said)
     assert said.code == 1

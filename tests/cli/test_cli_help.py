@@ -27,7 +27,7 @@ HEAVY = (
 
 
 def test_help_is_up_in_three_tenths_of_a_second():
-    """Best of five, in processor time, which other users of the machine do not affect."""
+    """Take the best of five runs, in processor time, which other users do not affect."""
     seconds = []
     for _ in range(5):
         before = os.times()

@@ -47,7 +47,7 @@ def test_the_shipped_coefficients_follow_from_the_curves():
 
 
 def test_recipes_left_out_are_forecast_from_half_their_curve():
-    """A tenth of the recipes; docs/forecast.md covers all of them."""
+    """Leave out every tenth recipe. docs/forecast.md reports the errors of all recipes."""
     folders = sorted({curve.folder for curve in CURVES})
     left_out = set(folders[::10])
     coefficients = fit(

@@ -123,7 +123,7 @@ def test_a_law_with_a_floor_among_the_votes_is_met():
 
 
 def test_rungs_in_the_transient_hardly_count():
-    """If the smallest rung is far above the line, the forecast changes by less than a thousandth."""
+    """Move the smallest rung far above the line: the forecast changes by less than a thousandth."""
     line = power_law(1.7, 0.15)
     run = run_of(line, 4.0)
     (straight,) = forecast_from_ladder(line, run)
@@ -134,7 +134,7 @@ def test_rungs_in_the_transient_hardly_count():
 
 
 def test_a_family_below_the_usual_floors_is_forecast():
-    """Text of only a few words, for example, has losses below one nat."""
+    """Forecast losses below one nat, as a text with only a few different words has."""
     line = power_law(0.0, 0.1)
     low = replace(line, loss=line.loss / 4)
     run = run_of(low, 4.0)

@@ -181,7 +181,7 @@ def test_a_job_that_was_killed_with_its_script_is_followed(queue, scheduler, fol
 
 @pytest.mark.parametrize("code", [137, 0])
 def test_the_queues_own_exit_code_of_a_killed_job_ends_no_chain(queue, scheduler, folder, code):
-    """The job left no exit_code file, and chain.sh reads only that file."""
+    """A killed job leaves no exit_code file, and chain.sh reads only that file."""
     began(folder, 12)
     queue.states = {"12": JobState.LOST, "13": JobState.PENDING}
     queue.exit_codes = {"12": code}

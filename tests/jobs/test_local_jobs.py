@@ -277,7 +277,7 @@ def test_the_next_job_of_a_phase_ends_what_a_lost_one_left(bench, monkeypatch):
     ],
 )
 def test_the_walltime_ends_a_job(lines, grace_seconds, exit_code, reason, bench, monkeypatch):
-    """The hour is over as soon as the ranks are ready, by the clock of this job's script."""
+    """The clock of this job's script jumps forward an hour as soon as the ranks are ready."""
     monkeypatch.setattr("runbook.jobs.render.training_job.LOCAL_GRACE_SECONDS", grace_seconds)
     folder = bench.submit(lines, walltime=3600, setup=[CLOCK_THAT_JUMPS])
     (bench.run_folder / "hour-is-over").touch()
@@ -343,7 +343,7 @@ def test_a_job_does_not_inherit_the_right_to_the_run(bench, monkeypatch):
 
 
 def is_unmounted(folder):
-    """Unmount the folder. Return whether that was possible."""
+    """Try to unmount the folder. Return whether that was possible."""
     return shell.run(["umount", str(folder)], check=False).exit_code == 0
 
 

@@ -286,7 +286,10 @@ def test_out_and_err_can_be_read_while_the_job_runs(pbs, tmp_path, settings):
 
 
 def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
-    """The job began an hour ago, and the queue ends it once its program is ready."""
+    """Let the script believe that the job began an hour ago.
+
+    The queue ends the job once its program is ready.
+    """
     folder = task(
         tmp_path / "a run",
         settings,

@@ -84,7 +84,7 @@ def test_a_child_that_lost_the_mark_is_found_through_its_parent():
 
 
 def test_a_killed_process_that_is_no_longer_found_has_ended_all_the_same(sleeper, monkeypatch):
-    """It takes a moment to end, for example if the machine is slow."""
+    """A killed process takes a moment to end, for example on a slow machine."""
     process = psutil.Process(sleeper.pid)
     kills = []
 

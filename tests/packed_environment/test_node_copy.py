@@ -72,7 +72,7 @@ def test_python_runs_from_the_copy_alone(compression, request):
 
 
 def test_the_installation_is_found_in_the_copy_too(tmp_path):
-    """Packed completely, with the standard library of the Python that runs this test."""
+    """Pack the environment completely, with the standard library of the Python that runs this test."""
     environment = make_environment(tmp_path / "venv")
     interpreter = ask(environment / "bin" / "python")
     if interpreter.base_is_on_nodes:
@@ -161,7 +161,7 @@ def test_a_copy_of_another_archive_is_made_again(packed):
 
 @pytest.fixture(autouse=True)
 def notes_in_memory(tmp_path, monkeypatch):
-    """A folder for the test, in place of the machine's memory."""
+    """Use a folder of the test in place of the machine's memory."""
     folder = tmp_path / "memory"
     folder.mkdir()
     monkeypatch.setattr(node_copy, "MEMORY_FOLDER", str(folder))
@@ -228,9 +228,9 @@ def test_files_are_room_too(packed, monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts")
 def test_a_disk_that_fills_meanwhile_leaves_nothing(packed, tmp_path, monkeypatch):
-    """A real file system of 256 KiB that claims to have more room.
+    """Unpack on a real file system of 256 KiB, while the manifest asks for only one byte.
 
-    Temporary files are in it, too.
+    Temporary files go to the same file system.
     """
     small = tmp_path / "small"
     small.mkdir()

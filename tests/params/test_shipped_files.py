@@ -14,7 +14,7 @@ MODELS = read_models(CLONE)
 
 
 def count(name: str, tensor: int = 1) -> int:
-    """Parameters counted by hand: blocks, last norm, padded vocabulary, positions."""
+    """Count a model's parameters by hand: blocks, last norm, padded vocabulary, positions."""
     model = MODELS.get(name)
     padded = -(-model.vocabulary // (128 * tensor)) * 128 * tensor
     hidden = model.hidden

@@ -465,7 +465,7 @@ def test_a_job_is_not_resumed_where_the_smoke_test_failed_meanwhile(open_phase, 
 
 
 def test_token_files_that_passed_are_not_read_again_for_the_launch(open_phase, queue, monkeypatch):
-    """Token files may be terabytes in size. A file that has lost bytes is noticed anyway."""
+    """Token files may be terabytes in size, so only their sizes are compared before a launch."""
     training.check_ready(open_phase)
     monkeypatch.setattr(step, "sha256_of", lambda path: pytest.fail(f"{path} is read"))
     training.launch(open_phase)

@@ -62,7 +62,7 @@ def test_every_other_value_is_named_with_what_it_was_and_is(runs):
 
 
 def test_a_key_that_is_younger_than_the_folder_counts_only_where_it_was_chosen(runs):
-    """A new version may add keys; the run continues as long as nobody has set one."""
+    """A new version may add keys. A run continues as long as nobody has set a new key."""
     folder = folder_of(runs)
     text = (folder / "run.yaml").read_text()
     lines = [line for line in text.splitlines() if "dropout:" not in line and " seed:" not in line]

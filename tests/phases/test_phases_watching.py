@@ -237,7 +237,7 @@ def test_a_written_run_file_means_the_same_as_the_run_with_its_changes(run, tmp_
 
 
 def by_hand() -> params.Settings:
-    """A run as its parameters cell may have created it."""
+    """Return the settings of a run as its parameters cell may have set them."""
     given = {
         "training": {"iterations": 30, "micro_batch": 2},
         "jobs": {"training": {"walltime": "00:20:00"}},

@@ -634,7 +634,7 @@ LINK_FACTS = {
 
 
 def links(**changes: object) -> JobAnswers:
-    """Two nodes that call each other. The results from n1 to n2 differ."""
+    """Return the answers of two nodes that call each other; `changes` apply to those from n1 to n2."""
     listening = {"port": 50000, "address": "10.0.0.1"}
     return job_of(
         line("peers", "n1", "listen", listening),
@@ -907,7 +907,7 @@ def test_nodes_that_read_nothing_at_all_are_a_warning():
 
 
 def change(version: str, other_version: str) -> dict[str, str]:
-    """A library that LD_LIBRARY_PATH replaces."""
+    """Return the facts about a library that LD_LIBRARY_PATH replaces."""
     return {
         "path": "/opt/foreign/lib.so",
         "version": version,

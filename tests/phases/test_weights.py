@@ -37,7 +37,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def trainer(monkeypatch):
-    """A trainer that answers without weights, and records the requests."""
+    """Replace the trainer by one that has no weights and records the requests."""
     asked = []
 
     def answer(command, folder, phase, request):

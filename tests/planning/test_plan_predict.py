@@ -118,7 +118,7 @@ def test_predictions_are_near_what_was_published(path: Path, models: dict[str, M
 def test_the_documents_name_the_errors_with_the_rows_they_are_of(
     judged: dict[str, list[float]],
 ) -> None:
-    """All tables. The output of a fit is not computed again here."""
+    """Compare the errors on two pages with those of all tables. No fit is computed again here."""
     names = ("docs/measurements/overview.md", "docs/measurements/predicted-speed.md")
     summary, page = ((ROOT / name).read_text() for name in names)
 
@@ -579,7 +579,7 @@ def test_a_file_that_is_no_table_is_refused() -> None:
 
 
 def test_any_words_give_a_number_or_a_reason(models: dict[str, Model]) -> None:
-    """Cells of all rows in random combinations, with mistakes in between."""
+    """Predict random combinations of cells from all rows, some of them with mistakes."""
     draw = random.Random(11)
     rows = table(PUBLISHED)
     slips = [

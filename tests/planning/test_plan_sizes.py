@@ -208,7 +208,7 @@ shapes = st.builds(
 
 
 def replicated(shape: ModelShape) -> int:
-    """Parameters that every tensor rank has: norms, position embeddings, second biases."""
+    """Count the parameters that every tensor rank has: norms, position embeddings, second biases."""
     norm = shape.hidden * (2 if shape.normalization == "layernorm" else 1)
     biases = 2 * shape.hidden if shape.biases else 0
     positions = shape.positions * shape.hidden if shape.position_embedding == "learned" else 0

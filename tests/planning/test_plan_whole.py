@@ -131,7 +131,7 @@ def test_every_key_the_trainer_reads_is_there_and_no_other(section: str) -> None
 
 
 def test_the_trainer_accepts_the_spec() -> None:
-    """The trainer's own reader decides whether the plan is valid."""
+    """Read the plan with the trainer's own reader, which decides whether it is valid."""
     for spec in specs():
         assert parse(json.loads(json.dumps(spec))).fingerprint == spec["fingerprint"]
 
@@ -255,7 +255,7 @@ def test_names_of_checks_are_unique() -> None:
 
 
 def test_params_local_makes_a_plan() -> None:
-    """The shipped run file, read by the real loader."""
+    """Read the shipped run file with the real loader, and plan it."""
     from runbook.params import load
 
     plan = make_plan(load("local"), TWO_CORES)

@@ -61,9 +61,9 @@ def test_equal_stages_wait_as_the_closed_form_says(
 
 
 def test_all_wait_for_the_slowest_stage() -> None:
-    """Once the first gradient is back, it works without a pause.
+    """Once the first gradient is back, the slowest stage works without a pause.
 
-    Before and after, the pipeline fills and drains.
+    Before that the pipeline fills, and afterwards it drains.
     """
     found = replay(4, 8, slow=1)
     busy = sorted((event.start, event.end) for event in found.events if event.stage == 1)

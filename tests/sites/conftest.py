@@ -1,4 +1,4 @@
-"""The Slurm cluster and the project of tests/slurm."""
+"""Fixtures for the site tests: the Slurm cluster and the project of tests/slurm."""
 
 import sys
 from pathlib import Path

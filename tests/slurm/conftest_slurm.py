@@ -1,6 +1,6 @@
-"""One Slurm cluster and one project for all tests here.
+"""Provide one Slurm cluster and one project for all tests in this folder.
 
-Without Slurm, the tests are skipped, or fail if it is required.
+Without Slurm, the tests are skipped, or fail if Slurm is required.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from two_nodes import Cluster, Project, what_is_missing
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory) -> Iterator[Cluster]:
-    """Two idle nodes."""
+    """Start a Slurm cluster with two idle nodes."""
     if missing := what_is_missing():
         assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), missing
         pytest.skip(missing)
@@ -28,5 +28,5 @@ def cluster(tmp_path_factory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="session")
 def project(cluster: Cluster, tmp_path_factory) -> Project:
-    """A project whose runs use the cluster."""
+    """Create a project whose runs use the cluster."""
     return Project(tmp_path_factory.mktemp("a project"), cluster)

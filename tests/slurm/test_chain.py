@@ -39,7 +39,7 @@ SLOW_STEPS = "slow:seconds=0.25"
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory) -> Iterator[Cluster]:
-    """A separate Slurm cluster, because its nodes are killed."""
+    """Start a separate Slurm cluster, because these tests kill its nodes."""
     if missing := what_is_missing():
         assert not os.environ.get("RUNBOOK_REQUIRE_SLURM"), missing
         pytest.skip(missing)
@@ -65,7 +65,7 @@ def project(nodes: Cluster, tmp_path_factory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
-    """The losses of the same run without faults."""
+    """Train the same run without faults, and return its losses."""
     run = ChainedRun(project, nodes, "undisturbed")
     run.launch()
     run.wait_for_end()
@@ -75,7 +75,7 @@ def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
 
 @pytest.fixture(scope="module")
 def killed(project: Path, nodes: Cluster) -> ChainedRun:
-    """A chain of three jobs with a spare node.
+    """Run a chain of three jobs with a spare node.
 
     A node and a job's script are killed while nobody watches.
     """
@@ -149,9 +149,9 @@ def test_a_watcher_that_comes_later_takes_over_what_the_job_decided(killed):
 
 @pytest.fixture(scope="module")
 def with_fewer_nodes(project: Path, nodes: Cluster) -> ChainedRun:
-    """A chain of two jobs without a spare node.
+    """Run a chain of two jobs without a spare node.
 
-    A node of the first job is lost, and later its script is killed.
+    The first job loses a node, and later its script is killed.
     """
     run = ChainedRun(project, nodes, "fewer", "jobs.training.chain=2", "jobs.training.min_nodes=1")
     with pytest.MonkeyPatch.context() as patch:
@@ -185,7 +185,7 @@ def test_without_a_spare_the_training_goes_on_with_fewer_replicas_and_never_sile
 
 
 def test_the_global_batch_and_the_losses_are_those_of_all_nodes(with_fewer_nodes, undisturbed):
-    """The sums of one process and of two differ by fp32 rounding."""
+    """Compare losses with a tolerance: sums over one process and over two differ by fp32 rounding."""
     rows = with_fewer_nodes.rows()
     assert {row["global_batch"] for row in rows} == {4}
     lost, back = with_fewer_nodes.events("replicas_changed")
@@ -216,7 +216,7 @@ def trainer_on(nodes: Cluster, node: str) -> int:
 
 
 def test_a_failed_step_that_does_not_end_on_a_node_is_left_behind(project, nodes, undisturbed):
-    """The node's part of Slurm hangs, as it does while a process on the node cannot be killed."""
+    """Stop a node's step daemon, which then looks as if it waited for an unkillable process."""
     words = ["jobs.training.chain=1", "jobs.training.spares=1"]
     run = ChainedRun(project, nodes, "unended", *words)
     with pytest.MonkeyPatch.context() as patch:

@@ -23,8 +23,9 @@ SPIKE = {"RUNBOOK_FAULTS": "spike:step=6,factor=3"}
 
 @pytest.fixture
 def webhook():
-    """A server on this machine that keeps posted data; `/gone` does not exist, and `/slow` does not
-    answer.
+    """Start a server on this machine that keeps posted data.
+
+    `/gone` does not exist, and `/slow` does not answer.
     """
     posted = []
     ended = Event()
@@ -39,7 +40,7 @@ def webhook():
             self.end_headers()
 
         def log_message(self, *_):
-            """Say nothing."""
+            """Print no line for each request."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

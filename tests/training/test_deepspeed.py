@@ -37,7 +37,7 @@ def started(zygote, tmp_path_factory, corpus, **options):
 
 @pytest.fixture(scope="module")
 def whole(zygote, tmp_path_factory, corpus):
-    """Finished runs of 6 iterations with checkpoints 4 and 6, by options."""
+    """Return finished runs of 6 iterations with checkpoints 4 and 6, one for each set of options."""
     known = {}
 
     def finished(**options):
@@ -311,7 +311,7 @@ PLANNED = {
 
 
 def test_what_the_plan_says_under_deepspeed_reaches_deepspeed_word_for_word(zygote, run):
-    """A value that only DeepSpeed itself can recognize as wrong."""
+    """Plan a value that only DeepSpeed itself can recognize as wrong."""
     wrong = {**PLANNED, "zero_optimization": {"stage": 1, "reduce_bucket_size": -5}}
     job = zygote.train(run, specs.spec(engine="deepspeed", zero_stage=1, deepspeed=wrong))
     assert job.codes == [1] and "reduce_bucket_size" in job.err

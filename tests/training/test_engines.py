@@ -17,7 +17,7 @@ ITERATIONS = 20
 
 
 def combinations():
-    """Every allowed combination of engine, ZeRO stage and layout on at most four processes."""
+    """Yield every allowed combination of engine, ZeRO stage and layout on at most four processes."""
     stages = [
         ("megatron-core", 0),
         ("megatron-core", 1),
@@ -57,7 +57,7 @@ TESTED = [
 
 @pytest.fixture(scope="module")
 def expected(zygote, tmp_path_factory, corpus):
-    """The metrics of megatron-core in one process."""
+    """Return the metrics of megatron-core in one process."""
     job = zygote.train(
         prepared(tmp_path_factory.mktemp("one"), corpus), specs.spec(iterations=ITERATIONS)
     )

@@ -31,7 +31,7 @@ def content(**options):
 
 @pytest.fixture(scope="module")
 def whole(zygote, corpus, tmp_path_factory):
-    """A finished run with checkpoints 2, 4 and 6."""
+    """Train a run to its end, with checkpoints 2, 4 and 6."""
     folder = tmp_path_factory.mktemp("whole")
     (folder / "data").symlink_to(corpus)
     job = zygote.train(folder, content())

@@ -64,7 +64,7 @@ def test_the_numbers_do_not_depend_on_threads_and_number_format(monkeypatch):
 
 
 class CopiesToDevice(TorchDispatchMode):
-    """Keeps what is copied into tensors on the "meta" device, which stands for a GPU."""
+    """A mode that keeps what is copied to the "meta" device, which stands for a GPU."""
 
     def __init__(self):
         super().__init__()

@@ -62,7 +62,7 @@ def test_blocked_attention_is_attention(dtype, gap):
 
 @pytest.mark.parametrize(("spread", "error"), [(1.0, 4e-3), (4.0, 1e-2)])
 def test_half_precision_attention_is_as_exact_as_the_documents_say(spread, error):
-    """See docs/measurements/trainer-speed.md; torch's own error is 2e-3 in both cases."""
+    """Check the errors in docs/measurements/trainer-speed.md. Torch's own error is 2e-3."""
     generator = torch.Generator().manual_seed(1)
     query, key, value = (
         torch.randn(1, 4, 256, 64, generator=generator).bfloat16() for _ in range(3)

@@ -19,7 +19,10 @@ RAMP = {"start": 2, "increment": 2, "samples": 12}
 
 
 def ramped(iterations, copies=1):
-    """Batches worked out by hand: 2 2 | 4 | 6 | 8 8 ... (stages of 4 samples)."""
+    """Return a plan with a batch ramp and its batch sizes, worked out by hand.
+
+    The sizes are 2 2 | 4 | 6 | 8 8 ..., in stages of 4 samples.
+    """
     sizes = ([2, 2, 4, 6] + [8] * iterations)[:iterations]
     content = specs.spec(iterations=iterations, copies=copies)
     content["batch"]["ramp"] = RAMP

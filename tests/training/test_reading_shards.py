@@ -17,7 +17,7 @@ from runbook.training.messages import TrainingMessage  # noqa: E402
 
 
 class CopiesToDevice(TorchDispatchMode):
-    """Keeps what is copied into tensors on the "meta" device, which stands for a GPU."""
+    """A mode that keeps what is copied to the "meta" device, which stands for a GPU."""
 
     def __init__(self):
         super().__init__()

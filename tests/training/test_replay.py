@@ -79,7 +79,7 @@ def test_replay_changes_no_layout(layout, zygote, run):
 
 
 def flips(count, layout, seed):
-    """One flip in each step: its place, and the text that requests it."""
+    """Return one bit flip for each step: its place, and the text that requests it."""
     dice = random.Random(seed)
     ranks = layout.get("tensor", 1) * layout.get("pipeline", 1) * layout.get("copies", 1)
     faults = []

@@ -10,8 +10,10 @@ from benchmarks.plain_training import Plain, Shape  # noqa: E402
 
 @pytest.fixture
 def one_thread():
-    """Threads that wait for each other take seconds for a tiny product if other processes use the
-    cores.
+    """Use a single thread.
+
+    If other processes use the cores, threads that wait for each other take seconds for a tiny
+    product.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -68,7 +68,7 @@ class Recorder:
         self.points += points
 
     def close(self):
-        """Nothing to end."""
+        """Do nothing, because this tracker has nothing to close."""
 
 
 def follow(folder, service):

@@ -16,7 +16,7 @@ from runbook.tools.drills.messages import DrillMessage
 
 @pytest.fixture(autouse=True)
 def _terminate_as_before():
-    """The command handles SIGTERM itself."""
+    """Restore the handler of SIGTERM after each test, because the command installs its own."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

@@ -101,7 +101,7 @@ def test_a_process_left_behind_fails_the_drill():
 
 
 class Still(Bench):
-    """A bench without a trainer."""
+    """A bench that starts no trainer."""
 
     def _warm_up(self) -> None:
         write_project(self.root, self.root / "python")
@@ -111,7 +111,7 @@ def test_a_drill_that_breaks_itself_is_a_failed_one(monkeypatch):
     error = JobError("no such job")
 
     def broken(bench):
-        """Break."""
+        """Raise the error, as a drill that fails does."""
         raise error
 
     monkeypatch.setitem(drill_list.DRILLS, "01-kill-rank", broken)

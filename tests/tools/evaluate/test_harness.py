@@ -126,7 +126,7 @@ def runs(runbook, weights, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tasks(tmp_path_factory):
-    """The three tasks with their data."""
+    """Write the three tasks and their data."""
     folder = tmp_path_factory.mktemp("tasks")
     nouns = ["tea", "king", "sea", "old man", "ship", "river", "book", "night"]
     choices = [" the house.", " hot and cold.", " of of of."]
@@ -150,7 +150,7 @@ def tasks(tmp_path_factory):
 
 @pytest.mark.parametrize("cut", ["tensor", "pipeline"])
 def test_every_answer_is_that_of_transformers_for_the_exported_folder(runbook, runs, tasks, cut):
-    """Ours is computed in two processes, and theirs in one."""
+    """Compute our answers in two processes, and those of transformers in one."""
     folder, exported = runs(cut)
     folder /= "local"
     program = (HERE / "ask_harness.py",)
