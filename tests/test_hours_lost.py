@@ -41,7 +41,7 @@ def problems() -> list[Problem]:
 
 @cache
 def sources() -> str:
-    """Everything that defines jobs, sites and rules."""
+    """Return the text of all files that define jobs, sites and rules."""
     folders = (CLONE / "runbook", CLONE / "params")
     files = [path for folder in folders for path in folder.rglob("*")]
     texts = [path for path in files if path.suffix in (".py", ".yaml", ".j2")]

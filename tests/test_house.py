@@ -340,7 +340,7 @@ def test_the_readme_is_read_in_three_minutes():
 
 
 def _is_alternative(word: str) -> bool:
-    """`.bin/.idx`, `plan/predict`: alternatives, not a path."""
+    """Return whether a word lists alternatives, such as `plan/predict`, instead of a path."""
     first = word.partition("/")[0]
     return not (REPOSITORY / first).exists()
 
@@ -447,7 +447,7 @@ def test_untyped_mappings_stay_at_the_edge():
 
 
 def test_no_class_name_means_two_things():
-    """No record or formula is defined twice, either."""
+    """No two functions of the package have equal bodies, either."""
     classes: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for name, path in package_modules().items():

@@ -358,7 +358,7 @@ def environment():
 
 
 def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
-    """If they are installed here: all their requirements are pinned, to versions that they accept."""
+    """All requirements of the installed packages are pinned, to versions that they accept."""
     wrong = []
     for name, version in PINS.items():
         try:

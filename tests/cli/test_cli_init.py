@@ -63,7 +63,7 @@ def programs(tmp_path: Path, monkeypatch):
 
 @pytest.fixture
 def slurm(programs):
-    """A login node of a Slurm cluster where most nodes have four A100s with 40 GB."""
+    """Simulate a login node of a Slurm cluster where most nodes have four A100s with 40 GB."""
     programs("sbatch")
     programs("sinfo", (SAMPLES / "slurm-sinfo.txt").read_text(), SINFO[1:])
 

@@ -23,7 +23,7 @@ CHECK = {"name", "verdict", "value", "rule", "remedy"}
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
-    """A run with one finished phase. Nothing is executed."""
+    """Create a run with one finished phase, without executing anything."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     settings = params.load("local", set_words=["model=tiny"])
     open_phase = phases.open_run_phase(settings, "01-environment")

@@ -46,7 +46,7 @@ fi
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder with stand-ins for srun, scontrol and the site's interpreter, but without torchrun."""
+    """Create stand-ins for srun, scontrol and the site's interpreter, but none for torchrun."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, text in {"srun": SRUN, "scontrol": SCONTROL, "trainer python": INTERPRETER}.items():

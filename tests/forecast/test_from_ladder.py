@@ -17,13 +17,13 @@ TABLES = Path(__file__).parents[2] / "benchmarks" / "forecast"
 
 @pytest.fixture(scope="module")
 def ladders() -> dict[str, tuple[Runs, Runs]]:
-    """The ladders on which the line was chosen."""
+    """Return the ladders on which the line was chosen."""
     return read_ladders("ladders_corpus.csv")
 
 
 @pytest.fixture(scope="module")
 def blind_ladders() -> dict[str, tuple[Runs, Runs]]:
-    """Ladders that were trained later."""
+    """Return ladders that were trained after the line had been chosen."""
     return read_ladders("ladders_blind.csv")
 
 
@@ -41,14 +41,14 @@ def read_ladders(table: str) -> dict[str, tuple[Runs, Runs]]:
 
 
 def rungs(losses: list[float]) -> Runs:
-    """Rungs with 20 tokens per parameter, each with twice the compute of the previous one."""
+    """Return rungs with 20 tokens per parameter, each with twice the compute of the previous one."""
     params = 1e6 * np.sqrt(2.0) ** np.arange(len(losses))
     tokens = 20 * params
     return Runs(params, params, tokens, 6 * params * tokens, np.array(losses))
 
 
 def power_law(floor: float, exponent: float) -> Runs:
-    """Five rungs of a law with known exponent and floor."""
+    """Return five rungs that follow a law with this floor and exponent."""
     runs = rungs([0.0] * 5)
     return replace(runs, loss=floor + 3.0 * (runs.tokens / 2e7) ** -exponent)
 

@@ -62,7 +62,7 @@ def pbs(request, tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def settings() -> Settings:
-    """Polaris's run on a site with only this machine's programs."""
+    """Return the settings of Polaris's run on a site with only this machine's programs."""
     words = ["jobs.account=project", "jobs.stage=/stage", "jobs.data.partition=debug"]
     own = load("polaris-25b", set_words=words, project=PROJECT)
     directives = {"place": "scatter"}

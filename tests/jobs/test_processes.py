@@ -25,7 +25,7 @@ time.sleep(300)
 
 @pytest.fixture
 def sleeper():
-    """A process of the job `token-1` with a grandchild in another session, whose parent has ended."""
+    """Start a process of job `token-1`, and a grandchild in another session whose parent has ended."""
     with subprocess.Popen(
         [sys.executable, "-IS", "-c", CHILD_IN_A_NEW_SESSION],
         env={**os.environ, "RUNBOOK_JOB": "token-1", "RANK": "3"},

@@ -11,7 +11,7 @@ from toy_project import SECRET, Listener, Toy, wait_until
 
 @pytest.fixture(scope="session")
 def toy(tmp_path_factory):
-    """The project. Processes that a failed test left running are ended at the end."""
+    """Create the project. At the end, end the processes that a failed test left running."""
     toy = Toy(tmp_path_factory.mktemp("toy") / "project")
     toy.ask_for_a_secret()
     yield toy

@@ -25,7 +25,7 @@ NOT_UTF8 = b'{"text": "caf\xe9"}\n'
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """A folder of text with a good record, an empty record, and one that is not UTF-8."""
+    """Write a folder of text with good records, an empty record, and one that is not UTF-8."""
     folder = tmp_path / "text"
     folder.mkdir()
     (folder / "a.jsonl").write_bytes(GOOD + EMPTY + NOT_UTF8 + GOOD)

@@ -27,7 +27,7 @@ LINT = [sys.executable, str(MASTERS / "tools" / "lint_notebooks.py")]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory) -> Path:
-    """The wheel, unpacked outside the repository; other packages come from this environment."""
+    """Unpack the wheel outside the repository. Other packages come from this environment."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
     names = ("runbook", "notebooks", "params", "docs", "pyproject.toml", "README.md", "LICENSE")

@@ -44,7 +44,7 @@ def write_tokens(prefix, documents):
 
 @pytest.fixture
 def opened(runs):
-    """The local run with 40 documents; the split holds out the last two."""
+    """Open the local run with 40 documents, of which the split holds out the last two."""
     opened = open_run("06-evaluation", runs=runs)
     (prefix,) = opened.plan.data.train
     words = [

@@ -80,7 +80,7 @@ def test_the_page_on_exploring_a_run_says_what_happens(here):
 
 @pytest.mark.notebooks
 def test_from_a_fresh_kernel_three_lines_suffice(here):
-    """One kernel for all four; each cell begins with its own import."""
+    """Run all four examples in one kernel. Each cell begins with its own import."""
     import nbclient
     import nbformat
 

@@ -20,7 +20,7 @@ GPU = {"name": "NVIDIA H100 80GB HBM3", "total": 79 * GIB + 7, "free": 78 * GIB}
 
 
 def node(address: str, cores: int, num_gpus: int = 0) -> dict[str, dict[str, object]]:
-    """Facts of one node, in the form that node_checks writes."""
+    """Return the facts of one node, in the form that node_checks writes."""
     interfaces = {"lo": {"address": "127.0.0.1"}, "eth0": {"address": address}}
     return {
         "hosts": {

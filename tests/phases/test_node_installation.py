@@ -16,7 +16,7 @@ from runbook.node_checks.torch_child import look_at_torch
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """A checkout on the import path, as with an editable installation."""
+    """Create a checkout on the import path, as an editable installation does."""
     folder = tmp_path / "checkout" / "flash_attn"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("VALUE = 1\n")
@@ -186,7 +186,7 @@ def test_two_programs_that_hang_take_no_longer_than_one(tmp_path, monkeypatch):
 
 
 def compiled_library(path: Path, content: str) -> Path:
-    """A C library with this text in it."""
+    """Compile a C library that contains this text."""
     path.parent.mkdir(parents=True, exist_ok=True)
     source = path.with_suffix(".c")
     source.write_text(f'const char text[] = "\\0{content}";\n')

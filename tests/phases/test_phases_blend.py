@@ -39,7 +39,7 @@ ready: {title: Ready, kind: tokenized, folder: ready, licence: ours, source: tes
 
 @pytest.fixture
 def project(tmp_path: Path, runs) -> Path:
-    """A project with two texts."""
+    """Create a project with two texts."""
     root = tmp_path / "project"
     shutil.copytree(PROJECT / "params", root / "params")
     with (root / "params" / "datasets.yaml").open("a") as stream:

@@ -102,7 +102,7 @@ def test_interleaved_stages_need_whole_groups_of_micro_batches():
 
 
 def test_what_does_not_fit_into_memory_is_left_out():
-    """Fewer replicas share the optimizer states."""
+    """With fewer replicas, each one keeps a larger shard of the optimizer states."""
     plan = planned("model=175b", "jobs.training.min_nodes=4", "training.recompute=full")
     assert plan.phases[FULL].limits.fewer_replicas == (8, 4, 2)
 

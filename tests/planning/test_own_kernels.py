@@ -87,7 +87,7 @@ def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
 
 
 def h200(code: str) -> StepSetup:
-    """One H200 with four sequences of the 1.3B model per micro-batch."""
+    """Return the set-up of one H200 with four sequences of the 1.3B model per micro-batch."""
     sections = {
         "training": {"framework": "runbook", "micro_batch": 4, "global_batch": 32},
         "parallel": {"tensor": 1, "pipeline": 1},
@@ -140,7 +140,7 @@ def test_products_of_the_own_trainer_run_at_the_measured_rate_only_at_700_watts(
 
 
 def with_deepspeed(zero_stage: int, model: str, **training: object) -> StepSetup:
-    """Sixteen H100s on two nodes, with DeepSpeed and four micro-batches per step."""
+    """Return the set-up of 16 H100s on two nodes, with DeepSpeed and four micro-batches per step."""
     sections = {
         "training": {
             "framework": "runbook",
@@ -171,9 +171,7 @@ def test_deepspeed_takes_longer_the_more_states_it_shards(model: str) -> None:
 
 
 def test_hooks_of_zero_3_take_the_host_as_long_as_150_operators() -> None:
-    """36 operators and 150 for the hooks, in one forward and 1.4 backward passes, at 36
-    microseconds each.
-    """
+    """Multiply 36 + 150 operators by 1 forward and 1.4 backward passes, at 36 microseconds each."""
     model = StepModel(with_deepspeed(3, "1.3b"))
     assert model.least_layer_seconds == pytest.approx(186 * 2.4 * 36e-6)
 

@@ -132,7 +132,7 @@ def test_held_out_split_trains_on_the_rest_or_on_nothing(
 
 
 def test_held_out_files_are_the_highest_numbers() -> None:
-    """As text, 7, 8 and 9 come after 69, so they were held out."""
+    """Sort files by number. Sorted as text, 7, 8 and 9 come after 69 and would be held out."""
     _, validation, test = held_out_split([f"chunk_{number}" for number in range(74)], 2)
     assert (validation, test) == (["chunk_72", "chunk_73"], ["chunk_70", "chunk_71"])
 
@@ -245,7 +245,7 @@ def test_repeated_text_is_told_and_not_refused(verdicts: Callable[..., dict[str,
 
 
 def test_azure_merges_default_is_caught() -> None:
-    """The document's script sets MERGE_FILE to the path of vocab.json."""
+    """Azure's script sets MERGE_FILE to the path of vocab.json."""
     assert check_tokenizer_files("/stage/vocab.json", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/merges.txt", "/stage/vocab.json").verdict == "fail"
     assert check_tokenizer_files("/stage/vocab.json", "/stage/merges.txt").verdict == "pass"

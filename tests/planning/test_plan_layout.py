@@ -323,7 +323,7 @@ def test_all_broken_rules_come_in_one_error(refusal: Callable[..., str]) -> None
 def test_175b_takes_16_nodes_of_8_and_multiples(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """The document's own minimum layout: tensor 8 x pipeline 16 = 128 devices."""
+    """Azure's document states this minimum layout: tensor 8 x pipeline 16 = 128 devices."""
     plan = make_plan(build(AZURE, **H100))
     assert plan.as_dict()["phases"]["04-training"]["parallel"]["data"] == 1
     for nodes in (8, 24):

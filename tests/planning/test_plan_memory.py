@@ -145,7 +145,7 @@ def stages(sections: dict[str, Any], **others: Any) -> list[StageMemory]:
 
 
 def test_first_stage_holds_all_micro_batches_in_flight() -> None:
-    """1F1B: p micro-batches x L/p layers on the first stage, one micro-batch on the last."""
+    """With 1F1B, the first stage keeps p micro-batches of L/p layers, and the last stage one."""
     one = stages({"training": {"global_batch": 32}})[0]
     first, last = stages({"parallel": {"pipeline": 2}, "training": {"global_batch": 32}})
     assert first.activations == one.activations
@@ -326,7 +326,10 @@ def test_disk_holds_the_kept_checkpoints_and_the_new_one() -> None:
 
 
 def most_seen(iterations: int, interval: int, keep: int, keep_every: int) -> int:
-    """Counts save by save, with the deletions of `seal_checkpoint`, as a second method."""
+    """Count the checkpoints on disk save by save, as a second method.
+
+    It deletes checkpoints as `seal_checkpoint` does.
+    """
     on_disk: list[int] = []
     most = keep + 1
     for iteration in range(1, iterations + 1):

@@ -193,7 +193,7 @@ def test_warmup_longer_than_the_run_is_told(verdicts: Callable[..., dict[str, Ch
 def test_a_rehearsed_stop_after_the_end_only_warns(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
-    """A shorter run of the same file, as with `--set training.iterations=10`, still starts."""
+    """A shorter run of the same file still starts, as with `--set training.iterations=10`."""
     checks = verdicts({"training": {"rehearse_stop": 100}}).values()
     check = check_about(checks, PlanCode.PLANNED_STOP, FULL, stop=100, steps=100)
     assert check.verdict == "warn"

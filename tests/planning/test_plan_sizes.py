@@ -118,7 +118,10 @@ def test_variants_of_the_smoke_shape() -> None:
 
 
 def test_llama_3_8b_has_its_published_count() -> None:
-    """Grouped queries, SwiGLU, rotary positions, RMS norms, no biases, untied: 8,030,261,248."""
+    """Plan grouped queries, SwiGLU, rotary positions, RMS norms, no biases and untied embeddings.
+
+    The published count is 8,030,261,248.
+    """
     llama = gpt(
         32,
         4096,
@@ -217,7 +220,7 @@ def replicated(shape: ModelShape) -> int:
 
 @given(shapes, cuts)
 def test_ranks_sum_to_the_whole(shape: ModelShape, cut: tuple[int, int]) -> None:
-    """The counts of the ranks, without duplicates, add up to the model."""
+    """Add up the counts of the ranks without duplicates. The sum is the model's count."""
     tensor, pipeline = cut
     stages = [
         on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total

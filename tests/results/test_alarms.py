@@ -548,7 +548,7 @@ CURVES = Path(__file__).parents[2] / "benchmarks" / "forecast" / "curves.csv"
 
 
 def test_the_published_healthy_curves_are_silent():
-    """150 curves of validation losses and 22 of training losses (KellerJordan/modded-nanogpt, MIT)."""
+    """Read 150 validation and 22 training loss curves of KellerJordan/modded-nanogpt (MIT)."""
     curves = defaultdict(list)
     for row in csv.DictReader(CURVES.read_text(encoding="utf-8").splitlines()):
         for name in ("val_loss", "train_loss"):

@@ -173,9 +173,7 @@ def test_the_setting_with_the_most_devices_decides(text, setting):
 
 
 def test_a_cause_is_likelier_where_more_threads_accepted_it():
-    """Adding nodes points to the network, and a single device to the loader, but never the other
-    way round.
-    """
+    """More nodes point to the network, and a single device points to the data loader."""
     nodes = log_shares(TrainingKind.NODES)
     one_device = log_shares(TrainingKind.ANY)
     assert math.exp(nodes["network"]) > 0.5 > 0.1 > math.exp(nodes["data wait"])

@@ -72,9 +72,7 @@ def test_tensorboard_reads_back_the_curves(log, tmp_path):
 
 
 def test_trackers_get_each_number_once(log, monkeypatch):
-    """Checked against the calls of trackio 0.2; the real programs are not part of the test
-    environment.
-    """
+    """Compare the calls with those of trackio 0.2, which the test environment does not have."""
     calls = []
     fake = types.SimpleNamespace(
         init=lambda **words: calls.append(("init", words["project"], words["name"])),

@@ -179,7 +179,7 @@ def test_several_files_of_one_run_count_each_evaluation_once(tmp_path):
 
 @pytest.fixture
 def run(tmp_path, make, plan, spec):
-    """A run of six steps, planned for any number of steps.
+    """Return a function that writes a run of six steps, planned for any number of steps.
 
     The fourth step was repeated after a restart.
     """

@@ -14,7 +14,7 @@ SENTENCE = (
 
 @pytest.fixture(scope="session")
 def many_texts() -> list[str]:
-    """About 600 kB of words, with edge texts in between and one document of 40 kB."""
+    """Return about 600 kB of words, with edge texts in between and one document of 40 kB."""
     random.seed(7)
     words = SENTENCE.split()
     texts = [" ".join(random.choices(words, k=random.randint(1, 120))) for _ in range(1500)]

@@ -115,9 +115,7 @@ def test_everything_arrives_and_a_second_call_fetches_nothing(
 
 
 def test_storm_of_429_and_5xx_is_weathered(server: Behaviour, tmp_path: Path) -> None:
-    """Three consecutive failures for each file (one less than the limit), with refusals between
-    them.
-    """
+    """Let each file fail three times, one less than the limit, with refusals in between."""
     server.answers_of_each_file = [
         (429, {"Retry-After": "0"}),
         (503, {}),
@@ -249,7 +247,7 @@ def test_silent_server(server: Behaviour, tmp_path: Path, monkeypatch: pytest.Mo
 def test_part_of_an_earlier_run_is_used_or_dropped(
     server: Behaviour, tmp_path: Path, kept: int
 ) -> None:
-    """Truncated by a kill, complete but not renamed, or from another file and too long."""
+    """Leave a part that a kill truncated, one that is complete, or one that is too long."""
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / f"{NAMES[0]}.part").write_bytes((content(0) + b"x" * 10**6)[:kept])
     fetch(server, tmp_path)
@@ -383,7 +381,7 @@ def test_hub_gives_sizes_and_checksums(
 def test_real_huggingface_hub_sees_the_same(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Hugging Face's own client with the same server: the same list, addresses and bytes."""
+    """Ask the same server with Hugging Face's own client: list, addresses and bytes are the same."""
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
     from runbook.tokens.sources.dataset_files import remote_files
@@ -451,7 +449,7 @@ def test_slimpajama_has_its_59166_files() -> None:
 def test_a_model_repository_is_a_source_too(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """oscar-1GB is in one folder."""
+    """Download files from the only folder of a model repository, as oscar-1GB does."""
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     server.files["/api/models/owner/name/tree/main?recursive=true"] = hub_tree(
         {NAMES[0]: content(0)}

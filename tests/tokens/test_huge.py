@@ -306,7 +306,7 @@ print(*sizes)
 def test_one_huge_document_needs_less_than_three_times_its_size(
     tmp_path: Path, kind: str, times: int
 ) -> None:
-    """A text with curly quotes and an emoji, so that a str needs four bytes per character."""
+    """Use a text with an emoji, so that Python needs four bytes per character."""
     small = tmp_path / "small.jsonl"
     large = tmp_path / "large.jsonl"
     small.write_bytes(json_lines(["one"]))

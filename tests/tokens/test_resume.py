@@ -417,7 +417,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
 def test_jobs_of_an_array_share_the_work(
     tmp_path: Path, corpus_file: Path, many_texts: list[str], workers: int
 ) -> None:
-    """Three jobs, one of them lost; then two; then one that joins the shards."""
+    """Run three jobs, of which one is lost, then two jobs, and then one that joins the shards."""
     options = TokenizeOptions(workers=workers, shard_bytes=20_000)
     prefix = tmp_path / "out"
     total = len(cut_shards([corpus_file], 20_000))

@@ -107,7 +107,7 @@ def test_sizes_and_sums_come_from_the_bucket(bucket: str) -> None:
 
 
 def test_ready_token_files_and_their_vocabulary(bucket: str, tmp_path: Path) -> None:
-    """The AWS quickstart: .bin, .idx and bpe are copied, and nothing is tokenized."""
+    """Download as in the AWS quickstart: .bin, .idx and bpe are copied, and nothing is tokenized."""
     fetched = download(
         dataset(kind="tokenized", url="s3://bucket/tokens", pattern="*"), project=tmp_path
     )

@@ -111,7 +111,7 @@ def test_joined_texts_with_other_ids_are_caught_in_a_shard(
 
 @pytest.fixture(scope="module")
 def openai() -> tiktoken.Encoding:
-    """OpenAI's own encoder with the shipped vocabulary: a second judge, written by others, that needs no network."""
+    """Build OpenAI's own encoder with the shipped vocabulary. It needs no network."""
     plain = [
         *range(33, 127),
         *range(161, 173),

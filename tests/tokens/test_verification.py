@@ -62,7 +62,7 @@ def test_token_outside_the_vocabulary_and_lost_end(prefix: Path) -> None:
 
 
 def test_index_whose_lengths_lack_the_end_of_document(prefix: Path) -> None:
-    """Write it as Microsoft's Megatron-DeepSpeed does (facts/data.md 6, 003)."""
+    """Write the lengths as Microsoft's Megatron-DeepSpeed does (facts/data.md 6, 003)."""
     content = bytearray(part(prefix, "idx").read_bytes())
     lengths = np.frombuffer(content, dtype="<i4", count=16, offset=34) - 1
     content[34 : 34 + 64] = lengths.astype("<i4").tobytes()

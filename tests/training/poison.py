@@ -67,7 +67,7 @@ def fused():
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow, but small models can be trained with it."""
+    """Allow fp16 on a CPU. The trainer refuses it because it is slow, but small models can use it."""
     check = trainer_requirements.check
     trainer_requirements.check = lambda spec, world_size, *, fp16: check(
         spec, world_size, fp16=True

@@ -166,7 +166,7 @@ def test_evaluation_and_continued_text_are_those_of_the_other_engine(options, zy
 
 
 def without_local_rank():
-    """As under a launcher that does not set LOCAL_RANK, such as srun, or without a launcher."""
+    """Act like a launcher that does not set LOCAL_RANK, such as srun, or like no launcher."""
     del os.environ["LOCAL_RANK"]
 
 
@@ -180,8 +180,9 @@ def test_zero_3_trains_and_evaluates_where_the_launcher_sets_no_local_rank(zygot
 
 
 def test_the_log_holds_our_lines_alone_and_nothing_is_left_behind(run):
-    """Started from the command line, without launcher or LOCAL_RANK, with a separate home and
-    temporary folder.
+    """Start from the command line, without a launcher or LOCAL_RANK.
+
+    The home folder and the temporary folder are separate.
     """
     home = run / "home"
     temporary = run / "tmp"
@@ -257,7 +258,7 @@ def test_a_deepspeed_that_does_not_suffice_is_refused_with_the_remedy(found, mes
 
 
 def fp16():
-    """fp16 is refused on a CPU because it is slow, but small models can be trained with it."""
+    """Allow fp16 on a CPU. The trainer refuses it because it is slow, but small models can use it."""
     from deepspeed.accelerator import get_accelerator
 
     from . import poison  # it imports the trainer, which only a rank may do

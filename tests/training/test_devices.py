@@ -108,7 +108,7 @@ def test_the_trainer_obeys_the_plan_before_it_looks_at_anything_else(monkeypatch
 
 
 def begin(number, ranks, variables, results):
-    """A rank that joins the others on fake GPUs, with gloo in place of nccl."""
+    """Join the other ranks on fake GPUs, with gloo in place of nccl."""
     os.environ.update(variables)
     patch = pytest.MonkeyPatch()
     chosen = see_gpus(patch, number)

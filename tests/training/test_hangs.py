@@ -24,7 +24,7 @@ PLACES = {
 
 @pytest.fixture(scope="module")
 def jobs(zygote, tmp_path_factory):
-    """All four run at the same time, because they only wait."""
+    """Start all jobs at the same time, because they only wait."""
     jobs = {}
     # A busy machine may hold up a rank that does not hang for some seconds.
     limits = {"process_group_timeout_seconds": 30}

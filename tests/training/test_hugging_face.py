@@ -92,7 +92,7 @@ def jobs(zygote, corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def job(jobs, offline):
-    """A GPT-2-like training run on four ranks."""
+    """Return a GPT-2-like training run on four ranks."""
     return jobs("GPT2LMHeadModel", offline)[0]
 
 
@@ -113,7 +113,7 @@ def load_theirs(folder):
 
 
 def assert_same_logits(folder, theirs, zygote):
-    """Return the logits of a run's newest checkpoint, and of a `transformers` model."""
+    """Check that a run's newest checkpoint and a `transformers` model compute the same logits."""
     import torch
 
     tokens = numpy.random.default_rng(3).integers(0, 250, (2, 32))
@@ -245,7 +245,7 @@ MADE = {
 
 
 def make_theirs(name, folder, **changes):
-    """Save a `transformers` model without weights that are zero or one."""
+    """Save a `transformers` model in which no weight is zero or one."""
     import torch
     import transformers
 
@@ -639,7 +639,7 @@ def test_a_checkpoint_that_leads_elsewhere_or_holds_a_bad_tensor_is_refused(
 
 @pytest.mark.parametrize("architecture", ["GPT2LMHeadModel", "LlamaForCausalLM"])
 def test_texts_are_as_likely_as_transformers_finds_them_in_any_layout(architecture, jobs, offline):
-    """GPT-2 on one rank and on tensor 2 x pipeline 2; Llama on tensor 2 x two replicas."""
+    """Score GPT-2 on one rank and on tensor 2 x pipeline 2, and Llama on tensor 2 x two replicas."""
     import torch
 
     job, exported = jobs(architecture, offline)

@@ -38,8 +38,9 @@ LLAMA = {
 
 @pytest.fixture
 def made(tmp_path):
-    """Returns a function that writes a tiny model's folder with changes, and reads it for the
-    plan's model.
+    """Return a function that writes a tiny model's folder with changes, and reads it.
+
+    It is read for the plan's model.
     """
     source = tmp_path / "theirs"
     source.mkdir()

@@ -19,7 +19,7 @@ from runbook.training.rehearsal.counter import OperatorCounter  # noqa: E402
 
 @pytest.fixture(scope="module")
 def linear():
-    """The module with the layers' matrix products; importing megatron-core prints warnings."""
+    """Return the module with the layers' matrix products, without megatron-core's import warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from runbook.training.kernels import linear
@@ -265,8 +265,9 @@ assert torch.equal(x @ x.t(), torch.ops.aten.mm.out(x, x.t(), out=torch.empty(0)
 
 
 def test_sixteen_bit_matmuls_are_computed_in_float32_where_the_processor_has_none():
-    """Forward and backward, with and without bias, in two and three dimensions; float32 is
-    unchanged.
+    """Run both passes, with and without bias, in two and three dimensions.
+
+    A product of float32 values is unchanged.
     """
     ended = subprocess.run(
         [sys.executable, "-c", WIDENED], capture_output=True, text=True, timeout=120

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.training
 
 @pytest.fixture(scope="module")
 def alone(zygote, tmp_path_factory, corpus):
-    """The metrics of one process, by precision and model."""
+    """Return the metrics of one process, by precision and model."""
     known = {}
 
     def metrics(**options):

@@ -153,8 +153,9 @@ def test_the_imported_model_gives_the_logits_of_a_plain_one_and_the_first_loss(
 
 @pytest.fixture
 def made(tmp_path):
-    """A checkpoint of one rank, and a function that reads it for the plan's model; weights and
-    arguments may be changed.
+    """Return a function that writes a checkpoint of one rank and reads it for the plan's model.
+
+    Weights and arguments may be changed.
     """
 
     def read(model=GPT, plan=None, weights_=None, **changes):

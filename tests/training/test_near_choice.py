@@ -19,7 +19,7 @@ def held(node, ranks, iteration, lineage="a", shared=0):
 
 
 def with_partners(iteration, **about):
-    """Both nodes have the copies of their own ranks and of their partners."""
+    """Return the copies that two nodes hold: those of their own ranks and of their partners."""
     return [*held(0, range(4), iteration, **about), *held(1, range(4), iteration, **about)]
 
 

@@ -21,7 +21,7 @@ SPLIT = {"train": ALONE["train"], "split": "900,100,0"}
 
 @pytest.fixture
 def folder(tmp_path):
-    """Three texts without repeated tokens, so that a sample shows where it was read."""
+    """Write three texts without repeated tokens, so that a sample shows where it was read."""
     for number, (name, documents) in enumerate([("text", DOCUMENTS), ("other", 20), ("held", 10)]):
         tokens = numpy.arange(documents * 100).reshape(documents, 100) + 10_000 * number
         specs.write_tokens(tmp_path / "data" / name, tokens)

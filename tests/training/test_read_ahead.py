@@ -65,7 +65,10 @@ class Reader:
 
 @pytest.fixture
 def ahead():
-    """Creates readers whose pieces have this many micro-batches, and closes them."""
+    """Return a function that creates readers, and close these readers after the test.
+
+    A reader's pieces have the given number of micro-batches.
+    """
     readers = []
 
     def make(piece=3):

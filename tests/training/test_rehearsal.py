@@ -62,8 +62,9 @@ def test_a_rehearsed_rank_counts_what_a_real_one_does(layout, zygote, tmp_path):
 
 
 def _assert_same_work(rehearsed, counted):
-    """Products and messages are equal; a real run also has gloo's own copies, and the clipping of
-    nonzero gradients.
+    """Check that the products and messages of a rehearsal equal those of a real run.
+
+    A real run also has gloo's own copies, and clips gradients that are not zero.
     """
     for kind, number in counted.items():
         if "moved" in kind and "optimizer" not in kind:

@@ -33,7 +33,7 @@ def content(**options):
 
 @pytest.fixture(scope="module")
 def undisturbed(zygote, corpus, tmp_path_factory):
-    """A finished run of 6 iterations on two replicas, with checkpoints 4 and 6."""
+    """Train a run of 6 iterations on two replicas to its end, with checkpoints 4 and 6."""
     folder = tmp_path_factory.mktemp("undisturbed")
     (folder / "data").symlink_to(corpus)
     job = zygote.train(folder, content())

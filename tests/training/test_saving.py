@@ -27,7 +27,7 @@ BESIDE = {"interval": 2, "keep": 2, "asynchronous": True}
 
 @pytest.fixture(scope="module")
 def waiting(zygote, corpus, tmp_path_factory):
-    """A finished run of 6 iterations that waited for its saves."""
+    """Train a run of 6 iterations that waits for its saves."""
     return trained(zygote, corpus, tmp_path_factory.mktemp("waiting"), {"interval": 2, "keep": 2})
 
 

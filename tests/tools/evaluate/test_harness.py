@@ -39,7 +39,7 @@ def extra(name):
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    """A Python with the extra `evaluation`, on top of this Python's packages."""
+    """Create a Python with the extra `evaluation`, on top of this Python's packages."""
     folder = tmp_path_factory.mktemp("harness")
     venv.create(folder, with_pip=True)
     found = folder / "bin" / "python"
@@ -76,9 +76,7 @@ def runbook(python, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def weights(runbook, tmp_path_factory):
-    """The folder of a `transformers` model with random weights, in the shape of the local run's
-    model.
-    """
+    """Save a `transformers` model with random weights, in the shape of the local run's model."""
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -101,7 +99,7 @@ def weights(runbook, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(runbook, weights, tmp_path_factory):
-    """Runs with these weights, by layout: the folder of runs, and the exported weights."""
+    """Return a function that gives, for a layout, the runs folder and the exported weights."""
     done = {}
 
     def get(cut):
