@@ -1238,3 +1238,33 @@ UNUSED_DEVICE = (
 )
 def test_a_device_that_ucx_cannot_open_gives_way_to_an_error_that_says_more(error, name):
     assert find_cause(find_failures([UNUSED_DEVICE, error])).name == name
+
+
+LMOD = 'Lmod has detected the following error: The following module(s) are unknown: "cuda/12.4"'
+
+
+def test_a_module_that_is_not_there_is_listed_before_the_command_that_it_provides():
+    module, command = find_failures([LMOD, "slurm_script: line 12: nvcc: command not found"])
+    assert (module.name, module.level) == (kinds.MODULE.name, Level.CONSEQUENCE)
+    assert find_cause([module, command]).name == kinds.BUILD.name
+    assert find_cause(find_failures([LMOD])).name == kinds.MODULE.name
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (
+            "thread 'main' panicked at 'called `Result::unwrap()` on an `Err` value: Os { code: 2, "
+            'kind: NotFound, message: "No such file or directory" }\', src/main.rs:14:30',
+            kinds.FILE.name,
+        ),
+        (
+            "[1,0]<stderr>:One or more tensors were submitted to be reduced, gathered or broadcasted "
+            "by subset of ranks and are waiting for remainder of ranks for more than 60 seconds.",
+            kinds.TIMEOUT.name,
+        ),
+        ("EnvironmentNameNotFound: Could not find conda environment: train", kinds.MODULE.name),
+    ],
+)
+def test_words_of_rust_horovod_and_conda_are_known(line, name):
+    assert find_cause(find_failures([line])).name == name

@@ -178,9 +178,8 @@ _NO_FIRST_ERROR = re.compile(
             ),
             r"cannot find name for (?:user|group) ID|: No such process$",
             r"bash: cannot set terminal process group",
-            r"pip's dependency resolver does not|^CondaError: Run 'conda init'",
-            # A job script loads modules that this system does not have.
-            r"modulefile error|modulecmd|Lmod|has detected the following error",
+            r"pip's dependency resolver does not",
+            r"modulefile error|modulecmd",
             # A script looks for devices of other vendors.
             (
                 r"(?:nvidia-smi|rocm-smi|xpu-smi|hl-smi|ibstat|ibv_devinfo|numactl|module|ml|git|conda"

@@ -168,7 +168,8 @@ MODULE = FailureKind(
     name="module missing",
     remedy=(
         "The job's environment is not the one that was prepared: `runbook doctor` inside the job "
-        "shows what it has. amp_C and fused_layer_norm_cuda come with apex built with --cpp_ext "
+        "shows what it has, and `module avail` or `conda env list` what the node offers. amp_C and "
+        "fused_layer_norm_cuda come with apex built with --cpp_ext "
         "--cuda_ext."
     ),
 )

@@ -289,6 +289,7 @@ SIGNAL_WORDS = (
     "state dict",
     "status=",
     "store->get",
+    "subset of ranks",
     "taken",
     "temporarily",
     "terminated",

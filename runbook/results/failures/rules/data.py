@@ -361,6 +361,8 @@ DATA_RULES = (
             r"NotADirectoryError: ",
             r"IsADirectoryError: ",
             r"can't open file",
+            # Rust
+            r"panicked at .{0,200}kind: NotFound",
         ),
         example="FileNotFoundError: [Errno 2] No such file or directory: 'corpus'",
         source="Python, the exception's name",

@@ -337,6 +337,8 @@ NETWORK_RULES = (
         kind=TIMEOUT,
         patterns=(
             r"[Ww]atchdog caught collective operation timeout",
+            # Horovod
+            r"tensors were submitted to be reduced, gathered or broadcasted by subset of ranks",
             r"Timed out waiting \d+ms for (?:recv|send)",
             r"Heartbeat monitor timed out",
             r"no heartbeat of its watchdog",

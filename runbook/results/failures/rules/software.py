@@ -317,4 +317,22 @@ SOFTWARE_RULES = (
         example="ImportError: attempted something that the package lacks",
         source="Python, the exception's name",
     ),
+    # A script goes on after these errors, so an error of its programs explains more.
+    Rule(
+        kind=MODULE,
+        patterns=(
+            r"^The following module\(s\) are unknown:",
+            r"Lmod has detected the following error:",
+            r"[Uu]nable to locate a modulefile for",
+            r"^EnvironmentNameNotFound: ",
+            r"^EnvironmentLocationNotFound: ",
+            r"^CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'",
+            r"^CondaError: Run 'conda init'",
+        ),
+        example="Lmod has detected the following error:  The following module(s) are unknown: "
+        '"cuda/12.4"',
+        source="Lmod and conda, their own messages",
+        level=Level.CONSEQUENCE,
+        may_go_on=True,
+    ),
 )
