@@ -65,8 +65,9 @@ def test_nothing_here_tells_jupyterlab_to_drop_its_token():
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch) -> Path:
-    """A project whose text needs a token and whose site needs a password, each given by an
-    environment variable.
+    """Create a project whose text needs a token and whose site needs a password.
+
+    Each is given by an environment variable.
     """
     root = tmp_path / "project"
     for name in ("params", "notebooks"):

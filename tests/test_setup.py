@@ -56,7 +56,7 @@ def program(folder, name, *lines):
 
 @pytest.fixture
 def machine(tmp_path):
-    """A machine with only the given GPU programs, where make shows what it would do."""
+    """Simulate a machine with only the given GPU programs, where make shows what it would do."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).symlink_to(CLONE / name)
     for name in ("nvidia-smi", "rocminfo", "rocm-smi"):
@@ -147,8 +147,9 @@ IMPORT_ERROR = "libcudnn.so.9: cannot open"
 
 @pytest.fixture
 def set_up_with(tmp_path):
-    """An environment with a fake pip, which records its arguments, and fails if they contain a
-    given text.
+    """Return a function that runs the set-up with a fake pip.
+
+    The fake pip records its arguments, and fails if they contain a given text.
     """
     (tmp_path / "venv").mkdir()
 
@@ -284,7 +285,7 @@ COMPILER_ERROR = "error: cudnn.h is missing"
 
 @pytest.fixture
 def engine(tmp_path):
-    """tools/transformer_engine.sh with a Python whose torch, pip and Transformer Engine are fake."""
+    """Return a function that runs tools/transformer_engine.sh with fake torch, pip and engine."""
 
     def run(cuda="13.0", nvcc=True, pip=0, imports=(1, 0)):
         tried = tmp_path / "tried"

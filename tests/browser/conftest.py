@@ -111,7 +111,7 @@ def step_through(notebook: Any, cells: dict[str, str], *, until: str = "") -> di
 
 @pytest.fixture(scope="package")
 def by_hand(browser, toy, lab) -> SimpleNamespace:
-    """Everything a user sees from the first cell of 00 to the last cell of 06.
+    """Run all cells as a user does, from the first cell of 00 to the last cell of 06.
 
     The page is closed once in the middle of 04.
     """

@@ -57,7 +57,7 @@ def programs(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rendered(runbook, project: Path, programs: Path) -> Path:
-    """A project's run, rendered into an empty folder outside the project."""
+    """Render a project's run into an empty folder outside the project."""
     assert runbook("init", ".", "--site", "oak", *INIT).code == 0
     site = project / "params" / "sites" / "oak.yaml"
     python = f"python: '{programs / 'trainer python'}'"

@@ -32,7 +32,7 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 
 @pytest.fixture
 def made(project: Path, monkeypatch) -> Path:
-    """A run with one finished phase and one ended job. Nothing is executed."""
+    """Create a run with one finished phase and one ended job, without executing anything."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     open_phase = phases.open_run_phase(
         params.load("local", set_words=["model=tiny"]), "01-environment"

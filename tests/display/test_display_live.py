@@ -183,7 +183,7 @@ WRITTEN = "{name} is written"
 
 @pytest.fixture
 def form():
-    """A form with two numbers whose sum must be even."""
+    """Return a form with two numbers whose sum must be even."""
     asked = []
     kept = []
 

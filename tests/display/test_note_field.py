@@ -37,7 +37,7 @@ def test_two_notes_are_taken_while_the_cell_runs_and_the_page_may_type_on(monkey
         return message["header"]["msg_id"]
 
     def press_after_typing(text):
-        """The messages that JupyterLab sends when a user leaves the field for the button."""
+        """Send the messages that JupyterLab sends when a user types and then clicks the button."""
         typed = send("comm_msg", {"comm_id": by_model["TextModel"], "data": typing(text)})
         send(
             "comm_msg",

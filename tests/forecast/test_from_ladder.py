@@ -166,9 +166,7 @@ def test_every_floor_and_weight_votes():
 
 
 def test_a_size_beside_the_line_gets_what_the_laws_say_of_it():
-    """Seven rungs that follow a law of size and tokens, with a quarter of the size at the run's
-    compute.
-    """
+    """Forecast a run, and a model of a quarter of its size with the same compute, from seven rungs."""
     params = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 4.0, 1.0]) * 1e6
     tokens = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 1.0, 4.0]) * 2e7
 

@@ -36,7 +36,7 @@ SMOKE = "03-smoke-test"
 
 
 def settings_of(kind: str, number: int) -> Settings:
-    """A layout. About one in three has an error."""
+    """Return the settings of a random layout. About one layout in three has an error."""
     draw = random.Random(f"{kind} {number}")
     wrong = draw.choice(["", "", "", "any"])
 

@@ -33,7 +33,7 @@ SCHEDULER = LocalScheduler()
 
 @pytest.fixture
 def job(tmp_path):
-    """A job's files as its script writes them. This process plays the script's role."""
+    """Create the files that a job's script writes. This process plays the role of the script."""
     folder = JobFolder(tmp_path / "run" / "jobs" / "04-training")
     folder.path.mkdir(parents=True)
     return Job(folder, processes.identify(os.getpid()))

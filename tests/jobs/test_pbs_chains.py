@@ -71,7 +71,7 @@ WORDS = (
 
 @pytest.fixture
 def pbs(tmp_path, monkeypatch) -> QueueScheduler:
-    """The adapter, with the stand-in's programs on our PATH."""
+    """Return the adapter, with the stand-in's programs on our PATH."""
     home = tmp_path / "stand-in"
     home.mkdir()
     for name in ("qsub", "qstat", "qselect", "qdel"):
@@ -87,7 +87,7 @@ def pbs(tmp_path, monkeypatch) -> QueueScheduler:
 
 @pytest.fixture
 def folder(tmp_path) -> JobFolder:
-    """A training job with a program that needs neither an accelerator nor time."""
+    """Render a training job whose program is quick and needs no accelerator."""
     trainer = tmp_path / "trainer"
     trainer.write_text(TRAINER)
     trainer.chmod(0o755)

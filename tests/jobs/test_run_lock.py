@@ -43,7 +43,7 @@ for _ in range(int(sys.argv[2])):
 
 
 def write_lock(path, **changes):
-    """A lock that an ended process might have left behind."""
+    """Write a lock that an ended process might have left behind."""
     process = replace(processes.identify(os.getpid()), pid=2**22 + 1, **changes)
     holder = Holder(
         "0123456789abcdef", "training 04", "runbook run local", "ada", time.time() - 3600, process

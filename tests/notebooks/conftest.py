@@ -20,8 +20,7 @@ def toy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
-    """`runbook run local` from the plan to the analysis, and a second call started while the first
-    is running."""
+    """Run `runbook run local` from plan to analysis, and call it again while the first call runs."""
     runs = tmp_path_factory.mktemp("campaign")
     folder = runs / "local"
     with Listener(SECRET) as listener:
@@ -43,5 +42,5 @@ def campaign(toy: Toy, tmp_path_factory) -> SimpleNamespace:
 
 @pytest.fixture(scope="session")
 def samples_of_masters() -> Path:
-    """The masters in the repository."""
+    """Return the master notebooks of the repository."""
     return Path(__file__).parents[2] / "notebooks"

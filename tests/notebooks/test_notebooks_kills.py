@@ -47,8 +47,7 @@ class Campaign:
         return self.toy.start("runbook", "run", "local", "--runs", self.runs)
 
     def killed_at_a_random_moment(self, longest: float) -> None:
-        """Only the command is killed: its kernel must notice this on its own, and its job must
-        continue."""
+        """Kill only the command: its kernel must notice this on its own, and its job must continue."""
         process = self.start()
         seconds = self.random.uniform(0.3, longest)
         time.sleep(seconds)
@@ -68,7 +67,7 @@ class Campaign:
         return json_of(path)["started"] if path.exists() else ""
 
     def without_its_kernel(self, phase: str) -> Ended:
-        """The kernel of one phase is killed. The command must report it."""
+        """Kill the kernel of one phase. The command must report it."""
         before = self.started(phase)
         process = self.start()
         wait_until(lambda: self.opened_anew(phase, before), 400, f"{phase} is opened")
@@ -87,7 +86,7 @@ class Campaign:
         return read_lines(self.folder / "metrics.jsonl")
 
     def all_at_once(self) -> str:
-        """Command, kernel and job are killed together, as when a machine goes down.
+        """Kill the command, its kernel and its job together, as when a machine goes down.
 
         Return the lock that they leave behind.
         """
@@ -101,7 +100,7 @@ class Campaign:
         return lock
 
     def cancelled(self) -> tuple[Ended, Ended]:
-        """Resumed, stopped by its planned stop, resumed again, and then cancelled."""
+        """Resume the run until its planned stop, let it resume again, and then cancel it."""
         process = self.start()
         wait_until(
             (self.folder / "jobs/04-training-3/started").exists, 400, "the rehearsed stop is over"

@@ -65,9 +65,9 @@ class Hand:
 
 @pytest.fixture(scope="module")
 def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
-    """A run with tokens but no smoke test.
+    """Start the third notebook in one kernel, and finish it in another.
 
-    Its third notebook is started in one kernel and finished in another.
+    The run has tokens but no smoke test.
     """
     runs = tmp_path_factory.mktemp("lab")
     folder = runs / "local"

@@ -157,7 +157,7 @@ class Toy:
         return Ended(process.returncode, text, time.monotonic() - began)
 
     def run(self, runs: Path, *words: object, run: str = "local", **options: Any) -> Ended:
-        """`runbook run local`."""
+        """Call `runbook run local`."""
         return self.call("runbook", "run", run, *words, "--runs", runs, **options)
 
     def processes(self) -> list[psutil.Process]:
@@ -176,7 +176,7 @@ class Toy:
         return found
 
     def end_all(self) -> None:
-        """Leave nothing running."""
+        """End everything that was started for this project and is still running."""
         for process in self.processes():
             process.kill()
 

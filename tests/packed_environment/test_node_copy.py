@@ -114,7 +114,7 @@ def test_ranks_that_start_at_once_unpack_once(packed):
 
 @pytest.fixture
 def brief_waits(monkeypatch):
-    """Lock timeouts short enough for a test."""
+    """Set lock timeouts that are short enough for a test."""
     monkeypatch.setattr(copy_lock, "IN_USE_SECONDS", 0.3, raising=False)
     monkeypatch.setattr(copy_lock, "MAKING_SECONDS", 0.3, raising=False)
 

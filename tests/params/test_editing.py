@@ -98,6 +98,6 @@ def test_what_papermill_would_read_otherwise_is_quoted_on_the_way():
     "text", ["run: mine\ntraining:\n", "run: mine\nmodel: tiny\nsite: local\n"]
 )
 def test_a_text_that_cannot_be_edited_line_by_line_is_refused(text):
-    """An empty section; a value that is to be removed."""
+    """Refuse texts with an empty section, and texts from which a value is to be removed."""
     with refuses(ParamsError, ParamsMessage.LINES_NOT_EDITABLE, where="x"):
         edited_text(text, "x", {"run": "mine", "model": "tiny", "training.seed": 7})

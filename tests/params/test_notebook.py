@@ -22,7 +22,7 @@ from runbook.params.secrets import mask
 
 
 def cell(**given):
-    """The parameters cell's names after papermill has injected `given`."""
+    """Return the parameters cell's names after papermill has injected `given`."""
     return {**PARAMETERS, **given}
 
 
@@ -50,7 +50,7 @@ def equal(one, other):
 
 @pytest.fixture
 def samples_of_masters() -> list[Path]:
-    """The masters as they are in the repository."""
+    """Return the master notebooks of the repository."""
     return sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -127,7 +127,7 @@ def test_a_file_with_one_section_replaced_by_hand(project: Path):
     "text", ['{"iterations": 10, "learning_rate": 3e-4}', "{iterations: 10, learning_rate: 3e-4}"]
 )
 def test_a_mapping_given_as_text_is_read(project: Path, text):
-    """`papermill -p training '{...}'` passes text."""
+    """Papermill passes text for a mapping, as in `papermill -p training '{...}'`."""
     as_dict = bind(
         cell(run="toy", training={"iterations": 10, "learning_rate": 3e-4}), project=project
     )

@@ -23,7 +23,7 @@ BEFORE = {
 
 
 def write_recorded_run(runs: Path) -> Path:
-    """The folder of the run `local`, and next to it `local--again` with the same steps."""
+    """Write the run `local`, and next to it the run `local--again` with the same steps."""
     folder = open_run("04-training", *WORDS, runs=runs, ready=False).folder
     (folder / "records" / "04-training.json").unlink()  # nothing was executed
     steps = []

@@ -40,7 +40,7 @@ from runbook.runs.run_folder import RUNS_VARIABLE
 
 @pytest.fixture
 def settings(tmp_path: Path, monkeypatch) -> params.Settings:
-    """A run on a Slurm site with sixteen nodes."""
+    """Return the settings of a run on a Slurm site with sixteen nodes."""
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path / "runs"))
     loaded = params.load("azure-175b", set_words=["jobs.stage=/lustre"], project=PROJECT)
     hardware = loaded.site.hardware.model_copy(update={"nodes": 16})

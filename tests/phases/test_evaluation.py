@@ -27,7 +27,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 def write_tokens(prefix, documents):
-    """PREFIX.bin and .idx in Megatron's format."""
+    """Write PREFIX.bin and PREFIX.idx in Megatron's format."""
     prefix.parent.mkdir(parents=True, exist_ok=True)
     prefix.with_name(f"{prefix.name}.bin").write_bytes(
         numpy.concatenate(documents).astype("<u2").tobytes()

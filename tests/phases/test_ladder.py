@@ -259,12 +259,12 @@ def test_the_time_left_follows_the_pace_of_the_trained_rungs():
 
 
 def seconds_of(rungs: tuple[PlannedRung, ...]) -> float:
-    """The planned time of some rungs, including start-up."""
+    """Return the planned time of some rungs, including start-up."""
     return sum(rung.seconds + rung.start_seconds for rung in rungs)
 
 
 def timed(planned: PlannedRung, pace: float) -> PlannedRung:
-    """A trained rung that took this many times its planned time."""
+    """Return a trained rung that took `pace` times its planned time."""
     return replace(planned, measured_seconds=pace * seconds_of((planned,)))
 
 

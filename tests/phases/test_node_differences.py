@@ -56,7 +56,7 @@ NETWORK = {
 
 
 def answers_of(part: str, *facts: Mapping[str, object]) -> JobAnswers:
-    """The answers of nodes n1, n2, ... to one part."""
+    """Return the answers of nodes n1, n2, ... to one part."""
     nodes = tuple(f"n{number}" for number in range(1, len(facts) + 1))
     lines = []
     for node, of_node in zip(nodes, facts, strict=True):

@@ -234,7 +234,7 @@ print('%s')
 
 
 def look_with_child(tmp_path: Path, monkeypatch, second_seconds: float, limit: float) -> dict:
-    """A node's answer if a child needs three seconds to import torch with LD_LIBRARY_PATH."""
+    """Return a node's answer if a child needs this long to import torch with LD_LIBRARY_PATH."""
     library = tmp_path / "libc10.so"
     library.write_bytes(b"\0")
     (tmp_path / "slow_child.py").write_text(CHILD % (second_seconds, LOADED % library))

@@ -19,7 +19,7 @@ from runbook.runs import this_machine
 
 @pytest.fixture
 def smoke(runs):
-    """A toy smoke test whose steps took 0.5 s each, stored as a calibration."""
+    """Store a toy smoke test, whose steps took 0.5 s each, as a calibration."""
     open_phase = open_run("03-smoke-test", runs=runs)
     history = read_metrics(write_metrics(open_phase, 6, seconds=0.5))
     kept = this_machine.keep_calibration(

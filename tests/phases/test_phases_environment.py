@@ -51,7 +51,7 @@ def repository(folder: Path) -> str:
 
 
 def site_of(tmp_path: Path, *steps: Preparation, commit: str = "") -> params.Settings:
-    """The local run on a site with these steps, and with a checkout if a commit is given."""
+    """Return the local run on a site with these steps, and with a checkout if a commit is given."""
     stage = tmp_path / "the stage"
     words = [*TOY, f"jobs.stage={stage}", *(["training.framework=megatron-lm"] if commit else [])]
     settings = params.load("local", set_words=words, project=PROJECT)
@@ -224,8 +224,9 @@ def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
 
 @pytest.mark.training
 def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(tmp_path):
-    """The local scheduler starts the probe in place of the trainer: real processes, gloo, a real
-    file.
+    """Let the local scheduler start the probe in place of the trainer.
+
+    The processes, gloo and the file are real.
     """
     settings = params.load("local", set_words=TOY, project=PROJECT)
     result = climb(settings, make_plan(settings), tmp_path, [], print)
@@ -256,7 +257,7 @@ def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(
 
 
 def made_facts(**changes: object) -> dict[str, object]:
-    """The answer of a rank on a GPU node."""
+    """Return the answer of a rank on a GPU node."""
     device = {"name": "GPU", "free": 79 << 30, "total": 80 << 30}
     return {
         "rank": 0,

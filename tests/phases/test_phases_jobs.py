@@ -648,7 +648,7 @@ def test_the_outputs_of_a_training_are_its_metrics_and_its_newest_checkpoint(ope
 
 
 def finish_training(open_phase, queue) -> Path:
-    """A finished, watched training run. Return its newest checkpoint."""
+    """Finish a watched training run, and return its newest checkpoint."""
     launch_jobs(open_phase)
     write_metrics(open_phase, 6)
     (open_phase.folder / "samples.jsonl").write_text('{"iteration": 6, "text": "a"}\n')

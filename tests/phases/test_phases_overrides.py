@@ -36,7 +36,7 @@ GIVEN = {
 
 @pytest.fixture
 def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
-    """A separate project whose files may be changed."""
+    """Create a separate project whose files may be changed."""
     root = tmp_path / "project"
     for name in ("params", "notebooks"):
         shutil.copytree(PROJECT / name, root / name)
@@ -46,7 +46,7 @@ def project(tmp_path: Path, runs: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch) -> Path:
-    """A working folder outside any project, like that of a kernel that papermill started there."""
+    """Change to a folder outside any project, like a kernel that papermill started there."""
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     monkeypatch.chdir(folder)

@@ -26,7 +26,7 @@ PHASE = "01-environment"
 
 @pytest.fixture
 def finished(runs):
-    """A phase finished in this process, with the files that its execution as a notebook would add."""
+    """Finish a phase in this process, and add the files that its executed notebook would leave."""
     open_phase = open_run(PHASE, runs=runs)
     open_phase.session.check(Check("cores", "pass", "2 cores", "one for each process"))
     phase_end.plain_end(open_phase.phase)(open_phase)

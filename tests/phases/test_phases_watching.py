@@ -136,7 +136,7 @@ def test_mfu_names_its_peak_and_is_left_out_where_none_is_known():
 
 
 def test_gpus_are_asked_where_the_job_runs_here(monkeypatch, tmp_path):
-    """A stub of nvidia-smi, because there is no GPU here."""
+    """Use a stub of nvidia-smi, because this machine may have no GPU."""
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\necho '98, 40536'\n")
     program.chmod(0o755)

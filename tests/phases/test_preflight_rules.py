@@ -166,13 +166,13 @@ def line(rung: str, node: str, part: str, facts: object, state: str = "done") ->
 
 
 def job_of(*lines: str) -> JobAnswers:
-    """The answers of a job on two nodes."""
+    """Return the answers of a job on two nodes."""
     job = line("job", "", "nodes", {"nodes": "n1 n2", "time_left": "4:59", "port": 50000})
     return parse_job_answers("\n".join([job, *lines]))
 
 
 def hosts(part: str = "", **changes: object) -> JobAnswers:
-    """Two nodes; n2 differs in some facts of one part."""
+    """Return the answers of two nodes, of which n2 differs in some facts of one part."""
     lines = []
     for node in ("n1", "n2"):
         for name, facts in HOST_FACTS.items():
@@ -1020,7 +1020,7 @@ def test_a_temporary_folder_with_a_long_path_is_warned_of():
     ("seconds", "verdict"), [(0.5, "pass"), (19, "pass"), (21, "warn"), (61, "fail")]
 )
 def test_a_step_that_ends_long_after_its_programs_is_told(seconds, verdict):
-    """As with a TaskEpilog that hangs."""
+    """A TaskEpilog that hangs, for example, delays the end of a step."""
     answers = {
         ("hosts", "n1", END): PartAnswer("hosts", "n1", END, PartState.DONE, 100.0, {}),
         ("hosts", "", STEP): PartAnswer(

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.training
 
 @pytest.fixture(scope="module")
 def rehearsal():
-    """Both stages of a 16-GPU job in the documents' framework."""
+    """Rehearse both stages of a 16-GPU job in the documents' framework."""
     said = []
     found = rehearse_run(
         "slurm-oscar", ["site=azure"], say=said.append

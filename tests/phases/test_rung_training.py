@@ -80,7 +80,7 @@ def ladder() -> Ladder:
 
 @pytest.fixture(scope="module")
 def trained(ladder, tmp_path_factory):
-    """The runs folder of a trained ladder whose ranks were forked."""
+    """Train a ladder with forked ranks, and return its runs folder."""
     runs = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(RUNS_VARIABLE, str(runs))

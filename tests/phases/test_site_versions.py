@@ -20,7 +20,7 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def wheel(folder, name, version):
-    """A package with one module, as in a registry."""
+    """Write a package with one module, as a registry would offer it."""
     code = f"VERSION = {version!r}\n"
     info = f"{name}-{version}.dist-info"
     files = {
@@ -42,7 +42,7 @@ def wheel(folder, name, version):
 
 @pytest.fixture
 def registry(tmp_path, monkeypatch):
-    """Two packages in a folder that is pip's only index, and a separate cache."""
+    """Write two packages to a folder that is pip's only index, and use a separate cache."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     wheel(folder, "torch", "0.0.7")

@@ -112,7 +112,7 @@ argparse.ArgumentParser().parse_args()
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A small program with a package next to it, like pretrain_gpt.py and megatron/.
+    """Create a small program with a package next to it, like pretrain_gpt.py and megatron/.
 
     Temporary files stay in this folder.
     """
@@ -258,8 +258,9 @@ if os.environ["RANK"] == "0":"""
 
 @pytest.mark.training
 def test_a_chain_that_ends_in_an_error_of_the_program_names_it(checkout):
-    """Megatron-LM e958b2ca ends like this without apex. Its warning about apex was mistaken for the
-    reason.
+    """Megatron-LM e958b2ca ends like this without apex.
+
+    Its warning about apex was once mistaken for the reason.
     """
     program = CHAINED.replace("REMEMBERS", "True")
     program = program.replace('\nif os.environ["RANK"] == "0":', REFUSES_ITS_CHECKPOINT)

@@ -49,7 +49,7 @@ def sealed(run: str = "local", *, late: bool = False) -> SealedForecasts:
 
 @pytest.fixture
 def opened(tmp_path, monkeypatch):
-    """A run with a real plan."""
+    """Open a run with a real plan."""
     monkeypatch.setenv(RUNS_VARIABLE, str(tmp_path))
     settings, plan = load_plan("local", ())
     folder = tmp_path / "local"
@@ -98,7 +98,7 @@ def test_a_score_says_whether_the_interval_held():
 
 
 def test_a_score_far_off_is_shown_by_three_digits():
-    """A training run that takes 25 times as long as planned, on a machine that others use too."""
+    """Score a run that takes 25 times as long as planned because others use the machine, too."""
     table = scores_table(score(sealed(), {"step time": 25 * 0.1 + 0.03}), "all")
     digits = table.rows[0]["pinball"].replace(".", "")
     assert float(table.rows[0]["pinball"]) > 1

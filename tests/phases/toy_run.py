@@ -65,10 +65,10 @@ class FakeScheduler:
 
 
 def open_run(phase: str, *words: str, runs: Path, ready: bool = True) -> OpenPhase:
-    """The toy run, opened for a phase.
+    """Open the toy run for a phase, in the folder `runs`.
 
-    `runs` is the folder in which it is created. With `ready`, it has token files and a passed smoke
-    test for these values, which are required to submit a job.
+    With `ready`, the run has token files and a passed smoke test for these values. A job is
+    submitted only with both.
     """
     settings = params.load("local", set_words=[*TOY, *words], project=PROJECT)
     open_phase = phases.open_run_phase(settings, phase)

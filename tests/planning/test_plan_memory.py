@@ -307,7 +307,7 @@ def test_175b_checkpoint_is_2_22_tib_and_takes_the_true_minutes() -> None:
 
 
 def disk_of(iterations: int = 100, program: str = "megatron-core", **checkpoint: int) -> Storage:
-    """The disk space for a training run with 1,000 parameters in bf16."""
+    """Return the disk space for a training run with 1,000 parameters in bf16."""
     phase = make_plan(build()).phases["04-training"]
     phase = replace(
         phase,

@@ -178,7 +178,7 @@ MODEL_COLUMNS = (
 
 
 def left_out_stage(row: dict[str, str]) -> StageMemory:
-    """The planned stage of a log that was not part of any fit."""
+    """Return the planned stage of a log that was not part of any fit."""
     sizes = {name: int(row[name]) for name in MODEL_COLUMNS}
     model = Model(
         label="log",

@@ -225,7 +225,7 @@ def test_a_ramp_is_rendered_in_megatrons_own_words():
 
 
 def stages(**sections):
-    """Memory and weights of each stage of 13B on 4 stages of an H100 node."""
+    """Return the memory and the weights of each stage of 13B on 4 stages of an H100 node."""
     parallel = {"tensor": 2, "pipeline": 4, **sections.pop("parallel", {})}
     training = {"global_batch": 64, "micro_batch": 1, **sections}
     settings = build({"parallel": parallel, "training": training}, device="H100-SXM", model="13b")

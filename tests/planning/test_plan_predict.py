@@ -155,7 +155,7 @@ def test_the_page_names_the_errors_of_the_blind_test_and_where_its_rows_are_from
 
 @pytest.fixture(scope="module")
 def left_out() -> list[benchmark.LeftOut]:
-    """Errors of rows whose source, or whose family, was left out of the last fit."""
+    """Return the errors of rows whose source, or whose family, was left out of the last fit."""
     rows = [row for path in benchmark.TABLES for row in benchmark.read(ROOT / path)]
     return benchmark.read_left_out(rows)
 
@@ -252,7 +252,7 @@ def test_a_row_may_state_the_devices_of_a_node(models: dict[str, Model]) -> None
 
 
 def setup_for_words(models: dict[str, Model], **cells: str) -> StepSetup:
-    """An 8B model on 64 H100s."""
+    """Return the set-up of an 8B model on 64 H100s, with the given cells changed."""
     row = {"model": "Llama-3 8B", "accelerator": "H100", "n_accel": "64", "seq_len": "4096"}
     setup = setup_of(read_row(1, row | cells), models)
     assert not isinstance(setup, str), setup
@@ -309,9 +309,7 @@ def test_stages_of_the_first_megatron_send_a_part_from_each_tensor_rank(
 def test_the_first_megatron_reduces_gradients_when_all_work_is_done(
     models: dict[str, Model],
 ) -> None:
-    """Twice as long a network transfer makes the step longer by the same time, because nothing
-    hides it.
-    """
+    """A slower network lengthens the step by the whole extra time, because nothing hides it."""
     cells = FIRST_MEGATRON | {"tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "2"}
     first = setup_for_words(models, date="2021-05", **cells)
     slow = replace(first.device, network_bandwidth=first.device.network_bandwidth / 2)

@@ -167,7 +167,7 @@ def test_samples_that_fill_no_step_are_told(verdicts: Callable[..., dict[str, Ch
 
 
 def test_azure_decay_over_430000_steps_is_told(verdicts: Callable[..., dict[str, Check]]) -> None:
-    """1500 iterations with lr-decay-iters 430000: the rate hardly changes."""
+    """With 1500 iterations and lr-decay-iters 430000, the rate hardly changes."""
     found = verdicts(
         {"training": {"iterations": 1500, "decay_iterations": 430_000, "warmup_iterations": 430}}
     )

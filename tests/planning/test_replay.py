@@ -29,8 +29,9 @@ def replay(
     slow: int = -1,
     hides_sends: bool = False,
 ) -> Replay:
-    """Equal stages that take 1 s forward and 2 s backward per micro-batch; `slow` names a stage
-    that takes twice as long.
+    """Replay equal stages that take 1 s forward and 2 s backward per micro-batch.
+
+    `slow` names a stage that takes twice as long.
     """
     times = [
         StageTimes(

@@ -159,7 +159,7 @@ CONSTANTS = (
 
 
 def test_step_times_are_as_they_were() -> None:
-    """An intended change needs new values here, and a line in CHANGELOG."""
+    """If you change the step model on purpose, update the values here and add a line to CHANGELOG."""
     assert step_times() == pytest.approx(SECONDS, rel=PINNED)
 
 

@@ -90,7 +90,7 @@ def say_what_is_run():
 
 @pytest.fixture(scope="module", params=CHOSEN, ids=version_text)
 def environment(request):
-    """An environment in build/pythons, which a second run finds there."""
+    """Set up an environment in build/pythons, where a second run finds it."""
     version = request.param
     interpreter = find_interpreters().get(version)
     assert interpreter, f"no Python {version_text(version)} on PATH or in pyenv's folder"
@@ -109,9 +109,7 @@ def losses_with(python: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def own_losses(tmp_path_factory):
-    """Losses with this environment's Python on this machine, because another processor rounds
-    differently.
-    """
+    """Train with this environment's Python on this machine, because others round differently."""
     return losses_with(sys.executable, tmp_path_factory.mktemp("own"))
 
 

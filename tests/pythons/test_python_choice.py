@@ -52,7 +52,7 @@ def test_the_supported_pythons_are_those_of_the_package():
 
 
 def interpreter(folder, version, name):
-    """A program that responds like a Python of that version."""
+    """Write a program that responds like a Python of that version."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#!/bin/sh\necho {version.replace('.', ' ')}\necho {path}\n")
@@ -61,7 +61,7 @@ def interpreter(folder, version, name):
 
 
 def broken(folder, name):
-    """A command as pyenv puts it on PATH for a version that is not selected."""
+    """Write a command as pyenv puts it on PATH for a version that is not selected."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text("#!/bin/sh\necho command not found >&2\nexit 127\n")
     (folder / name).chmod(0o755)

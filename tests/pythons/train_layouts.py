@@ -36,7 +36,7 @@ ITERATIONS = 10
 
 
 def train_all() -> dict[str, list[float]]:
-    """Losses of each layout, in fp32."""
+    """Return the losses of each layout, in fp32."""
     warm_trainer = Zygote()
     try:
         with tempfile.TemporaryDirectory() as folder:

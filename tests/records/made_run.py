@@ -52,7 +52,7 @@ HOSTILE = """<table><tr><td>kept</td></tr></table>
 def notebook(
     *outputs: nbformat.NotebookNode, markdown: str = "# Title\n\nWhy."
 ) -> nbformat.NotebookNode:
-    """An executed notebook: a heading, and one cell with outputs."""
+    """Return an executed notebook with a heading and one cell with outputs."""
     cell = nbformat.v4.new_code_cell(
         "print(1)", execution_count=1, outputs=list(outputs), id="code-1"
     )
@@ -63,14 +63,14 @@ def notebook(
 
 
 def data(**kinds: object) -> nbformat.NotebookNode:
-    """A display output; `text_html` stands for text/html."""
+    """Return a display output; `text_html` stands for text/html."""
     return nbformat.v4.new_output(
         "display_data", data={name.replace("_", "/", 1): value for name, value in kinds.items()}
     )
 
 
 def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
-    """The output where a notebook names its run."""
+    """Return the output in which a notebook names its run."""
     told = {"run_folder": str(run_folder), "phase": record.phase, "execution": record.started}
     return nbformat.v4.new_output(
         "display_data", data={MIME: told, "text/plain": "Record of this notebook"}
@@ -78,7 +78,7 @@ def announced(run_folder: Path, record: PhaseRecord) -> nbformat.NotebookNode:
 
 
 def write_run(runs: Path, name: str = "toy", **changes: object) -> Path:
-    """A run's folder with the record of one phase, losses and all pages."""
+    """Write a run's folder with the record of one phase, losses and all pages."""
     run_folder = runs / name
     (run_folder / "smoke").mkdir(parents=True)
     (run_folder / "run.yaml").write_text(f"run: {name}\n")

@@ -218,7 +218,7 @@ TRAINED = {
 
 @pytest.fixture
 def trained(run_folder) -> Path:
-    """A run with all files that training writes, recorded at its end."""
+    """Create a run with all files that training writes, recorded at its end."""
     for name, text in TRAINED.items():
         (run_folder / name).parent.mkdir(parents=True, exist_ok=True)
         (run_folder / name).write_text(text)
@@ -380,9 +380,7 @@ def test_a_folder_that_cannot_be_listed_is_neither_whole_nor_forgotten(trained, 
 
 
 def test_an_unchanged_file_is_not_read_again(run_folder):
-    """Checkpoints are large: a file with the same size and time keeps its checksum when the
-    manifest is rewritten.
-    """
+    """A file with the same size and time keeps its checksum, because checkpoints are large."""
     before = read_manifest(run_folder)["metrics.jsonl"]
     path = run_folder / "metrics.jsonl"
     path.chmod(0o000)

@@ -402,7 +402,7 @@ def test_scores_are_on_the_front_page_and_a_fall_is_said(tmp_path):
 
 
 def test_a_fall_that_chance_explains_is_no_warning(tmp_path):
-    """200 pairs of which 44 % are right differ by up to 9.7 % from another draw of 200."""
+    """If 44 % of 200 pairs are right, another draw of 200 may differ by up to 9.7 %."""
     run_folder = write_run(tmp_path / "runs")
     fall = {**SCORES[1], "after": 0.395}
     card = write_front_page(run_folder, FrontPage(scores=[fall])).read_text()

@@ -45,7 +45,7 @@ TEXT = f"{USER}@{HOST}: job of {ACCOUNT} in {PLACE}/local, from {BUCKET}; ask {M
 
 
 def png(words: str = "") -> bytes:
-    """A picture of one pixel, with its author if one is given."""
+    """Return a picture of one pixel, with its author if one is given."""
     parts = [(b"IHDR", struct.pack(">IIBBBBB", 1, 1, 8, 0, 0, 0, 0))]
     parts += [(b"tEXt", b"Author\0" + words.encode())] if words else []
     parts += [(b"IDAT", zlib.compress(b"\0\0")), (b"IEND", b"")]
@@ -76,7 +76,7 @@ SVG = f"<svg xmlns='http://www.w3.org/2000/svg'><title>{TEXT}</title><metadata>{
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch) -> Path:
-    """A run with all of these words planted in every kind of file."""
+    """Write a run in which every kind of file contains the words that must not leak."""
     folder = write_run(tmp_path / "runs")
     (folder / "run.yaml").write_text(
         f"run: toy\ndata:\n  bucket: {BUCKET}\n  folder: {PLACE}\n"

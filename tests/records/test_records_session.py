@@ -32,7 +32,7 @@ def text_of_error(error: Exception) -> str:
 
 @pytest.fixture
 def shell():
-    """A real IPython shell in this process, without a history file."""
+    """Start a real IPython shell in this process, without a history file."""
     config = Config()
     config.HistoryManager.enabled = False
     made = InteractiveShell.instance(config=config)

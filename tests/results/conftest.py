@@ -109,7 +109,7 @@ def spec(local_plan: Plan) -> PhasePlan:
 
 @pytest.fixture
 def plan(local_plan: Plan, spec: PhasePlan) -> Plan:
-    """A plan whose training phase is as short as its smoke test."""
+    """Return a plan whose training phase is as short as its smoke test."""
     return replace(local_plan, phases=dict.fromkeys(("03-smoke-test", "04-training"), spec))
 
 

@@ -286,7 +286,7 @@ def test_a_number_that_creeps_up_is_a_drift_and_its_evidence_is_named(metric, us
 
 
 def test_what_warms_up_or_jumps_once_or_wanders_is_no_growth():
-    """Caches that fill, an allocator's jumps, an epoch's rhythm, and the noise of a shared machine."""
+    """Try caches that fill, jumps of an allocator, an epoch's rhythm, and a shared machine's noise."""
 
     def growths(values, **how):
         watch = GrowthWatch("memory", **how)

@@ -57,7 +57,7 @@ def test_ranks_are_those_of_the_last_world(make):
 
 
 def test_times_in_a_file_of_their_own_are_read_with_the_metrics(make, tmp_path):
-    """The times of every second step, as the mean of two steps; an incomplete last line is ignored."""
+    """Write the mean times of every two steps. An incomplete last line is ignored."""
     (tmp_path / "metrics.jsonl").write_text(
         "".join(json.dumps(make.step(n)) + "\n" for n in range(1, 41))
     )

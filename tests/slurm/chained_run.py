@@ -65,7 +65,7 @@ class ChainedRun:
         write_mark(self.folder, TOKENIZE, 1, "the tests", [])
 
     def training_job(self) -> JobStep:
-        """The training run as a step that jobs carry out."""
+        """Return the training run as a step that jobs carry out."""
         return training_step(self.open_phase.training, self.open_phase.session)
 
     def launch(self) -> None:

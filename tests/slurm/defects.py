@@ -63,27 +63,27 @@ class Defect:
 
 
 def on_node(script: str) -> Break:
-    """A shell command for the second node. {names} of `Place` are filled in."""
+    """Run a shell command on the second node, with the {names} of `Place` filled in."""
     return lambda node, place: node.run(script.format(**vars(place)))
 
 
 def preloaded(*macros: str) -> Break:
-    """Macros for node_shim.c. {names} of `Place` are filled in."""
+    """Preload node_shim.c with these macros, with the {names} of `Place` filled in."""
     return lambda node, place: node.preload(*[macro.format(**vars(place)) for macro in macros])
 
 
 def linked(*options: str) -> Break:
-    """Options of bad_link.py."""
+    """Put a bad link in front of the second node, with these options of bad_link.py."""
     return lambda node, place: node.bad_link(*options)
 
 
 def named(*lines: str) -> Break:
-    """Lines for the second node's /etc/hosts."""
+    """Write these lines to the second node's /etc/hosts."""
     return lambda node, place: node.hosts(*lines)
 
 
 def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) -> Break:
-    """A control group's limit, as versions 1 and 2 write it."""
+    """Limit a control group of the second node, as version 1 or version 2 writes the limit."""
 
     def do(node: BrokenNode, place: Place) -> None:
         try:
@@ -95,7 +95,7 @@ def limited(controller: str, first: tuple[str, str], second: tuple[str, str]) ->
 
 
 def failing_files(errno: int, *calls: str) -> Break:
-    """Files of the run that fail on the second node with this errno."""
+    """Let calls on files of the run fail with this errno on the second node."""
     below = 'FAIL_BELOW="{environment}/preflight"'
     return preloaded(below, f"FAIL_ERRNO={errno}", *calls)
 

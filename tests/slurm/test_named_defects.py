@@ -39,7 +39,7 @@ QUICK = (
 
 @pytest.fixture(scope="module")
 def broken_node(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> BrokenNode:
-    """The second node of the cluster."""
+    """Return the second node of the cluster, which tests may break."""
     return BrokenNode(cluster, tmp_path_factory.mktemp("defects"))
 
 

@@ -36,7 +36,10 @@ ASLEEP = "#!/bin/bash\n{directives}\nsleep 300\n"
 
 @pytest.fixture
 def slurm(cluster: Cluster, monkeypatch) -> QueueScheduler:
-    """The adapter on the cluster's head node. Nothing is left in the queue afterwards."""
+    """Return the adapter on the cluster's head node.
+
+    Nothing is left in the queue afterwards.
+    """
     monkeypatch.setenv("PATH", cluster.environment["PATH"])
     monkeypatch.setenv("SLURM_CONF", cluster.environment["SLURM_CONF"])
     monkeypatch.setenv("CLUSTER_DIR", cluster.environment["CLUSTER_DIR"])

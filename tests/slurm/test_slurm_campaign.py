@@ -29,9 +29,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.notebooks, pytest.mark.training]
 
 @pytest.fixture(scope="session")
 def tested(project: Project) -> Path:
-    """The folder of a run whose plan, environment, data and smoke test are done, started by
-    torchrun.
-    """
+    """Run the phases from plan to smoke test with torchrun, and return the run's folder."""
     text = project.call("run", "queued", "--to", "smoke")
     for phase in ("00-plan", "01-environment", "02-data", "03-smoke-test"):
         assert f"{phase:16} done after" in text

@@ -374,8 +374,9 @@ TEXTS = {
 @pytest.mark.parametrize("ending", ["", ".zst", ".gz"])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_the_room_asked_for_is_that_of_the_files_made(tmp_path, monkeypatch, kind, ending):
-    """151 MiB were requested but 251 were needed, because there was only one estimate for all text,
-    and one per compression.
+    """Estimates must depend on the kind of text.
+
+    With one estimate per compression, 151 MiB were requested where 251 MiB were needed.
     """
     from runbook.tokens.pipeline import tokenize
 

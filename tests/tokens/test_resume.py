@@ -573,7 +573,7 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_replaced(
 def test_finished_work_is_no_reason_to_take_the_folder_of_another_run(
     tmp_path: Path, corpus_file: Path
 ) -> None:
-    """Another run, for example with other options, has begun and not yet removed the manifest."""
+    """Another run has begun, for example with other options, and has not yet removed the manifest."""
     files = TokenFiles(tmp_path / "out")
     prepare([corpus_file], files.prefix)
     with hold_prefix(files):

@@ -23,7 +23,7 @@ def zygote():
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """A folder with corpus_text_document.bin and .idx."""
+    """Return a folder with corpus_text_document.bin and .idx."""
     folder = tmp_path_factory.mktemp("corpus")
     specs.write_corpus(folder / "corpus_text_document")
     return folder
@@ -31,7 +31,7 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture
 def run(tmp_path, corpus):
-    """An empty run folder with the corpus in data/."""
+    """Create an empty run folder with the corpus in data/."""
     (tmp_path / "data").mkdir()
     for path in corpus.iterdir():
         (tmp_path / "data" / path.name).symlink_to(path)

@@ -84,8 +84,9 @@ def main():
 
 
 def stuck_thread():
-    """From the fourth step's samples on, a rank's reader thread never returns, and the rank waits
-    for it.
+    """Let the thread that reads the samples of the fourth step never return.
+
+    The rank then waits for this thread.
     """
     from runbook.training.datasets import EpochDataset
 
@@ -104,7 +105,7 @@ WORK_SECONDS = 9
 
 
 def slow_first_rank():
-    """Rank 0 takes longer to check and to order the text than the process groups' timeout."""
+    """Let rank 0 need more time to check and order the text than the process groups' timeout."""
     from runbook.training import datasets, token_files
 
     for module, name in ((token_files, "check_token_files"), (datasets.EpochDataset, "_order")):

@@ -23,7 +23,7 @@ from . import specs
 
 @pytest.fixture
 def cache(tmp_path):
-    """A sealed cache of two files."""
+    """Create a sealed cache of two files."""
     for name in ("sample_index", "shuffle_index"):
         numpy.save(tmp_path / f"{name}.npy", numpy.arange(12))
     CacheFolder(tmp_path).seal()

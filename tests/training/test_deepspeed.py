@@ -371,7 +371,7 @@ def test_a_step_that_is_left_out_leaves_no_gradient_behind(
 
 
 def srun():
-    """A patch that makes the ranks look like srun's tasks, which have no LOCAL_RANK."""
+    """Make the ranks look like srun's tasks, which have no LOCAL_RANK."""
     names = {
         "RANK": "SLURM_PROCID",
         "WORLD_SIZE": "SLURM_STEP_NUM_TASKS",

@@ -25,7 +25,7 @@ class One:
 
 @pytest.fixture(scope="module")
 def kernels():
-    """The kernel modules, which are interpreted because of conftest.py."""
+    """Return the kernel modules by name. Triton interprets them because of conftest.py."""
     from runbook.training.kernels import activation, eight_bits, loss, norm, sums
 
     modules = (activation, eight_bits, loss, norm, sums)

@@ -60,7 +60,7 @@ def test_a_slow_import_of_megatron_ends_by_its_own_name(tmp_path):
 
 
 def test_an_import_of_megatron_that_fails_is_told_with_its_error_and_not_as_a_hang(tmp_path):
-    """PYTHONWARNINGS=error in a user's shell, or a broken Transformer Engine, has this effect."""
+    """PYTHONWARNINGS=error in a user's shell or a broken Transformer Engine makes the import fail."""
     ended = probe_with(FAILING_MODULE, tmp_path)
     assert ended.returncode == 0, ended.stderr
     facts = json.loads((tmp_path / "probe-0.json").read_text())

@@ -32,7 +32,7 @@ class Device:
 
 @pytest.fixture
 def tracker(monkeypatch, request):
-    """megatron-core's own tracker with a generator on the host."""
+    """Return megatron-core's own tracker with a generator on the host."""
     device = Device()
     monkeypatch.setattr(random, "_get_cuda_rng_state", device.get_state)
     monkeypatch.setattr(random, "_set_cuda_rng_state", device.set_state)

@@ -84,7 +84,7 @@ def _planned_passes(content, stage):
 
 
 def ask_for_capture():
-    """A patch: query CUDA before each step as torch's optimizers do, without a driver or CUDA."""
+    """Query CUDA before each step as torch's optimizers do, without a driver or CUDA."""
     import torch
 
     from runbook.training.rehearsal import gpu_stand_in

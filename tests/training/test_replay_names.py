@@ -28,7 +28,7 @@ CASES = draw_cases(COUNT, SEED) if COUNT else [draw_cases(20, SEED)[number] for 
 
 @pytest.fixture
 def forked(zygote, monkeypatch):
-    """Unless the real launcher is requested, the replay's ranks are forked from a warm process."""
+    """Fork the replay's ranks from a warm process, unless the real launcher is requested."""
 
     def train_again(job, _say):
         until = ["--until", str(job.step)]

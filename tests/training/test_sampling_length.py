@@ -18,7 +18,7 @@ LAYOUTS = {
 
 
 def compare_lengths():
-    """A patch: also compute the scores of each text at its own length, and record the differences."""
+    """Also compute the scores of each text at its own length, and record the differences."""
     from runbook.training import loop
     from runbook.training.engines import engine
 

@@ -139,7 +139,7 @@ def test_an_object_among_the_shards_that_would_run_code_is_refused(zygote, corpu
 
 
 def tell_what_is_read_for_sums():
-    """A patch: record the name of every file that is read for its checksum."""
+    """Record the name of every file that is read for its checksum."""
     from runbook.training.checkpoints import folders
 
     whole = folders.sha256
@@ -171,7 +171,7 @@ def test_shards_are_summed_up_while_they_are_written(zygote, run):
 
 
 def save_as_on_a_gpu():
-    """A patch that copies the state to memory that is kept, and makes each rank write four files."""
+    """Copy the state to memory that is kept, as on a GPU, and let each rank write four files."""
     torch_dist = importlib.import_module("runbook.training.checkpoints.torch_dist")
     state = importlib.import_module("runbook.training.checkpoints.state")
     torch_dist.on_gpu = state.on_gpu = lambda: True
@@ -185,7 +185,7 @@ def save_as_on_a_gpu():
 
 
 def no_room_for_the_third():
-    """A patch: the disk is full when the third thread of rank 1 writes."""
+    """Let the disk be full when the third thread of rank 1 writes."""
     save_as_on_a_gpu()
     writer = importlib.import_module("runbook.training.checkpoints.torch_dist").ShardWriter
     write = writer._write_file

@@ -43,7 +43,7 @@ class Event:
 
 
 def on_a_gpu():
-    """A patch: add the stream's work to the CPU's, and use windows of one step for slow ranks."""
+    """Add the stream's work to the CPU's, and use windows of one step for slow ranks."""
     import torch
 
     from runbook.plan_file import slow_ranks

@@ -19,7 +19,7 @@ OVERLAPS = {
 
 
 def small_buckets():
-    """A patch: send gradients and weights in several messages, as for a large model."""
+    """Send gradients and weights in several messages, as for a large model."""
     from megatron.core.distributed import DistributedDataParallelConfig
 
     made = DistributedDataParallelConfig.__init__
@@ -106,7 +106,7 @@ def test_a_sequence_that_ranks_share_gives_the_same_losses_and_text(
 
 
 def first_rank_reads():
-    """A patch: every other rank fails if it reads a sample."""
+    """Let every rank except the first fail if it reads a sample."""
     from runbook.training.datasets import EpochDataset
 
     read = EpochDataset.__getitem__

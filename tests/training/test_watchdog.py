@@ -570,7 +570,7 @@ class TestFaults:
     def test_a_slow_rank_takes_as_many_times_as_long_as_it_is_told(
         self, monkeypatch, text, seconds
     ):
-        """A step of 0.02 s, on a clock that advances only by sleeping and computing."""
+        """Slow a step of 0.02 s, on a clock that advances only by sleeping and computing."""
         clock = [100.0]
         moved = SimpleNamespace(
             monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by)

@@ -66,7 +66,7 @@ python3 -c 'open("{outside}/OWNED", "w")' """,
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A user's folder with a secret. Every script knows its path."""
+    """Create a user's folder with a secret. Every script knows its path."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_text("the-secret-word")
@@ -76,7 +76,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def listener() -> Iterator[socket.socket]:
-    """A port on this machine that nobody may connect to."""
+    """Open a port on this machine that nobody may connect to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         yield server

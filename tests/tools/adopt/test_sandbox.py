@@ -78,7 +78,7 @@ ENDLESS = {
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder of the user with a secret. Every script below knows its path."""
+    """Create a folder of the user with a secret. Every script below knows its path."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret").write_text("the secret")
@@ -88,7 +88,7 @@ def outside(tmp_path):
 
 @pytest.fixture
 def listener():
-    """A port on this machine, and whether anybody has connected to it."""
+    """Open a port on this machine, and note whether anybody connects to it."""
     called = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
@@ -498,7 +498,7 @@ def test_lines_are_counted_as_bash_counts_them():
 
 @pytest.fixture
 def project(tmp_path):
-    """A project with a script, and a folder outside the project."""
+    """Create a project with a script, and a folder outside the project."""
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "run.sh").write_text(f"#!/bin/bash\ntorchrun {TRAIN}\n")

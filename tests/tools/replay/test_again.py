@@ -18,7 +18,7 @@ TRAINED_STEPS = 3
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run that was planned for 100 steps and stopped after three."""
+    """Create a run that was planned for 100 steps and stopped after three."""
     shutil.copy(PLAN, tmp_path / "plan.json")
     lines = [
         json.dumps({"iteration": step, "loss": 10.0, "seconds": 0.5})
