@@ -20,7 +20,7 @@ def test_a_number_beyond_all_machines_is_refused(parse, text):
 @pytest.mark.parametrize("parse", [parse_bytes, parse_count, parse_duration])
 @pytest.mark.parametrize("number", [10**400, -(10**400), 10**31])
 def test_an_integer_beyond_all_machines_is_refused(parse, number):
-    """YAML reads `0o777...` as an integer of any length."""
+    """YAML reads `0o777...` as an integer, however long it is."""
     with refuses(UnitError, CoreMessage.INTEGER_TOO_LARGE, bits=number.bit_length()):
         parse(number)
 

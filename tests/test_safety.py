@@ -129,7 +129,7 @@ HOSTILE = st.lists(
 @example(value="'; touch made; '")
 @example(value="x\ntouch made\n")
 def test_set_up_takes_any_folder_image_and_title_for_the_words_they_are(value, tmp_path):
-    """Whatever a person types is a single word in bash; the step's own command writes it to a file."""
+    """Run a set-up step that writes its words to a file. Each value stays a single word in bash."""
     own = load("local", project=REPOSITORY)
     step = Preparation(
         title=f"a {value}",

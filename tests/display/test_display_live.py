@@ -83,7 +83,7 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 
 
 def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
-    """Each change of a field is acknowledged. Until then, the page sends no further change."""
+    """Acknowledge each change of a field, because the page sends no further change before that."""
     answers = []
     noted = []
     idle = SimpleNamespace(

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_whole_files_can_be_read(kind, fuzz_targets):
-    """A campaign with unreadable seeds would find nothing."""
+    """Check that the seeds are readable, because a campaign with unreadable seeds finds nothing."""
     target = fuzz_targets[kind]
     assert target.look(target.seeds[0]) == "read"
 

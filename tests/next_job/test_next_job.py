@@ -328,8 +328,7 @@ def suspects_of(run, *options):
 
 
 def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
-    """With four nodes of two ranks in two stages, it is unclear which node of the stage is to
-    blame."""
+    """On four nodes with two ranks each, a stage has two nodes, and either of them may be to blame."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     two_stages = ("--stages=2", "--spares=2")
     run.begin()
@@ -361,7 +360,7 @@ def test_a_node_on_which_a_failed_step_does_not_end_is_replaced_before_all_other
 
 
 def test_nodes_that_all_end_slowly_are_no_evidence_against_each_other(run):
-    """Freeing a lot of memory takes minutes on every node; the failed node had ended earlier."""
+    """Every node may take minutes to free a lot of memory. The failed node had ended earlier."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     run.begin()
     (run.job / "unended").touch()

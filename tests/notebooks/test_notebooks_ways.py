@@ -132,7 +132,7 @@ def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(wa
 
 
 def test_what_counts_as_time_leaves_the_rest(ways):
-    """If too much were dropped, the comparison above would be worthless."""
+    """Check that little is dropped as time, because otherwise the comparison would be worthless."""
     folder = ways["command"][0]
     twin = twins(folder)["02-data"]
     assert set(json_of(folder / "records" / "02-data.json")) - set(twin) == {"started", "ended"}
@@ -170,9 +170,7 @@ def test_check_says_which_words_papermill_would_read_otherwise(toy: Toy):
 
 
 def test_a_run_by_another_way_is_done_for_all(ways, toy: Toy):
-    """Text that papermill has finished is not tokenized again; `runbook run` only files the
-    notebooks.
-    """
+    """`runbook run` files the notebooks, but does not tokenize again what papermill has finished."""
     folder = ways["parameter"][0]
     before = marks(folder)["02-data--tokenize"]
     ended = toy.run(folder.parent, "--from", "02-data", "--to", "02-data")

@@ -74,8 +74,9 @@ def test_every_work_has_a_marker_of_its_own():
 
 
 def test_no_function_of_a_phase_takes_the_whole_open_phase():
-    """Only a step receives it, together with the selectors that choose the arguments of the step's
-    function.
+    """Only a step receives the whole open phase.
+
+    Its selectors, which choose the arguments of its function, receive it too.
     """
     takers = []
     for path in sorted(Path(phases.__file__).parent.rglob("*.py")):

@@ -67,7 +67,7 @@ def figures_of(path: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("path", [SECOND, H100], ids=["H200", "H100"])
 def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path) -> None:
-    """The host's time per operator and the bandwidth of an H100 were chosen with these rows known."""
+    """These rows were known when the host's time per operator and an H100's bandwidth were chosen."""
     planned = figures_of(path)
     assert {"125m-2k ours", "350m ours", "plain kernels", HOST_BOUND} <= set(planned)
     for job, figures in planned.items():
@@ -77,8 +77,9 @@ def test_planned_steps_hold_for_models_and_micro_batches_of_all_sizes(path: Path
 
 
 def test_deepspeed_on_one_rank_is_planned_by_what_an_h200_took() -> None:
-    """The host's time for ZeRO 3's hooks was chosen with its row known, and there is no second row
-    to check it.
+    """The row of ZeRO 3 was used to choose the host's time for its hooks.
+
+    There is no second row to check it.
     """
     planned = figures_of(FOURTH)
     errors = {job: planned[job]["time_error"] for job in planned if "DeepSpeed" in job}
@@ -202,7 +203,7 @@ def test_deepspeed_hides_a_reduction_of_several_buckets_where_it_is_told_to() ->
 
 
 def test_no_kernel_moves_its_bytes_faster_than_the_device() -> None:
-    """An H100 PCIe has 2.0 TB/s, less than the 3.6 TB/s that a layer's kernels can use."""
+    """An H100 PCIe's memory has 2.0 TB/s, less than the 3.6 TB/s that a layer's kernels can use."""
     pcie = ACCELERATORS["H100-PCIe"]
     assert moving_seconds(pcie, 7.0, 6.0) == 6.0 / 2.0e12
     h200_device = ACCELERATORS["H200-SXM"]

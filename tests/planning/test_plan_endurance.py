@@ -42,7 +42,7 @@ def found(
 
 
 def test_azures_write_times_in_one_unit() -> None:
-    """The document divides GiB by GB/s; 2.445 TB take a little longer than it states."""
+    """Azure's document divides GiB by GB/s, so 2.445 TB take a little longer than it states."""
     saves = found(AZURE, site={"write_bandwidth": TIERS}).saves
     assert [round(save.write_seconds / 60, 3) for save in saves] == [2.122, 0.637, 0.318, 0.159]
 
@@ -59,9 +59,7 @@ def test_the_best_interval_grows_shorter_with_the_devices() -> None:
 
 
 def test_saving_too_often_costs_more_than_failures() -> None:
-    """Saving every 100 steps on 128 nodes takes almost a third of the time, as in the document's
-    script.
-    """
+    """Saving every 100 steps on 128 nodes, as in Azure's script, takes almost a third of the time."""
     (save,) = found(AZURE, 128, {"write_bandwidth": {"AMLFS 40": 19.2}}).saves
     assert save.added_share_as_chosen is not None
     assert 0.25 < save.added_share_as_chosen < 0.60

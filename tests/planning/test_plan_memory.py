@@ -69,7 +69,7 @@ STATES = [
     ("bf16", False, 1, 4, 6 + 12 / 4),
     ("fp32", False, 0, 1, 16),
     ("fp32", False, 1, 4, 8 + 8 / 4),
-    # DeepSpeed's ZeRO 0 to 3
+    # The ZeRO stages 0 to 3 of DeepSpeed
     ("fp16", True, 0, 8, 16),
     ("fp16", True, 1, 8, 4 + 12 / 8),
     ("fp16", True, 2, 8, 2 + 14 / 8),
@@ -191,9 +191,7 @@ LUMI = {
 def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """LUMI's table has a speed for this layout, but the states alone would take 70.7e9 of a GCD's
-    68.7e9 bytes.
-    """
+    """LUMI's table has a speed for this layout, but the states take 70.7e9 of a GCD's 68.7e9 bytes."""
     (stage,) = stages(LUMI, model="13b", device="MI250X-GCD")
     assert stage.states == pytest.approx(70.7e9, abs=0.05e9)
     checks = broken(LUMI, model="13b", device="MI250X-GCD")
@@ -241,9 +239,7 @@ def test_what_fits_only_without_attention_scores_is_a_warning(
 
 
 def test_175b_with_sequence_parallelism_keeps_the_stated_activations() -> None:
-    """About 9.6 GiB on the first stage of tensor 8 x pipeline 16, with an attention that stores no
-    scores.
-    """
+    """The first stage of tensor 8 x pipeline 16 keeps about 9.6 GiB if attention stores no scores."""
     sections = {
         "parallel": {"tensor": 8, "pipeline": 16, "sequence": True},
         "training": {"framework": "megatron-lm", "micro_batch": 1, "global_batch": 512},

@@ -217,7 +217,7 @@ def left_out_stage(row: dict[str, str]) -> StageMemory:
 
 
 def test_memory_of_logs_that_were_left_out_is_planned_within_ten_percent():
-    """docs/plan.md states these errors."""
+    """Check the errors that docs/plan.md states for logs that were part of no fit."""
     errors = []
     lines = (HERE / "gpu_peaks_left_out.csv").read_text(encoding="utf-8").splitlines()
     for row in csv.DictReader(lines):
@@ -230,8 +230,9 @@ def test_memory_of_logs_that_were_left_out_is_planned_within_ten_percent():
 
 
 def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
-    """docs/plan.md states these errors: what the plan models is within 5 %, and the table names
-    what it does not model.
+    """Check the errors that docs/plan.md states for twelve logs that were not known before.
+
+    The table names the features of a log that the plan does not model.
     """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     errors = {}
@@ -269,7 +270,7 @@ def test_tests_of_megatron_core_are_planned_within_four_percent_thanks_to_worksp
 
 
 def test_logs_of_the_third_blind_test_are_planned_somewhat_low() -> None:
-    """docs/plan.md states these errors."""
+    """Check the errors that docs/plan.md states for the third blind test."""
     lines = (HERE / "gpu_peaks_blind.csv").read_text(encoding="utf-8").splitlines()
     errors = []
     for row in csv.DictReader(lines):
@@ -328,8 +329,9 @@ def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridg
 
 
 def test_pytorchs_own_softmax_takes_more_than_a_fused_one_in_its_backward_pass() -> None:
-    """Megatron-DeepSpeed on Intel's devices: 8 bytes per score in the layer being computed,
-    otherwise 5.
+    """On Intel's devices, Megatron-DeepSpeed takes 8 bytes per score in the layer being computed.
+
+    A fused softmax takes 5.
     """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()
     intel = next(row for row in csv.DictReader(lines) if row["device"].startswith("PVC"))

@@ -726,9 +726,7 @@ def test_words_of_a_row_decide_vocabulary_tensor_size_and_the_shape_of_a_named_m
 def test_a_gated_feed_forward_is_read_from_the_count_of_parameters(
     models: dict[str, Model], billions: str, is_gated: bool
 ) -> None:
-    """InternLM 7B: its columns result in 7.3 billion parameters only with SwiGLU and a separate
-    output layer.
-    """
+    """InternLM 7B has 7.3 billion parameters only with SwiGLU and a separate output layer."""
     columns = {"layers": "32", "hidden": "4096", "heads": "32", "ffn": "11008"}
     columns |= {"vocabulary": "103168", "seq_len": "2048", "n_accel": "8"}
     setup = setup_for_words(models, model="InternLM", params_b=billions, **columns)

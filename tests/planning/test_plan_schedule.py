@@ -202,9 +202,7 @@ def test_a_rehearsed_stop_after_the_end_only_warns(
 def test_fp16_that_skips_every_step_of_a_smoke_test_is_refused(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """A first loss scale of 2^32 is halved 16 times before a step counts; a smoke test has 12
-    steps.
-    """
+    """A loss scale of 2^32 is halved 16 times before a step counts, but a smoke test has 12 steps."""
     training = {
         "framework": "megatron-lm",
         "precision": "fp16",

@@ -77,7 +77,10 @@ def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
 
 @pytest.mark.parametrize("stages", [(0, 1), (1,)])
 def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[int, ...]) -> None:
-    """ZeRO shards nothing there, so all stages are the same layout and none loses the interleaving."""
+    """ZeRO shards nothing over a single replica, so all of its stages give the same layout.
+
+    None of them excludes interleaved stages.
+    """
     space = SearchSpace(
         micro_batches=(1,),
         recompute=("full",),

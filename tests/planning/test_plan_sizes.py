@@ -105,7 +105,7 @@ def test_parts_of_the_smoke_model_are_those_of_the_fact_sheet() -> None:
 
 
 def test_a_rank_of_the_aws_example_prints_this_count() -> None:
-    """The awsome-distributed-training log of 36 x 4096 at tensor 8 states 941594624 for each rank."""
+    """A log of awsome-distributed-training (36 x 4096, tensor 8) states 941594624 on each rank."""
     assert on_rank(gpt(36, 4096, 32, tensor=8), tensor=8, pipeline=1, stage=0).total == 941_594_624
 
 

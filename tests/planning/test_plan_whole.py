@@ -225,7 +225,7 @@ def test_fingerprint_names_data_by_file_and_not_by_place() -> None:
 
 
 def test_a_plan_is_pure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same values always result in the same plan, and no file is opened."""
+    """Check that the same values always give the same plan, and that planning opens no file."""
     settings = build()
 
     def refuse(*args: Any, **keywords: Any) -> None:

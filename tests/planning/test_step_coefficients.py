@@ -234,8 +234,9 @@ def test_no_work_hides_the_first_and_the_last_bucket() -> None:
 
 @pytest.mark.parametrize("stages", [4, 8, 16])
 def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> None:
-    """Stages of whole layers: With 126 layers on 8 stages, the others wait for the stages with 16
-    layers, as with 125 and 127 layers.
+    """A stage has whole layers.
+
+    With 125, 126 or 127 layers on 8 stages, the other stages wait for those with 16 layers.
     """
     cells = {"tp": 4, "pp": stages, "vp": 1, "global_batch": 128, "micro_batch": 1, **TUNED}
     size = {"hidden": 8192, "heads": 64, "kv_heads": 8, "ffn": 28672}
@@ -250,9 +251,7 @@ def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> N
 
 
 def test_deepspeeds_stages_send_a_part_from_each_tensor_rank() -> None:
-    """The data that a stage sends is divided over its tensor ranks, which gather it over faster
-    links.
-    """
+    """Each tensor rank of a stage sends a part; the receivers gather the parts over faster links."""
     forks = SETUPS["A100, forks"]
     layout = forks.layout
     assert (layout.tensor, layout.pipeline, layout.sequence) == (8, 8, False)

@@ -218,7 +218,7 @@ def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_st
 
 
 def test_longer_steps_that_are_lost_with_the_allocation_count_as_lost():
-    """Four of eight nodes continue with copies; the next failure needs a new job."""
+    """The job continues from copies with fewer nodes until a later failure needs a new job."""
     parts = replace(PARTS, near=NEAR, steps_between_saves=1000)
     faults = [(500.0, GPU), (1500.0, SOFTWARE), (2500.0, GPU)]
     account = simulate(parts, Policy(fewer_nodes=(7,)), 4000, GivenFaults(*faults))

@@ -60,7 +60,7 @@ def with_small_files(
 def test_no_room_for_the_notebook_is_told_and_recorded_and_the_phase_goes_on_with_room_again(
     tmp_path,
 ):
-    """The second execution also finds a record with a future time, because the clock was set back."""
+    """Also set the clock back, so that the second execution finds a record with a future time."""
     project = Project(tmp_path)
     notebook = project.notebook(WORK, LOUD, "print('still here')")
     done = with_small_files(project, notebook, kilobytes=LIMIT)

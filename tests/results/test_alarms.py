@@ -124,7 +124,10 @@ def test_one_record_is_no_base_for_a_spike():
 
 
 def test_a_loss_that_stays_up_or_creeps_up_diverges():
-    """The first curve is modelled on 104B's first attempt: 6.4 to 11.4, then 7.15 permanently."""
+    """The first curve is modelled on 104B's first attempt.
+
+    Its loss rose from 6.4 to 11.4, and then stayed at 7.15.
+    """
     source = random.Random(1)
     built = [6.9 - 0.0015 * n + source.gauss(0, 0.04) for n in range(300)]
     built += [11.42 - 0.2 * n for n in range(21)] + [
@@ -160,7 +163,10 @@ EARLY_NORMS = (3.0, 2.0, 1.6, 1.5, 1.4, 1.4, 1.4, 1.3, 1.5, 1.4, 24.0, 22.0, 6.0
 
 
 def test_a_jump_below_the_median_of_a_falling_curve_is_a_spike_by_its_gradient():
-    """7.90 to 9.59 with a gradient norm of 24: half of the previous losses are higher."""
+    """The loss jumps from 7.90 to 9.59 with a gradient norm of 24.
+
+    Half of the earlier losses are higher.
+    """
     rows = [
         SimpleNamespace(iteration=n, loss=loss, grad_norm=norm)
         for n, (loss, norm) in enumerate(zip(EARLY_LOSSES, EARLY_NORMS, strict=True), 1)
@@ -485,7 +491,7 @@ def test_curves_that_are_uneven_for_a_good_reason_are_silent(kind):
 
 
 def test_an_evaluation_without_a_number_before_the_first_is_no_alarm():
-    """Progress bars show NaN until there is a loss."""
+    """Progress bars show NaN until there is a validation loss."""
     evaluations = [SimpleNamespace(iteration=n, loss=loss) for n, loss in ((1, math.nan), (2, 3.1))]
     assert find_alarms([], evaluations) == []
 
@@ -501,7 +507,7 @@ def test_gradient_norms_that_are_no_number_are_an_alarm_where_the_loss_says_noth
 
 
 def test_overflows_in_fp16_are_healthy_until_nothing_but_overflows_is_seen():
-    """A loss scale of 2^32 is halved in each of the first steps, which are skipped."""
+    """Each of the first steps is skipped, and halves a loss scale of 2^32."""
     overflows = [
         SimpleNamespace(iteration=n, loss=10.9, grad_norm=math.inf, skipped=1, loss_scale=2.0**-n)
         for n in range(1, 60)
@@ -564,7 +570,7 @@ def test_the_published_healthy_curves_are_silent():
 
 
 def test_a_training_that_goes_on_knows_what_was_usual():
-    """Without the records before its start, a jump within its first steps is not a jump."""
+    """A jump within the first steps after a resume counts only if earlier records are known."""
     before = [RecentStep(n, loss=3.0 + 0.01 * (n % 3), grad_norm=0.5) for n in range(1, 41)]
     after = [
         SimpleNamespace(iteration=n, loss=loss, grad_norm=0.5, seconds=99.0)

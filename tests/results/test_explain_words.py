@@ -256,7 +256,7 @@ def models():
     ],
 )
 def test_an_assumed_layout_or_batch_is_never_blamed(models, words, blamed):
-    """If no micro-batch is stated, the model assumes one, which can then not be a cause."""
+    """If a text states no micro-batch, the model assumes one, which must not be named as a cause."""
     text = f"Llama 7B on 8 H100{words}"
     explained = explain(text, parse_lines([]), read_facts(text, {}), models)
     causes = {part.name for part in explained.parts}
@@ -300,7 +300,7 @@ def test_the_words_of_a_long_log_are_read_once():
 
 
 def test_a_denial_is_read_only_close_to_its_cause():
-    """A line of several megabytes with a denied cause in every sentence takes seconds, not minutes."""
+    """Read a line of several megabytes that denies a cause in every sentence, in seconds."""
 
     def seconds_for(num_denials: int) -> float:
         text = "there are no stragglers, " * num_denials

@@ -118,7 +118,7 @@ def test_a_long_run_is_drawn_with_few_points_and_keeps_its_spike(make):
 
 @pytest.mark.parametrize(("num_steps", "has_bars"), [(60, True), (61, False)])
 def test_the_parts_of_many_steps_are_filled_curves(make, num_steps, has_bars):
-    """Bars for the parts of 140 steps would take half a megabyte; a mail may have three in total."""
+    """Bars for 140 steps would take half a megabyte of the three that a mail may have."""
     history = make.history([make.step(n) for n in range(1, num_steps + 1)])
     axes = run_figures.step_time_figure(history).axes[0]
     assert bool(axes.patches) is has_bars

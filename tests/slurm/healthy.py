@@ -85,7 +85,7 @@ HEALTHY = (
         variables={
             "TMPDIR": "{work}/tmp",
             "TRITON_CACHE_DIR": "/var/tmp/runbook-healthy",
-            # sbatch would prefer them to the lines of the script
+            # sbatch would prefer these variables to the lines of the script
             "SBATCH_PARTITION": "shut",
             "SBATCH_TIMELIMIT": "1",
             "VIRTUAL_ENV": "/opt/other",

@@ -89,7 +89,7 @@ def test_sound_nodes_pass_every_rung(project: Project, cluster: Cluster):
 def test_defects_of_a_node_are_named_with_it_before_torch_is_imported(
     project: Project, cluster: Cluster, on_node2, tmp_path: Path
 ):
-    """Five defects together, because the first stage judges each separately."""
+    """Create five defects at once, because the first stage judges each of them separately."""
     (installed,) = PACKAGES.glob("torch-*.dist-info")
     other = re.sub(r"(?m)^Version: .*", "Version: 2.12.0", (installed / "METADATA").read_text())
     (tmp_path / "METADATA").write_text(other)

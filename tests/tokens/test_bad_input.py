@@ -453,8 +453,9 @@ def test_a_bad_record_between_carriage_returns_is_named_with_its_own_byte(tmp_pa
 
 
 def test_a_record_is_read_as_deep_as_pythons_json_reads_it(tmp_path):
-    """980 brackets are within Python's limit of 1,000 calls; Megatron's workers start with an
-    almost empty stack.
+    """Nest 980 brackets, within Python's limit of 1,000 calls.
+
+    Megatron's workers start with an almost empty stack.
     """
     source = tmp_path / "in.jsonl"
     deep = b'{"deep": ' + b"[" * 980 + b"]" * 980 + b', "text": "bottom"}\n'

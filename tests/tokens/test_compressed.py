@@ -106,8 +106,9 @@ def test_no_damage_passes_unseen(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("ending", [".gz", ".xz"])
 def test_garbage_after_a_whole_part_is_no_end_of_file(tmp_path: Path, ending: str) -> None:
-    """Python's LZMAFile mistakes it for the end; a second part with a damaged beginning would be
-    lost.
+    """Python's LZMAFile takes such bytes for the end of the file.
+
+    It would lose a second part whose beginning is damaged.
     """
     pack = {".gz": gzip.compress, ".xz": lzma.compress}[ending]
     path = tmp_path / f"in.jsonl{ending}"

@@ -438,7 +438,10 @@ def test_no_hub_at_the_address(
 
 
 def test_slimpajama_has_its_59166_files() -> None:
-    """The counts of the ten chunks, facts/seed-systems.md 2.3; 800 of them become each of the 74 files of the plan."""
+    """Check the counts of the ten chunks (facts/seed-systems.md 2.3).
+
+    Each of the plan's 74 files is joined from up to 800 of them.
+    """
     entry = read_datasets(Path(__file__).parents[2]).get("slimpajama")
     files = expected_files(entry)
     assert len(files) == 59_166 == len({file.path for file in files})

@@ -78,9 +78,7 @@ def test_edge_texts_among_words(tmp_path: Path) -> None:
     )
 )
 def test_a_border_is_a_border_of_tokens(parts: list[str]) -> None:
-    """For any mixture of texts, the concatenated ids of the pieces equal those of the complete
-    text.
-    """
+    """For any mixture of texts, the ids of the pieces, joined, equal the ids of the complete text."""
     text = "".join(parts)
     before = documents.PIECE
     documents.PIECE = 3

@@ -245,9 +245,7 @@ def test_other_spelling_of_the_prefix_is_the_same(tmp_path: Path, corpus_file: P
 def test_parts_of_shards_that_came_too_early_are_joined(
     tmp_path: Path, many_texts: list[str]
 ) -> None:
-    """With one large compressed file and many small ones, the small ones must wait as parts, or
-    there would be no progress.
-    """
+    """Small files wait as parts while a large compressed file is tokenized, so that work continues."""
     from backports import zstd
 
     folder = tmp_path / "in"

@@ -42,7 +42,7 @@ def test_an_unchanged_cache_is_kept(cache):
 
 
 def test_a_changed_order_is_removed(cache):
-    """The changed file has the same size, and numpy can read it."""
+    """Remove a changed file although it has the same size and numpy can read it."""
     numpy.save(cache / "shuffle_index.npy", numpy.arange(12)[::-1].copy())
     assert faults(cache) == {"shuffle_index.npy": CacheFault.CHANGED}
     assert not (cache / "shuffle_index.npy").exists()
@@ -63,7 +63,7 @@ def test_a_damaged_list_of_checksums_means_that_all_is_built_again(text, cache):
 
 
 def test_what_is_built_again_has_its_new_checksum(cache):
-    """For another text, the rebuilt order differs."""
+    """The order differs if it is built again for another text."""
     at_start = CacheFolder(cache)
     numpy.save(cache / "sample_index.npy", numpy.zeros(12, int))
     at_start.remove_faulty([])

@@ -23,7 +23,7 @@ MODEL = SimpleNamespace(init_std=0.02, shape=SimpleNamespace(layers=8))
 
 
 def part(key, shape, rows, columns, seed=7, model=MODEL):
-    """Return the part of a weight at this position, with this many parts along each dimension."""
+    """Return one part of a weight that is divided into this many parts along each dimension."""
     height = shape[0] // rows[1]
     width = shape[1] // columns[1]
     cuts = ((0, *rows), (1, *columns))

@@ -654,8 +654,9 @@ def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_p
 
 @pytest.mark.parametrize("form", ["torch_dist", "torch"])
 def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
-    """A model of 113 MB and one of 7 MB, in files of 8 MB; torch keeps one file in memory while it
-    is written.
+    """Import models of 113 MB and of 7 MB in files of 8 MB, and compare the memory.
+
+    Torch keeps one file in memory while it is written.
     """
     grown = {}
     for layers in (1, 16):

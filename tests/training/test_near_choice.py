@@ -91,7 +91,10 @@ def test_a_third_start_does_not_begin_from_the_same_copies():
 
 
 def test_copies_over_which_two_starts_died_are_not_verified_a_third_time():
-    """Whatever killed these starts left no other trace: no load, no broken copy."""
+    """Two starts were killed while they verified the copies.
+
+    They recorded no load and no broken copy.
+    """
     look = loading(name="near_verifying")
     assert load_history([STARTED, look]).spent == set()
     assert load_history([STARTED, look, look]).spent == {(8, "a")}

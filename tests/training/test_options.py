@@ -247,8 +247,9 @@ class TestBadSteps:
     def test_a_spike_is_noted_or_skipped_or_rolled_back(
         self, zygote, run, tmp_path_factory, corpus
     ):
-        """Whether the step is skipped or rolled back, the following steps equal those of a run that
-        left out the batch because of a NaN.
+        """After a skip or a rollback, the steps equal those of a run that left out the same batch.
+
+        That run left the batch out because of a NaN.
         """
         jobs = {}
         for policy, fault in (

@@ -91,8 +91,9 @@ def test_one_epoch_is_in_megatron_cores_own_order(data, samples, zygote, folder)
 def test_a_training_that_is_made_longer_has_the_losses_of_one_planned_at_that_length(
     engine, zygote, tmp_path
 ):
-    """12 documents of 100 tokens yield 37 samples: one epoch is 4 iterations of 8, ten iterations
-    are three epochs.
+    """Twelve documents of 100 tokens yield 37 samples.
+
+    One epoch has 4 iterations of 8 samples, so ten iterations need three epochs.
     """
 
     def content(iterations):

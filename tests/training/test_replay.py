@@ -128,9 +128,7 @@ def test_each_flipped_bit_is_found_with_its_rank_and_layer(layout, zygote, run):
 
 @pytest.mark.parametrize("layout", ["alone", "tensor"])
 def test_a_bit_flipped_inside_a_block_names_its_rank_and_layer(layout, zygote, run):
-    """With a single rank, nothing inside a block is checked: the wrong number shows in the layer's
-    result.
-    """
+    """A single rank checks nothing inside a block, so the wrong number shows in the layer's result."""
     count = int(os.environ.get("RUNBOOK_TEST_FLIPS", "8"))
     ranks = LAYOUTS[layout].get("tensor", 1)
     job = train(

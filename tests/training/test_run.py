@@ -224,9 +224,7 @@ def test_mock_data_trains_without_any_file(zygote, tmp_path):
 
 
 def test_weighted_and_held_out_files_are_blended(zygote, run):
-    """If a text has several files, each file has a share proportional to its tokens: 30 documents
-    to 10.
-    """
+    """Share a text's weight among its files by their tokens: 30 documents to 10."""
     specs.write_corpus(run / "data" / "other", documents=30, seed=8)
     specs.write_corpus(run / "data" / "small", documents=10, seed=9)
     data = {
@@ -271,7 +269,7 @@ def test_an_unfinished_index_cache_is_built_again(zygote, run):
 
 
 def test_text_that_was_made_anew_is_not_read_in_the_old_order(zygote, tmp_path):
-    """megatron-core's cache identifies a token file only by its path."""
+    """Write new text to the same path, by which megatron-core's cache identifies a token file."""
     prefix = tmp_path / "data" / "corpus_text_document"
     content = specs.spec(iterations=1)
     specs.write_corpus(prefix, documents=60)

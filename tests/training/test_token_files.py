@@ -133,7 +133,7 @@ def test_an_index_cut_short(prefix, tmp_path):
 def test_an_index_of_right_size_with_wrong_numbers(
     kind, at, value, message, values, prefix, tmp_path
 ):
-    """megatron-core would train on the wrong text, or fail at some later step."""
+    """With such an index, megatron-core would train on the wrong text, or fail at some later step."""
     index = Path(f"{prefix}.idx")
     content = bytearray(index.read_bytes())
     number = numpy.array([value], kind).tobytes()

@@ -187,8 +187,9 @@ class Simulated:
 def test_no_legitimate_step_or_evaluation_is_a_hang_and_a_hang_is_found_on_a_simulated_clock(
     monkeypatch, seconds, first, limit
 ):
-    """Steps of up to 600 s, a longer first step, and an evaluation of 20 minutes; then rank 3 stops
-    in a step.
+    """Simulate steps of up to 600 s, a longer first step, and an evaluation of 20 minutes.
+
+    Then rank 3 stops in a step.
     """
     job = Simulated(monkeypatch)
     job.step(1, first)
@@ -352,7 +353,7 @@ def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
-    """When a suspended job continues, all signs of life are old."""
+    """After a suspended job continues, the signs of life of all ranks are old."""
     assert not overslept(100.0, 100.5, limit=12)
     assert not overslept(100.0, 160.0, limit=360)
     assert overslept(100.0, 107.0, limit=12)

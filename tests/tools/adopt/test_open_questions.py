@@ -81,7 +81,7 @@ def test_a_llama_with_gpt_2_s_tokenizer_keeps_it(tmp_path):
 
 
 def test_what_fits_nothing_stays_as_the_script_has_it(tmp_path):
-    """Placeholders are withdrawn if the run file is refused anyway."""
+    """If the run file is refused even with placeholders, the placeholders are withdrawn."""
     report = adopted(
         tmp_path, f"{BARE} --bf16 --fp8-format e4m3 --num-attention-heads 15 --global-batch-size 40"
     )

@@ -339,7 +339,7 @@ def test_steps_that_come_from_an_absent_argument_are_not_zero(script):
 
 
 def test_steps_that_a_missing_file_would_set_are_not_zero():
-    """The number of tokens comes from a file that the checkout does not have."""
+    """A script may read the number of tokens from a file that the checkout does not have."""
     script = f"source tokens.sh\nSTEPS=$((TOKENS / 1024 / 256))\n{NO_STEPS} $STEPS\n"
     adoption = adopted(script)
     assert adoption.findings.carried["training.iterations"].line == 0

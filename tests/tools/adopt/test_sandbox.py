@@ -426,9 +426,7 @@ def test_interrupting_leaves_no_process():
 
 
 def test_a_script_that_ends_before_its_training_says_why(tmp_path):
-    """400 MB of terminal output do not matter, but a value of many megabytes is traced and fills
-    the trace.
-    """
+    """A script may print 400 MB, but a value of many megabytes appears in the trace and fills it."""
     training = "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4"
     loud = tmp_path / "loud.sh"
     loud.write_text(f"yes 0123456789abcdef | head -c 400000000\n{training}\n")

@@ -114,9 +114,7 @@ def test_a_loss_alone_says_the_step_and_neither_rank_nor_layer():
 
 
 def test_marks_of_other_outputs_are_not_compared():
-    """A record of an older version covers more outputs, so its fingerprints differ even for a
-    correct step.
-    """
+    """An older version recorded more outputs, so its fingerprints differ even for a correct step."""
     now = recorded((1, 0), circumstances=other(watched={"forward": ["linear_proj"]}))
     assert compare_steps(recorded(), now) is None
     last = len(KEYS) - 1
