@@ -189,7 +189,7 @@ def test_set_up_says_its_four_steps_with_source_and_size(set_up_with):
 
 
 def test_without_the_cpu_index_pytorch_comes_with_the_libraries_that_it_is_linked_to(set_up_with):
-    """PyPI's build has CUDA; without these libraries, importing it fails (libcudnn.so.9)."""
+    """PyPI's PyTorch has CUDA: it cannot be imported without libraries such as libcudnn.so.9."""
     done = set_up_with(fails_at=f"{INDEX}cpu")
     assert done.code == 0
     assert done.pip[1] == f"--constraint {CLONE / 'requirements.lock'} {TORCH}"

@@ -93,7 +93,7 @@ def page(browser):
 
 
 def cells_of(toy, phase: str) -> dict[str, str]:
-    """Return a notebook's code cells by id, each with the words that identify it on the page."""
+    """Return a notebook's code cells by id, each with words by which it is found on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     return {cell["id"]: _telling_line("".join(cell["source"]).splitlines()) for cell in code}

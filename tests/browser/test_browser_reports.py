@@ -63,7 +63,7 @@ def offline(browser):
 
 
 def pages_of(run: Path) -> list[Path]:
-    """Return every page, starting with the index of all runs."""
+    """Return every page of a run, starting with the index of all runs."""
     records = [run / "records" / f"{phase}.html" for phase in PHASES]
     return [
         run.parent / "index.html",

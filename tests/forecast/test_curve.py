@@ -64,7 +64,7 @@ def test_recipes_left_out_are_forecast_from_half_their_curve():
 
 
 def test_pretrainings_of_a_size_left_out_are_forecast_from_half_their_curve():
-    """OLMo's cosine and WSD schedules.
+    """Forecast OLMo's runs with cosine and WSD schedules.
 
     If the forecast were based on training runs of the other family, the error would be 0.1 nats.
     """

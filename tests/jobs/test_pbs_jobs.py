@@ -233,8 +233,10 @@ def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path,
 def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
     pbs, tmp_path, settings
 ):
-    """PBS gives the array the exit status of its last element, 0, and starts jobs that depend on
-    afterok."""
+    """PBS reports only the last element's exit status, 0, for the array.
+
+    It therefore starts jobs that depend on afterok.
+    """
     bad = task(
         tmp_path / "c run",
         settings,

@@ -403,8 +403,10 @@ class _ReaderText(HTMLParser):
 
 
 def test_a_report_shows_no_long_numbers_no_bare_bytes_and_no_names_of_variables(campaign):
-    """Exact values are in titles and attributes; counts are whole numbers; quotations are
-    unchanged."""
+    """Exact values may only be in titles and attributes.
+
+    Counts stay whole numbers, and quotations stay unchanged.
+    """
     quoted = (REPOSITORY / "runbook/results/published/published_results.csv").read_text()
     records = [*(campaign.folder / "records").glob("*.html")]
     for page in (*records, campaign.folder / "index.html", campaign.runs / "index.html"):

@@ -201,7 +201,7 @@ def test_the_answer_of_the_node_is_kept_with_the_job(ready):
 
 
 def test_ranks_run_the_interpreter_that_was_packed(packed):
-    """Next to the environment's python3.X, bin/ may have a python3 of another version."""
+    """The environment's bin/ may have a python3 of another version next to its python3.X."""
     other = packed.environment / "bin" / "python3"
     other.unlink()
     other.write_text("#!/bin/sh\necho another version\n")

@@ -279,7 +279,7 @@ def test_a_folder_of_the_wrong_kind_is_named(packed, monkeypatch, kind, options,
 
 
 def test_a_link_that_somebody_else_may_turn_is_not_followed(packed, tmp_path):
-    """In /tmp anybody can create a link with the name of this user's folder."""
+    """Anybody can create a link in /tmp with the name of this user's folder."""
     target = tmp_path / "elsewhere"
     target.mkdir()
     copies_folder(str(packed.disk)).symlink_to(target)

@@ -114,7 +114,7 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
     open_phase, queue
 ):
-    """If it were watched, its outputs would be mistaken for results of the new values."""
+    """If such a job were watched, its outputs would be mistaken for results of the new values."""
     launch_jobs(open_phase)
     metrics = write_metrics(open_phase, 3)
     (open_phase.folder / "run.yaml").unlink()
@@ -282,7 +282,7 @@ def test_what_is_set_aside_twice_in_a_second_lies_in_two_places(tmp_path, monkey
 def test_a_stopped_job_is_resumed_as_long_as_each_job_makes_a_step(
     open_phase, queue, capsys, monkeypatch
 ):
-    """Six jobs with one step each reach the end; the same number of jobs without a step does not."""
+    """Six jobs with one step each finish the training. Six jobs without a step do not."""
     queue.after_submit = JobState.STOPPED
     done = iter(range(1, 7))
 
@@ -416,7 +416,7 @@ def test_a_failed_job_is_told_in_its_own_last_words(open_phase, queue):
 
 
 def test_nothing_is_submitted_where_the_check_above_failed_or_was_left_out(runs, queue, capsys):
-    """In JupyterLab, the next cell runs even after a failed cell."""
+    """A user of JupyterLab can run a cell even if the cell above it failed."""
     open_phase = open_run(PHASE, runs=runs, ready=False)
     with refuses(RecordError, PhaseMessage.CHECKS_FAILED, number_of_failures=2, number_of_checks=2):
         training.check_ready(open_phase)

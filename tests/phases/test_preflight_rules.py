@@ -534,8 +534,9 @@ def test_a_question_that_hangs_is_named_with_its_node():
 
 
 def test_long_answers_of_several_nodes_may_come_in_mixed_pieces():
-    """Slurm forwards at most 1,024 bytes at once, so long lines from two nodes were mixed, and a
-    healthy node seemed not to have answered.
+    """Slurm forwards at most 1,024 bytes at once, so the long lines of two nodes may be mixed.
+
+    A healthy node then seemed not to have answered.
     """
     written = []
     for node in ("n1", "n2"):
@@ -1010,7 +1011,7 @@ def test_a_group_that_hangs_is_told_by_its_name():
 
 
 def test_a_temporary_folder_with_a_long_path_is_warned_of():
-    """Sockets have paths of at most 107 bytes; multiprocessing adds 32 to the folder."""
+    """A socket's path has at most 107 bytes; multiprocessing adds 32 to the folder's path."""
     assert temporary_path_fault({"folder": "/" + 74 * "x"}, EXPECTED) == ""
     fault = temporary_path_fault({"folder": "/" + 75 * "x"}, EXPECTED)
     assert says(fault, PhaseMessage.TEMPORARY_PATH_TOO_LONG, length=76, most=75)

@@ -363,7 +363,7 @@ def test_a_vendors_recipe_has_smaller_micro_batches_and_interleaves(
 def test_step_times_are_near_what_was_measured(
     group: str, mean: float, judged: dict[str, list[float]]
 ) -> None:
-    """Before launches and latencies were counted, the mean errors were 8.7 %, 51 % and 68 %."""
+    """The mean errors were 8.7 %, 51 % and 68 % before launches and latencies were counted."""
     assert len(judged[group]) >= 19
     assert benchmark.mean_of_times(judged[group]) <= mean
 

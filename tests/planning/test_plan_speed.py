@@ -52,7 +52,7 @@ def test_smoke_test_takes_about_40_seconds_on_two_cores() -> None:
 def test_cpu_without_bf16_units_is_nearly_as_fast_as_in_fp32(
     verdicts: Callable[..., dict[str, Check]],
 ) -> None:
-    """Without bf16 units, the trainer widens bf16 values to float32."""
+    """The trainer widens bf16 values to float32 on a processor without bf16 units."""
     check = verdicts(machine=OLD)[CPU_PRECISION]
     comparison = PlanningMessage.TIMES_AS_LONG.fill(times=1.1)
     assert check.value == PlanningMessage.CPU_PRODUCTS.fill(path=WIDENED, comparison=comparison)

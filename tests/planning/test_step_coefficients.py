@@ -219,8 +219,9 @@ def test_only_recipes_that_overlap_hide_tensor_parallel_messages() -> None:
 
 
 def test_no_work_hides_the_first_and_the_last_bucket() -> None:
-    """One micro-batch per step: weights are hidden behind its forward pass, gradients behind its
-    backward pass.
+    """A step with one micro-batch gathers weights during its forward pass.
+
+    It reduces gradients during its backward pass.
     """
     one = SETUPS["H100, one micro-batch"]
     assert one.num_microbatches == 1

@@ -195,9 +195,7 @@ def test_a_lost_node_is_answered_with_fewer_nodes_whose_steps_take_longer():
 
 
 def test_too_few_nodes_end_the_job_and_the_next_one_has_all():
-    """The loss of two nodes leaves six; the loss of three leaves five, and a layout could use only
-    four of them.
-    """
+    """Two lost nodes leave six, and three leave five, of which a layout could use only four."""
     faults = [(1000.0, GPU), (2000.0, GPU), (3000.0, GPU)]
     policy = Policy(queue=7200, fewer_nodes=(6,))
     account = simulate(PARTS, policy, 9000, GivenFaults(*faults))

@@ -316,8 +316,9 @@ def test_carriage_returns_displays_and_a_long_runtime_folder(tmp_path):
 
 
 def test_every_line_arrives_where_papermill_is_slower_than_the_kernel(tmp_path):
-    """ZeroMQ drops messages if more than 1,000 wait for a reader. papermill is stopped until that
-    many have been sent.
+    """Stop papermill until the kernel has sent more than 1,000 messages.
+
+    ZeroMQ drops messages if more than that wait for a reader.
     """
     project = Project(tmp_path)
     output = tmp_path / "out.ipynb"

@@ -70,7 +70,7 @@ def test_whatever_differs_of_a_documents_text_is_listed_with_its_reason(run):
 
 
 def test_slimpajamas_files_are_joined_in_the_order_of_the_documents_shell():
-    """bash's `example_train_chunk*.jsonl` in the C locale: sorted by bytes."""
+    """In the C locale, bash sorts `example_train_chunk*.jsonl` by bytes."""
     names = [file.also for file in expected_files(settings_of("azure-175b").dataset)]
     assert names == sorted(names)
     assert (len(names), len(set(names))) == (59_166, 59_166)

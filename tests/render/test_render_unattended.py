@@ -165,9 +165,7 @@ def test_a_node_is_tried_again_once_and_left_out_the_second_time(tmp_path):
 
 
 def test_a_node_that_was_left_out_trains_again_where_too_few_others_are_there(tmp_path):
-    """The node always answers. The failure for which a node was left out may not have been the
-    node's fault.
-    """
+    """The node always answers, and may not have caused the failure for which it was left out."""
     silent = " ".join(f"n{n}" for n in range(17, 65))
     losses = [("", "n3"), ("", "n3"), (silent, ""), (f"n1 {silent}", "")]
     attempts, reason = attempts_of("fewer-nodes-slurm", losses, tmp_path)

@@ -399,8 +399,9 @@ def test_growth_begins_again_where_iterations_come_again():
 
 @pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
 def test_a_loss_that_rises_record_by_record_diverges(noise):
-    """The loss rises from 11.65 to 20.44 over 31 records; each record is close to the median of the
-    previous ones, so there is no jump.
+    """The loss rises from 11.65 to 20.44 over 31 records, without a jump.
+
+    Each record is close to the median of the previous ones.
     """
     source = random.Random(2)
     rising = [11.65 + 8.79 * n / 30 + source.gauss(0, noise) for n in range(31)]
@@ -603,7 +604,7 @@ def test_what_a_rollback_left_behind_is_not_usual(tmp_path):
 
 
 def test_a_step_that_was_passed_over_hides_no_nan_after_a_resume(tmp_path):
-    """The skipped step has no loss, but only because nothing was computed."""
+    """A skipped step has no loss because it was not computed, not because its loss was NaN."""
     computed = {"forward_backward_seconds": 1.0}
     rows = [{"iteration": n, "loss": 3.0, "nan": 0, **computed} for n in range(1, 12)]
     bad = {"iteration": 12, "loss": None, "nan": 1, **computed}

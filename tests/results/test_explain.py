@@ -471,8 +471,9 @@ def test_timers_of_reductions_are_communication(told):
 
 
 def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
-    """A 70B model on 64 A100s needs more than tensor 8: the planner's memory model shows which
-    layouts fit.
+    """Tensor 8 alone does not fit a 70B model on 64 A100s.
+
+    The planner's memory model shows which layouts fit.
     """
     words = ("accelerator=A100-80GB", "n_accel=64", "layers=80", "hidden=8192", "heads=64")
     facts = read_words((*words, "tp=8", "pp=8", "dp=1", "micro_batch=1", "global_batch=64"))

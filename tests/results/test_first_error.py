@@ -230,7 +230,7 @@ OF_RANK_3 = f"[rank3]: {CUDNN}"
 def test_an_effect_that_stands_above_the_exception_of_another_rank_hides_it_not(
     effect, tmp_path, monkeypatch, capsys
 ):
-    """The ranks' outputs may be concatenated, so lines are not in chronological order."""
+    """The outputs of ranks may be concatenated, so their lines are not in chronological order."""
     text, page = outputs_of(f"{effect}\n{OF_RANK_3}\n", tmp_path, monkeypatch, capsys)
     first_error = page["first_error"]
     assert (first_error["line"], first_error["rank"]) == (2, 3)

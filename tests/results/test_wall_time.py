@@ -176,8 +176,9 @@ def test_waiting_in_the_queue_is_in_the_wall_time_and_costs_no_device():
 
 
 def test_the_queue_between_two_jobs_of_a_chain_holds_no_device_and_spares_do(make):
-    """The jobs of a chain share a folder, so every start counts as an attempt, although only the
-    first job was submitted.
+    """The jobs of a chain share a folder, and only the first job is submitted.
+
+    Every start therefore counts as an attempt.
     """
     attempt = {"event": "attempt_began", "job": "04-training"}
     chain = [

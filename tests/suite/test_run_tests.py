@@ -115,7 +115,7 @@ def test_ctrl_c_ends_every_part_also_in_the_background_of_a_script(tmp_path):
 
 
 def test_a_failed_test_is_not_tried_again(tmp_path):
-    """A second try would pass here, and hide a flaky test."""
+    """A second try would pass here, and would hide a flaky test."""
     test = tmp_path / "test_x.py"
     test.write_text(
         "from pathlib import Path\n"
@@ -141,9 +141,7 @@ def test_a_failed_test_is_not_tried_again(tmp_path):
 
 
 def test_a_full_disk_is_said_before_anything_starts(monkeypatch):
-    """On a nearly full disk, healthy training runs raise alarms, and the last lines of a run are
-    lost.
-    """
+    """On a nearly full disk, healthy runs raise alarms, and the last lines of a run are lost."""
     free = SimpleNamespace(free=9_500_000_000)
     monkeypatch.setattr(run_tests.shutil, "disk_usage", lambda _: free)
     tests = run_tests.Part("quick", ())

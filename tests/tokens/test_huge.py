@@ -246,9 +246,7 @@ def test_a_tokenizer_whose_tokens_reach_over_a_border_is_not_cut(
 
 
 def test_a_border_that_changes_an_id_is_passed_over() -> None:
-    """The window around each border is encoded both whole and in two parts, whatever the vocabulary
-    promises.
-    """
+    """Encode the window around each border both whole and in two parts, and compare the ids."""
 
     class Glues:
         """Encodes `so on` as one token, and every other word as one token."""

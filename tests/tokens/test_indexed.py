@@ -144,9 +144,7 @@ GOOD_BIN, GOOD_IDX = expected(["one two three", "", "four"])
 def test_any_garbage_is_a_data_error(
     tmp_path: Path, noise: bytes, at: int, keep_length: bool
 ) -> None:
-    """Every truncated or patched index gives a DataError, or a reader whose results are inside the
-    file.
-    """
+    """A truncated or patched index gives a DataError, or a reader that stays inside the file."""
     content = GOOD_IDX[:at] + noise + (GOOD_IDX[at + len(noise) :] if keep_length else b"")
     (tmp_path / "x_text_document.bin").write_bytes(GOOD_BIN)
     (tmp_path / "x_text_document.idx").write_bytes(content)

@@ -187,9 +187,7 @@ def test_deepspeed_is_refused_with_the_reason(zygote, run):
 
 
 def test_replay_names_step_layer_and_host_of_a_rank_that_was_always_wrong(zygote, run, capsys):
-    """A defect that produces the same wrong number twice, so that only another machine's numbers
-    differ.
-    """
+    """A defect that gives the same wrong number twice is found only with another machine's numbers."""
     wrong = flip(rank=0, step=2, part="backward", layer=2, bit=20)
     checkpoint = {"interval": 4, "keep": 1}
     job = train(zygote, run, "wrong", interval=2, faults=wrong, iterations=5, checkpoint=checkpoint)

@@ -250,7 +250,7 @@ def test_one_slow_window_or_an_even_run_is_no_alarm():
     ("times", "named"), [(1.2, False), (1.45, False), (1.5, False), (1.55, True), (2.0, True)]
 )
 def test_a_rank_is_slow_above_one_and_a_half_times_the_middle(times, named):
-    """Drill 09 compares ranks that take 1.2 and 2 times as long with the same threshold."""
+    """Drill 09 tests the same threshold with ranks that take 1.2 and 2 times as long."""
     assert [rank for rank, *_ in windows(*[(0.1, 0.1, 0.1 * times)] * 3)] == [2] * named
 
 
@@ -329,8 +329,9 @@ a reader before it has written them all.
 
 
 def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
-    """A rank that waited for a core between two lines of its stacks was mistaken for a rank that
-    had written all of them.
+    """A rank may wait for a core between two lines of its stacks.
+
+    Such a rank was once taken to be done.
     """
     pipe = tmp_path / "pipe"
     shown = tmp_path / "stacks"
@@ -484,9 +485,7 @@ def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypat
 
 
 def test_a_group_that_keeps_its_own_limit_is_left_out(tmp_path):
-    """The loss of a partner for copies in node memory is noticed after a minute, however long a
-    step takes.
-    """
+    """The loss of a partner for copies is noticed after a minute, however long a step takes."""
     import torch
 
     torch.distributed.init_process_group(
