@@ -154,6 +154,8 @@ def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
                 path = candidate
                 break
 
+    if path.is_file() and path.suffix not in (".yaml", ".yml"):
+        raise ParamsError(ParamsMessage.NOT_A_RUN_FILE, word=word)
     if not path.exists():
         if path.parent.is_dir():
             beside = sorted(neighbor.name for neighbor in path.parent.glob("*.y*ml"))

@@ -177,7 +177,8 @@ class PhaseMessage(Message):
     )
     LAUNCH_FAILED = (
         "Slurm could not start the program on {node}: {text}. The log of its slurmd has the reason, "
-        "such as a user that the node does not know (`id`) or a full spool folder"
+        "such as a user that the node does not know (`id`), a full spool folder, or a firewall in "
+        "front of srun's ports on the first node (SrunPortRange)"
     )
     LAW_FAR_FROM_RUN = (
         "the run has {decades:.1f} decades more compute than the largest training runs that the "

@@ -75,8 +75,8 @@ class TokenMessage(Message):
     FILE_MISSING = "missing"
     FILE_SIZE = "{size} bytes, {expected} expected"
     FOLDER_NOT_WRITABLE = (
-        "{reason} while writing below {folder}. Finished shards are kept. Choose another folder "
-        "with --out, or make this one writable, and run the same command again."
+        "{reason} while writing below {folder}. Choose another folder with --out, or make this one "
+        "writable. The same command then continues after the shards that are finished."
     )
     FREE_SPACE_UNKNOWN = "the free space is not known"
     FTFY_MISSING = (

@@ -256,7 +256,8 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path, monkey
     other_file = "notes.txt"
     (project / other_file).write_text("not a run")
     monkeypatch.chdir(project)
-    assert_about(refused(project, other_file), ParamsMessage.NOT_A_RUN_FILE, word=other_file)
+    for word in (other_file, f"./{other_file}"):
+        assert_about(refused(project, word), ParamsMessage.NOT_A_RUN_FILE, word=word)
     assert_about(
         refused(project, str(project / "params/tuy.yaml")),
         ParamsMessage.NO_SUCH_RUN_FILE,
