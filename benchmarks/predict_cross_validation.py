@@ -64,6 +64,8 @@ SECOND_BLIND = "benchmarks/second_blind_results.csv"
 """Whole tables of six more projects, written down on 2026-11-29 before they were predicted. They
 are used in no fit.
 """
+THIRD_BLIND = "benchmarks/third_blind_results.csv"
+"""Tables of seven more projects, and near-twins of the first blind set. They are used in no fit."""
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 STEP_TIMES = "a100_step_times.csv"
@@ -229,6 +231,8 @@ def main() -> None:
     show("in no fit: mlperf_left_out.csv", never_fitted, errors(never_fitted, used))
     second = read(Path(SECOND_BLIND))
     show("in no fit: second_blind_results.csv", second, errors(second, used))
+    third = read(Path(THIRD_BLIND))
+    show("in no fit: third_blind_results.csv", third, errors(third, used))
     if given.fit:
         write_left_out(rows, used)
     show_left_out(read_left_out(rows))

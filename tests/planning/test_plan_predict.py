@@ -222,6 +222,23 @@ def test_the_page_names_the_errors_of_the_second_blind_test() -> None:
         assert row["micro_batch"], row
 
 
+def test_the_page_names_the_errors_of_the_third_blind_test() -> None:
+    path = ROOT / benchmark.THIRD_BLIND
+    assert benchmark.THIRD_BLIND not in benchmark.TABLES
+    by_kind = benchmark.read_blind(path)
+    page = (ROOT / "docs/measurements/predicted-speed.md").read_text()
+    for name, kind in (("third blind test", "published"), ("near-twins", "near-twins")):
+        rows = by_kind[kind]
+        wrong = benchmark.errors(rows, DEFAULT)
+        figures = (*benchmark.spread(wrong), benchmark.mean_of_times(wrong))
+        cells = " | ".join(f"{figure:.1%}".replace("%", " %") for figure in figures)
+        line = f"| {name} | {len(rows)} | {cells} | {sum(map(benchmark.within, rows, wrong))} |"
+        assert line in page, line
+    for row in table(path):
+        assert row["license"] in {"Apache-2.0", "BSD-3-Clause"}, row["source"]
+        assert row["micro_batch"], row
+
+
 def test_devices_of_unknown_power_are_not_fitted() -> None:
     rows = benchmark.read(ROOT / benchmark.BLIND)
     limited = [row.name for row in rows if row.is_power_limited]
@@ -249,6 +266,12 @@ def test_a_row_may_state_the_devices_of_a_node(models: dict[str, Model]) -> None
     of_eight = setup_for_words(models, pp="1", tp="8", micro_batch="1", global_batch="64")
     slower = iteration(stated, DEFAULT).seconds / iteration(of_eight, DEFAULT).seconds
     assert slower > 1.2, "tensor parallelism then leaves the node"
+
+
+def test_a_row_with_experts_gets_no_prediction(models: dict[str, Model]) -> None:
+    row = {"model": "Grok 1", "params_b": "314", "accelerator": "H100", "n_accel": "64"}
+    assert "mixture of experts" in str(setup_of(read_row(1, row | {"experts": "8"}), models))
+    assert not isinstance(setup_of(read_row(1, row | {"experts": "1"}), models), str)
 
 
 def setup_for_words(models: dict[str, Model], **cells: str) -> StepSetup:

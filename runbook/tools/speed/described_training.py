@@ -93,6 +93,8 @@ def _cells(
         ffn_width = numbers["ffn"] or 4 * numbers["hidden"]
         experts_per_token = numbers["experts_a_token"] or 2
         cells["ffn"] = f"{ffn_width * experts_per_token:.0f}"
+        # The row then describes a dense model that computes as much.
+        cells["experts"] = "1"
 
     return cells
 

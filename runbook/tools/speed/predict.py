@@ -191,7 +191,7 @@ def setup_of(row: PublishedRow, models: Mapping[str, Model]) -> RowSetup | str:
         return SpeedMessage.UNKNOWN_ACCELERATOR.fill(accelerator=row.accelerator)
     if not row.precision:
         return "4-bit floating point has no calibration here"
-    if re.search(_MIXTURE_OF_EXPERTS, row.model, re.IGNORECASE):
+    if row.experts > 1 or re.search(_MIXTURE_OF_EXPERTS, row.model, re.IGNORECASE):
         return f"{row.model} is a mixture of experts, which this step model does not cover"
 
     row = _with_billions(row, models)

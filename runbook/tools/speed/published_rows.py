@@ -157,6 +157,8 @@ class PublishedRow:
     first_vendor_attention: bool
     first_blackwell: bool
     is_other_program: bool
+    experts: int
+    """Number of experts of a layer; 0 or 1: the model is dense."""
     devices_per_node: int
     """Number of devices in a node of this system; 0: as usual for the device."""
     network: float
@@ -273,6 +275,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         ),
         first_blackwell=is_release_before(_SECOND_BLACKWELL, context, row.text("date")),
         is_other_program=is_other_program(software),
+        experts=row.size("experts"),
         devices_per_node=devices_per_node,
         network=network,
         sizes=_sizes(row, stated),
