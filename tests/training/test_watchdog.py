@@ -307,6 +307,69 @@ def test_asked_by_signal_a_rank_writes_the_stacks_of_all_threads():
     writer.close()
 
 
+CALLS_DEEPLY = """
+import sys, threading, time
+from runbook.training.health.heartbeat import HeartbeatWriter
+def call(depth):
+    return call(depth - 1) if depth else 0
+def work_for_ever():
+    while True:
+        call(400)
+writer = HeartbeatWriter(0)
+writer.open()
+threading.Thread(target=work_for_ever, name="reader", daemon=True).start()
+for _ in range(300):
+    writer.write_stacks()
+sys.stdout.write(open(writer.current().stacks).read())
+"""
+"""A rank with a thread that frees frames all the time. 300 requests by signal end it with SIGSEGV,
+because the frames are read while the thread frees them.
+"""
+
+
+def test_a_rank_whose_threads_go_on_survives_writing_its_stacks():
+    argv = [sys.executable, "-c", CALLS_DEEPLY]
+    child = subprocess.run(argv, capture_output=True, text=True, timeout=300)
+    assert child.returncode == 0, (child.returncode, child.stderr[-2000:])
+    lines = child.stdout.splitlines()
+    assert "[MainThread] (most recent call first)" in lines[0]
+    [reader] = [number for number, line in enumerate(lines) if "[reader]" in line]
+    assert "in write_stacks" in "\n".join(lines[:reader])
+    assert "in work_for_ever" in "\n".join(lines[reader:])
+
+
+def test_a_stuck_rank_is_not_asked_by_signal_and_a_silent_one_is(monkeypatch, tmp_path):
+    """The answer to a signal can crash a rank whose other threads go on. The other ranks then lose
+    it before the hang is reported.
+    """
+    asked = []
+    monkeypatch.setattr(watchdog, "ask_for_stacks", lambda pid, *_: asked.append(pid) or "asked")
+    written = tmp_path / "written"
+    written.write_text("of its own\n")
+    environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
+    watch = make_watchdog(
+        parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment
+    )
+    other = dataclasses.replace(beat(0), pid=os.getpid(), stacks=str(written))
+    assert watch._stacks(other, is_silent=False) == ["of its own"]
+    assert asked == []
+    assert watch._stacks(other, is_silent=True) == ["asked"]
+    assert asked == [os.getpid()]
+    assert (tmp_path / "ranks" / "0.stack").read_text() == "asked"
+
+
+def test_a_rank_writes_its_stacks_each_time_that_it_gets_stuck(monkeypatch, tmp_path):
+    written = []
+    environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
+    watch = make_watchdog(
+        parse(specs.spec(), tmp_path), Ranks(1, 2, 1, "srun", "n1", 1), environment
+    )
+    monkeypatch.setattr(watch.heartbeat, "write_stacks", lambda: written.append(len(written)))
+    for still, count in ((0, 0), (100, 1), (101, 1), (0, 1), (100, 2)):
+        watch._show_stacks(beat(1, still=still, limit=50))
+        assert len(written) == count
+
+
 WRITES_SLOWLY = """
 import faulthandler, fcntl, os, sys, threading, time
 PIPE_BYTES = 4096

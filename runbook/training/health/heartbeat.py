@@ -6,6 +6,7 @@ look-up.
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import socket
 import sys
@@ -19,7 +20,7 @@ from typing import IO
 
 from runbook.plan_file.hang_limits import HangLimits
 from runbook.plan_file.heartbeat_files import SLOT_BYTES, as_slot, heartbeat_stem, read_slots
-from runbook.training.health.stacks import STACK_SIGNAL
+from runbook.training.health.stacks import STACK_SIGNAL, own_stacks
 
 FOLDER_VARIABLE = "RUNBOOK_JOB_FOLDER"
 HEARTBEAT_SECONDS = 0.5
@@ -200,7 +201,20 @@ class HeartbeatWriter:
             )
             self._beat.stacks = self._stacks.name
 
+        # Stacks written after a signal follow the ones that `write_stacks` wrote
+        descriptor = self._stacks.fileno()
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_APPEND)
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
+
+    def write_stacks(self) -> None:
+        """Replace the stacks in the file by those of this moment. A full disk is not an error."""
+        if self._stacks is None:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = self._stacks.fileno()
+            os.ftruncate(descriptor, 0)
+            os.write(descriptor, own_stacks().encode("utf-8", errors="replace"))
 
     def close(self) -> None:
         """Stop writing stacks."""

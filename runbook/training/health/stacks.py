@@ -1,21 +1,61 @@
 """Gets the stacks of a different process on this machine.
 
-The other process writes its stacks when it receives a signal.
+A stuck rank writes its own stacks. A rank whose watchdog cannot run writes them when it receives a
+signal.
 """
 
 import contextlib
 import os
 import re
 import signal
+import sys
+import threading
 import time
+import traceback
 from pathlib import Path
 
 STACK_SIGNAL = signal.SIGUSR2
 """Signal that makes a rank write the stacks of all its threads to its file.
 
-The stacks are written without the GIL and without our code.
+The stacks are written without the GIL and without our code. So a rank that still runs Python code
+in another thread can crash, because that thread may free a frame at the moment it is read: send the
+signal only to a rank that is silent.
 """
 POLL_SECONDS = 0.01
+
+
+def own_stacks() -> str:
+    """Return the stacks of all threads of this process, in the format of faulthandler.
+
+    The main thread comes first, because it is the one that the other ranks wait for.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    main = threading.main_thread().ident
+    lines = []
+    for ident, frame in sorted(sys._current_frames().items(), key=lambda item: item[0] != main):
+        name = names.get(ident, "unnamed")
+        lines.append(f"Thread 0x{ident:016x} [{name}] (most recent call first):")
+        for called, line in traceback.walk_stack(frame):
+            code = called.f_code
+            lines.append(f'  File "{code.co_filename}", line {line} in {code.co_name}')
+
+    return "\n".join(lines) + "\n"
+
+
+def read_stacks(file: Path, seconds: float) -> str:
+    """Return the stacks that a stuck rank wrote, or an empty text if there are none in time."""
+    deadline = time.monotonic() + seconds
+    text = ""
+    while time.monotonic() < deadline:
+        before = text
+        with contextlib.suppress(OSError):
+            text = file.read_text(encoding="utf-8", errors="replace")
+        # Unchanged text is complete, because one call writes all of it
+        if text and text == before:
+            break
+        time.sleep(POLL_SECONDS)
+
+    return text
 
 
 def send_signals(pid: int, *signals: int) -> None:
@@ -26,7 +66,7 @@ def send_signals(pid: int, *signals: int) -> None:
 
 
 def ask_for_stacks(pid: int, file: Path, seconds: float) -> str:
-    """Let a process continue, ask it for its stacks, and return the stacks of all its threads.
+    """Let a silent process continue, and return the stacks of all its threads.
 
     The result is empty if the process did not write its stacks in time.
 

@@ -32,7 +32,7 @@ from runbook.training.health.heartbeat import (
     process_fields,
     process_start_ticks,
 )
-from runbook.training.health.stacks import ask_for_stacks, send_signals
+from runbook.training.health.stacks import ask_for_stacks, read_stacks, send_signals
 from runbook.training.messages import TrainingMessage
 from runbook.training.ranks import Ranks, on_gpu
 
@@ -222,6 +222,7 @@ class Watchdog:
         self._timeout = timeout
         self._rested_until = 0.0
         self._looked = time.monotonic()
+        self._has_shown_stacks = False
         self._shown = ""
         self._killed = set[int]()
         self._ended = threading.Event()
@@ -274,12 +275,22 @@ class Watchdog:
         own_beat = self.heartbeat.current()
         # This must happen before other ranks notice that this rank is stuck, because they then kill
         # it
+        self._show_stacks(own_beat)
         self._show_collectives(own_beat)
         self.heartbeat.write(own_beat)
         self._raise_timeouts(own_beat.limit)
         if now >= self._rested_until:
             others = [beat for beat in self._file.read() if beat.rank != own_beat.rank]
             self._end_hung([own_beat, *others], now)
+
+    def _show_stacks(self, own_beat: Heartbeat) -> None:
+        """Write this rank's stacks when the rank gets stuck.
+
+        No other rank can read them as safely, because only this thread holds the GIL.
+        """
+        if own_beat.stuck and not self._has_shown_stacks:
+            self.heartbeat.write_stacks()
+        self._has_shown_stacks = own_beat.stuck
 
     def _show_collectives(self, own_beat: Heartbeat) -> None:
         """Save this rank's record of collectives when the rank gets stuck.
@@ -320,7 +331,8 @@ class Watchdog:
                 continue
             # The hang is reported before the rank is killed, because its death ends this process
             # within milliseconds.
-            self._report_hang(hang, own_beat, step, self._stacks(hang.beat))
+            stack = self._stacks(hang.beat, is_silent=hang.beat.rank in silent_numbers)
+            self._report_hang(hang, own_beat, step, stack)
             if hang.beat.rank == own_beat.rank:
                 os._exit(HUNG_EXIT_CODE)
             self._killed.add(hang.beat.pid)
@@ -349,22 +361,27 @@ class Watchdog:
         # that the start time is unknown.
         return process_start_ticks(beat.pid) not in (beat.start, -1)
 
-    def _stacks(self, beat: Heartbeat) -> list[str]:
-        """Ask a rank for its stacks, and save them.
+    def _stacks(self, beat: Heartbeat, *, is_silent: bool) -> list[str]:
+        """Get the stacks of a rank, and save them. Only a silent rank is asked for them."""
+        if is_silent:
+            text = self._stacks_of_silent(beat)
+        else:
+            text = read_stacks(Path(beat.stacks), STACK_SECONDS)
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._stack_file(beat.rank).write_text(text, encoding="utf-8")
 
-        A stopped rank must run for a moment so that it can write them.
-        """
+        return text.splitlines()[:STACK_LINES]
+
+    def _stacks_of_silent(self, beat: Heartbeat) -> str:
+        """Ask a rank for its stacks. A stopped rank must run for a moment so that it can write."""
         stopped = process_fields(beat.pid)[:1] == ["T"]
         text = ask_for_stacks(beat.pid, Path(beat.stacks), STACK_SECONDS)
         # Otherwise the rank would continue to train, and the new steps would be lost when it is
         # killed
         if stopped:
             send_signals(beat.pid, signal.SIGSTOP)
-        with contextlib.suppress(OSError):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._stack_file(beat.rank).write_text(text, encoding="utf-8")
-
-        return text.splitlines()[:STACK_LINES]
+        return text
 
     def _stack_file(self, rank: int) -> Path:
         return self.folder / f"{rank}.stack"
