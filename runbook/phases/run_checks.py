@@ -22,6 +22,7 @@ from runbook.runs.run_folder import runs_folder
 from runbook.runs.run_names import named_run
 from runbook.runs.step import read_mark
 from runbook.tokens.sources.dataset_files import token_prefixes
+from runbook.tokens.sources.documents import is_blank
 
 
 def run_checks(run: str, set_words: Sequence[str]) -> tuple[str, list[Check]]:
@@ -75,7 +76,7 @@ def folder_checks(settings: Settings) -> list[Check]:
             files = _files_of(settings, text)
             folder = text.folder or text_home(settings, text)
             value = f"{counted(len(files), 'file')} in {folder}"
-            if _are_empty(files):
+            if _are_blank(files):
                 problem = PhaseMessage.TEXT_IS_EMPTY.fill(files=value)
         except DataError as error:
             problem = str(error)
@@ -91,9 +92,9 @@ def folder_checks(settings: Settings) -> list[Check]:
     return checks
 
 
-def _are_empty(files: Sequence[Path]) -> bool:
-    """Return whether all files are empty. The prefix of a pair of token files is not a file."""
-    return all(file.is_file() and file.stat().st_size == 0 for file in files)
+def _are_blank(files: Sequence[Path]) -> bool:
+    """Return whether no file contains text. The prefix of a pair of token files is not a file."""
+    return all(file.is_file() and is_blank(file) for file in files)
 
 
 def _files_of(settings: Settings, text: TextShare) -> list[Path]:

@@ -123,9 +123,10 @@ def test_check_of_a_good_run_says_so_and_writes_nothing(runbook, everything):
         (None, "fail", ""),
         ({}, "fail", ""),
         ({"a.txt": ""}, "fail", "1 file"),
-        ({"a.txt": "", "b.txt": "a text"}, "pass", "2 files"),
+        ({"a.jsonl": " \n\n\t\r\n", "b.jsonl": ""}, "fail", "2 files"),
+        ({"a.txt": "", "b.txt": "\n a text"}, "pass", "2 files"),
     ],
-    ids=["no folder", "no file", "an empty file", "a text"],
+    ids=["no folder", "no file", "an empty file", "blank lines", "a text"],
 )
 def test_check_reads_the_folder_of_the_text(project: Path, runbook, files, verdict, value):
     folder = project / "texts"

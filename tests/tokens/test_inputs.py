@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from suite.messages import containing, refuses
 
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
+from runbook.tokens.sources.documents import is_blank
 from runbook.tokens.sources.input_files import cut_shards, find_inputs, kind_of, path_inside
 
 
@@ -54,6 +56,25 @@ def test_unknown_kind_of_file(tmp_path: Path) -> None:
         kinds=containing(".jsonl"),
     ):
         find_inputs([path])
+
+
+@pytest.mark.parametrize(
+    "name, content, expected",
+    [
+        ("a.jsonl", b"", True),
+        ("a.jsonl", b"\n \t\r\n" * 1_000_000, True),
+        ("a.jsonl", b"\n" * 5_000_000 + b"{}", False),
+        ("a.jsonl.gz", gzip.compress(b"\n\n"), True),
+        ("a.jsonl.gz", gzip.compress(b"\n{}\n"), False),
+        ("a.jsonl.gz", b"no gzip file", False),
+        ("a.parquet", b"\n", False),
+    ],
+    ids=["empty", "blank lines", "text at the end", "packed", "packed text", "damaged", "parquet"],
+)
+def test_blank_files_are_told_from_text(tmp_path: Path, name, content, expected) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    assert is_blank(path) is expected
 
 
 def test_the_same_file_twice_is_refused(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from runbook.tokens.sources.input_files import (
     kind_of,
     open_segment,
     read_blocks,
+    whole_files,
 )
 
 PIECE = 1 << 20
@@ -479,6 +480,28 @@ def _rows_at_once(file: Any, text_key: str) -> int:
         bytes_per_row = max(bytes_per_row, text_bytes // max(1, group.num_rows))
 
     return max(1, min(PARQUET_ROWS, PARQUET_BYTES // bytes_per_row))
+
+
+def is_blank(path: Path) -> bool:
+    """Return whether a file contains nothing but white space, so that it has no text to train on.
+
+    A .jsonl file without any other character has no document. The rows of a Parquet file are not
+    read, and tokenizing reports a damaged file, so neither counts as blank.
+    """
+    (segment,) = whole_files([path], empty=True)
+    if segment.size == 0:
+        return True
+    if kind_of(path)[0] == ".parquet":
+        return False
+    try:
+        with open_segment(segment) as stream:
+            while chunk := stream.read(BLOCK):
+                if chunk.strip(_WHITE):
+                    return False
+    except BrokenFileError:
+        return False
+
+    return True
 
 
 def find_source_key(segment: Segment) -> str:
