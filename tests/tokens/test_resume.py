@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -452,6 +452,72 @@ def test_jobs_at_the_same_time(tmp_path: Path, corpus_file: Path, many_texts: li
     prepare_share([corpus_file], prefix, (0, 2), options, progress=another)
     prepare([corpus_file], prefix, options)
     assert made(prefix) == expected(many_texts)
+
+
+@pytest.mark.parametrize("share", [None, (0, 1)], ids=["everything", "a share"])
+def test_work_interrupted_before_its_first_shard_leaves_nothing(
+    tmp_path: Path, corpus_file: Path, share: tuple[int, int] | None
+) -> None:
+    prefix = tmp_path / "out/corpus"
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+
+    def interrupt(_: DataProgress) -> None:
+        assert TokenFiles(prefix).parts.exists()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        if share is None:
+            prepare([corpus_file], prefix, options, progress=interrupt)
+        else:
+            prepare_share([corpus_file], prefix, share, options, progress=interrupt)
+
+    assert list(prefix.parent.iterdir()) == []
+
+
+@pytest.fixture
+def half_bad(tmp_path: Path) -> Path:
+    """Return a text of two shards, of which the second has a bad record."""
+    good = json_lines(["a document of some words"] * 3000)
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(good + good + b"bad\n")
+    return source
+
+
+def test_a_refused_share_leaves_nothing(tmp_path: Path, half_bad: Path) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=130_000)
+    with refuses(DataError, TokenMessage.BAD_RECORD):
+        prepare_share([half_bad], tmp_path / "out", (1, 2), options)
+    assert list(tmp_path.iterdir()) == [half_bad]
+
+
+def test_a_refused_share_keeps_the_work_of_other_jobs(tmp_path: Path, half_bad: Path) -> None:
+    options = TokenizeOptions(workers=1, shard_bytes=130_000)
+    prefix = tmp_path / "out"
+    files = TokenFiles(prefix)
+    # Another job has begun, and has no finished shard.
+    with hold_share(files, "share-0-of-2"):
+        with refuses(DataError, TokenMessage.BAD_RECORD):
+            prepare_share([half_bad], prefix, (1, 2), options)
+        assert files.parts.exists()
+
+    assert prepare_share([half_bad], prefix, (0, 2), options) == (1, 1)
+    with refuses(DataError, TokenMessage.BAD_RECORD):
+        prepare_share([half_bad], prefix, (1, 2), options)
+    assert prepare_share([half_bad], prefix, (0, 2), options) == (0, 1)
+
+
+def test_a_starting_job_waits_for_one_that_removes_the_folder(
+    tmp_path: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a refused job could stop another job of the array that starts at the same time."""
+    prefix = tmp_path / "out"
+    options = TokenizeOptions(workers=1, shard_bytes=20_000)
+    with ExitStack() as removing:
+        removing.enter_context(hold_prefix(TokenFiles(prefix)))
+        monkeypatch.setattr("time.sleep", lambda _: removing.close())
+        num_made, num_shards = prepare_share([corpus_file], prefix, (0, 1), options)
+
+    assert num_made == num_shards
 
 
 def test_damaged_part_is_made_again(

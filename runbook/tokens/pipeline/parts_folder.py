@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import platform
+import shutil
 import time
 import zlib
 from collections.abc import Iterator
@@ -33,6 +34,8 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 _MARK_SCHEMA = 5
 STAGES = ("read", "parse", "encode", "write")
 WORKERS_SECONDS = 30.0
+REMOVAL_SECONDS = 2.0
+"""A starting job of an array waits this long for another job that removes the unused folder."""
 
 
 @contextlib.contextmanager
@@ -56,10 +59,25 @@ def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
     """Share the prefix with other jobs of an array, and lock one share of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
-        flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text),
+        flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text, wait_seconds=REMOVAL_SECONDS),
         flocked(files.parts / f"{name}.lock", fcntl.LOCK_EX, holder_text),
     ):
         yield
+
+
+def remove_unused(files: TokenFiles) -> None:
+    """Remove the folder of parts if it has no finished shard and no run is working in it."""
+    if not files.parts.exists() or PartsFolder(files).has_finished_shards:
+        return
+    holder_text = f"is removing {files.parts}"
+    with (
+        contextlib.suppress(HeldError, OSError),
+        flocked(files.parts / "lock", fcntl.LOCK_EX, holder_text),
+        flocked(files.parts / "workers.lock", fcntl.LOCK_EX, holder_text),
+    ):
+        # Another job may have finished a shard before the folder was locked.
+        if not PartsFolder(files).has_finished_shards:
+            shutil.rmtree(files.parts, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -193,6 +211,11 @@ class PartsFolder:
 
     def __init__(self, files: TokenFiles) -> None:
         self.folder = files.parts
+
+    @property
+    def has_finished_shards(self) -> bool:
+        """Return whether the folder contains the done marker of any shard."""
+        return any(self.folder.glob("*.mark"))
 
     def path(self, shard: int, ending: str) -> Path:
         """Return the path of a shard's done marker, tokens or quarantine."""

@@ -25,7 +25,12 @@ from runbook.tokens.messages import TokenMessage
 from runbook.tokens.package_versions import package_version
 from runbook.tokens.pipeline.amount_done import ProgressCallback, ProgressReporter
 from runbook.tokens.pipeline.bin_writer import Committer, PartCommitter, ShardSink
-from runbook.tokens.pipeline.parts_folder import PartsFolder, hold_prefix, hold_share
+from runbook.tokens.pipeline.parts_folder import (
+    PartsFolder,
+    hold_prefix,
+    hold_share,
+    remove_unused,
+)
 from runbook.tokens.pipeline.shard import ShardMaker
 from runbook.tokens.pipeline.tokenize_options import (
     Counts,
@@ -132,14 +137,17 @@ def prepare_share(
             return job.run_share(index, count)
     except OSError as error:
         raise _disk_error(error, job.files) from error
+    finally:
+        # Matters only if no job has finished a shard, as after a refusal or Ctrl-C.
+        remove_unused(job.files)
 
 
 def _run_and_tidy(job: "_Job") -> Manifest:
-    """Run a job. If it is refused before its first shard is done, remove the files it began."""
+    """Run a job. If it ends before its first shard is done, remove the files it began."""
     try:
         return job.run()
-    except DataError:
-        if not any(job.files.parts.glob("*.mark")):
+    except (DataError, OSError, KeyboardInterrupt):
+        if not PartsFolder(job.files).has_finished_shards:
             shutil.rmtree(job.files.parts, ignore_errors=True)
             job.files.bin_part.unlink(missing_ok=True)
         raise
