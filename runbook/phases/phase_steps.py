@@ -28,7 +28,7 @@ from runbook.runs import this_machine
 from runbook.runs.planned_run import PlannedRun
 from runbook.runs.run_files import with_prompt_ids
 from runbook.runs.step import Reading, StepOfRun, StepStatus, read_mark, step_status
-from runbook.tokens.pipeline.tokenize_options import TokenFiles
+from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenFiles
 
 VERSIONS = dict.fromkeys(PHASES, 1)
 """Version of each phase. Increase it when the phase's outputs change.
@@ -36,17 +36,8 @@ VERSIONS = dict.fromkeys(PHASES, 1)
 The fingerprint then changes too, so the phase runs again.
 """
 
-YOUNGER_KEYS = {
-    "data.blend": "",
-    "data.keep_sources": "",
-    "data.drop_sources": "",
-    "data.source_key": "auto",
-    "data.fix_text": "none",
-}
-"""Data keys that are newer than some existing runs.
-
-Each key has the value that leaves the fingerprints of those runs unchanged.
-"""
+YOUNGER_OPTIONS = ("keep_sources", "drop_sources", "source_key", "fix_text")
+"""Options of the tokenizer whose keys (data.keep_sources) are newer than some existing runs."""
 
 TOKENIZE = f"{DATA}--tokenize"
 MEASURE = f"{EVALUATION}--built-in"
@@ -78,10 +69,11 @@ def environment_inputs(run: PlannedRun) -> Inputs:
 def data_inputs(run: PlannedRun) -> Inputs:
     """Return the values that the token files depend on, and the identity of the text."""
     settings = run.settings
+    neutral_values = _neutral_values()
     values = {}
     for key, value in settings.subset(["data"]).items():
-        # A newer key with its default value leaves the fingerprints of older runs unchanged.
-        if YOUNGER_KEYS.get(key, ...) != value:
+        # A newer key with its neutral value leaves the fingerprints of older runs unchanged.
+        if neutral_values.get(key, ...) != value:
             values[key] = value
 
     inputs = {
@@ -95,6 +87,17 @@ def data_inputs(run: PlannedRun) -> Inputs:
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
+
+
+def _neutral_values() -> dict[str, str]:
+    """Return, for each data key that is newer than some runs, the value that changes nothing."""
+    values = {"data.blend": ""}
+    for option in YOUNGER_OPTIONS:
+        neutral = NEUTRAL_VALUES[option]
+        # A run file contains a list of names as text.
+        values[f"data.{option}"] = ", ".join(neutral) if isinstance(neutral, tuple) else neutral
+
+    return values
 
 
 def smoke_inputs(run: PlannedRun) -> Inputs:

@@ -20,12 +20,12 @@ from runbook.phases import open_phase as phases
 from runbook.phases.job_control import readiness
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
-from runbook.phases.phase_steps import TOKENIZE, VERSIONS, phase_step
-from runbook.phases.token_inputs import text_identity
+from runbook.phases.phase_steps import TOKENIZE, VERSIONS, YOUNGER_OPTIONS, phase_step
+from runbook.phases.token_inputs import text_identity, tokenize_options
 from runbook.runs.step import fingerprint, read_mark
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.tokenize import prepare
-from runbook.tokens.pipeline.tokenize_options import TokenizeOptions, read_manifest
+from runbook.tokens.pipeline.tokenize_options import NEUTRAL_VALUES, TokenizeOptions, read_manifest
 from runbook.tokens.verification import sample_documents
 
 READ_ONCE = "text read once"
@@ -226,6 +226,12 @@ YOUNGER = (
     "data.fix_text",
 )
 """Keys that were added after fingerprints."""
+
+
+def test_a_run_that_sets_no_newer_key_is_tokenized_with_the_neutral_values(project):
+    options = tokenize_options(opened(project, "data.dataset=fruit").settings)
+    for option in YOUNGER_OPTIONS:
+        assert getattr(options, option) == NEUTRAL_VALUES[option]
 
 
 def test_what_is_not_asked_for_leaves_the_fingerprint_of_the_data_as_it_was(project):

@@ -175,9 +175,18 @@ def test_a_chosen_source_that_no_record_names_is_warned_of(tmp_path: Path) -> No
 
 
 def test_without_a_choice_finished_work_keeps_the_fingerprint_it_always_had() -> None:
-    younger = {"keep_sources", "fix_text"}
-    assert not younger & TokenizeOptions().choices().keys()
-    assert younger <= TokenizeOptions(keep_sources=("a",), fix_text="ftfy").choices().keys()
+    assert TokenizeOptions().choices().keys() == {
+        "tokenizer",
+        "text_key",
+        "append_eod",
+        "eod_token",
+        "special_tokens",
+        "bad_records",
+        "source_key",
+        "drop_sources",
+    }
+    changed = TokenizeOptions(keep_sources=("a",), fix_text="ftfy", max_record_bytes=1000)
+    assert {"keep_sources", "fix_text", "max_record_bytes"} <= changed.choices().keys()
 
 
 def test_other_key_for_the_text(tmp_path: Path) -> None:

@@ -16,6 +16,20 @@ from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 MANIFEST_SCHEMA = 2
 MOST_REPORTED_RECORDS = 20
 """Number of bad records that are reported one by one; the others are only counted."""
+NEUTRAL_VALUES: dict[str, Any] = {
+    "keep_sources": (),
+    "drop_sources": (),
+    "source_key": "auto",
+    "fix_text": "none",
+    "max_record_bytes": MAX_RECORD_BYTES,
+}
+"""Values with which text becomes the same tokens as before the option existed.
+
+A fingerprint leaves out a newer option with this value, so that finished work keeps its
+fingerprint. The values must not follow a change of the defaults.
+"""
+_YOUNGER_OPTIONS = ("keep_sources", "fix_text", "max_record_bytes")
+"""Options that are newer than the first manifests."""
 
 
 @dataclass(frozen=True)
@@ -85,16 +99,10 @@ class TokenizeOptions:
     def choices(self) -> dict[str, Any]:
         """Return the options that determine the output."""
         others = ("workers", "shard_bytes", "encoder", "check_space")
-        # These options are newer than the first manifests. They are omitted if they have their
-        # defaults, so that finished work keeps its fingerprint.
-        younger = {
-            "keep_sources": (),
-            "fix_text": "none",
-            "max_record_bytes": MAX_RECORD_BYTES,
-        }
         choices = {}
         for name, value in vars(self).items():
-            if name in others or younger.get(name, ...) == value:
+            is_neutral = name in _YOUNGER_OPTIONS and value == NEUTRAL_VALUES[name]
+            if name in others or is_neutral:
                 continue
             # A manifest is JSON, which has lists but no tuples.
             choices[name] = list(value) if isinstance(value, tuple) else value
