@@ -30,7 +30,7 @@ IMPORT_NAMES = {
     "jupyterlab": "jupyterlab",
 }
 ALSO_ABSENT = {"nbformat", "IPython", "jupyter_client", "jupyter_core", "traitlets", "zmq", "tqdm"}
-"""Packages that only those install."""
+"""Dependencies of the extras that the base install does not bring."""
 BLOCK = """
 import sys
 class Absent:
@@ -376,7 +376,7 @@ def test_every_module_says_its_one_reason_in_its_first_line():
 
 
 MOST_LOOSE_SIGNATURES = 70
-"""Number of functions that take or return a dictionary of anything.
+"""Maximum number of functions that take or return a `dict[str, Any]`.
 
 Lower it when there are fewer.
 """
@@ -407,7 +407,8 @@ def test_no_module_imports_itself_through_others():
 
 PHASE_NAME = re.compile(r"0[0-6]-[a-z]+(-test)?(--[a-z-]+)?")
 WITHOUT_PHASE_NAMES = {
-    # It imports none of our modules, because node_checks starts below it on any node.
+    # It imports none of our modules, because importing node_checks on any node imports this package
+    # first.
     "runbook",
     "runbook.plan_file.phase_names",
 }
@@ -447,7 +448,7 @@ def test_untyped_mappings_stay_at_the_edge():
 
 
 def test_no_class_name_means_two_things():
-    """No two functions of the package have equal bodies, either."""
+    """Also check that no two functions of the package have equal bodies."""
     classes: dict[str, list[str]] = {}
     functions: dict[str, list[str]] = {}
     for name, path in package_modules().items():

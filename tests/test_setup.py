@@ -380,8 +380,8 @@ def test_the_lock_holds_all_that_its_packages_ask_for_by_python_and_system():
 
 @pytest.mark.rotate(5, turn=0)
 def test_pip_resolves_the_lock_for_conda_in_a_fresh_environment(tmp_path):
-    """With dependencies, as conda's pip does, it would install the pinned versions and PyTorch's
-    CUDA packages.
+    """Resolve dependencies too, as conda does with pip: pip would install the pinned versions and
+    PyTorch's CUDA packages.
     """
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
     pip = [

@@ -26,11 +26,11 @@ REQUIRED = "RUNBOOK_REQUIRE_BROWSER"
 """If this is 1, these tests must run: without Chromium, they fail instead of being skipped."""
 WORDS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 STEPS = 150
-"""Enough steps that a page can be closed and reopened before a fast machine is done."""
+"""Enough steps that a page can be closed and reopened during training, even on a fast machine."""
 LONG = RUN_FILE.replace("iterations: 48 ", f"iterations: {STEPS} ").replace(
     "rehearse_stop: 6", "rehearse_stop: 0"
 )
-"""The toy run without a planned stop. Somebody watches it from a page that is closed in between."""
+"""The toy run without a planned stop, so that its training goes on while the page is closed."""
 assert f"iterations: {STEPS}" in LONG
 
 
@@ -93,7 +93,7 @@ def page(browser):
 
 
 def cells_of(toy, phase: str) -> dict[str, str]:
-    """Return a notebook's code cells by id, each with words by which it is found on the page."""
+    """Return a notebook's code cells by id, each with text that identifies it on the page."""
     content = json.loads((toy.root / "notebooks" / f"{phase}.ipynb").read_text())
     code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
     return {cell["id"]: _telling_line("".join(cell["source"]).splitlines()) for cell in code}

@@ -1,4 +1,4 @@
-"""A real JupyterLab on a free port, and a person who uses one of its notebooks."""
+"""A real JupyterLab on a free port, and a simulated user of one of its notebooks."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ class Notebook:
         return self.output(cell)
 
     def wait_for_end(self, cell: Any, seconds: float = SECONDS) -> None:
-        """Wait until a number appears in the brackets in front of the cell."""
+        """Wait until the cell's prompt shows its execution number."""
         prompt = cell.locator(".jp-InputPrompt")
         expect(prompt).to_have_text(re.compile(r"\[\d+\]:"), timeout=1000 * seconds)
 

@@ -1,4 +1,4 @@
-"""Notes are typed and a job is stopped with the widgets next to a picture whose cell is still
+"""The widgets next to a live picture: a user types notes and stops a job while the cell is still
 running."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`runbook lab RUN`: a person steps through copies.
+"""`runbook lab RUN`: a person steps through copies of the notebooks.
 
 Nothing else changes, and the records are the same as for the masters.
 """

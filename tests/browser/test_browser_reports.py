@@ -1,5 +1,5 @@
-"""Every page that a run writes, opened offline: no request is made, everything is drawn, and the
-numbers match the record."""
+"""Every page that a run writes, opened offline: it makes no request, draws everything, and shows
+the numbers of the record."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.browser]
 
 
 def begin_training(runs: Path) -> Path:
-    """Create a run with three steps whose job has just shown a sign of life."""
+    """Create a run with three steps whose job has just written its heartbeat."""
     run_folder = write_run(runs, "training", state="interrupted", ended="", verdict="unknown")
     job = run_folder / "jobs" / "04-training"
     job.mkdir(parents=True)

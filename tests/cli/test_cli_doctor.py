@@ -1,4 +1,4 @@
-"""doctor: one row per question with rule and remedy, and an exit code that reflects the worst."""
+"""doctor: one row per check, with its rule and remedy, and the exit code of the worst result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SOFTWARE = {"torch": "2.13.0", "megatron-core": "0.16.1", "deepspeed": None, "nu
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Return the answer that the trainer's Python gives in these tests. A test may change it."""
+    """Return the report that the trainer's Python gives in these tests. A test may change it."""
     answer = {
         "python": "3.11.2",
         "packages": dict(SOFTWARE),
@@ -71,7 +71,7 @@ def test_a_torch_that_cannot_be_imported_is_told_in_its_own_words(runbook, asked
 def test_the_trainers_python_is_really_asked_though_we_are_a_rank_of_a_job_ourselves(monkeypatch):
     """Check that doctor imports torch in a single process, without waiting for other ranks.
 
-    The reported versions are those of the imported packages, not those that are listed.
+    The reported version of torch is that of the imported package, not only its metadata.
     """
     for name, value in {
         "RANK": "1",

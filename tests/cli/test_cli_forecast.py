@@ -67,7 +67,8 @@ def test_half_of_the_options_is_wrong_usage(runbook, tmp_path):
 
 @pytest.fixture
 def trained(project, monkeypatch) -> Path:
-    """Create a run of 4,000 iterations that was evaluated every 100 iterations up to the middle."""
+    """Create a run of 4,000 iterations that was evaluated every 100 iterations up to iteration
+    2,000."""
     monkeypatch.setenv(RUNS_VARIABLE, str(project / "runs"))
     words = ["model=tiny", "training.iterations=4000", "training.eval_interval=100"]
     folder = open_phase.open_run_phase(params.load("local", set_words=words), "00-plan").folder

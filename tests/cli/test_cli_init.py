@@ -1,5 +1,5 @@
-"""`init --site`: writes a correct script with a scheduler that answers, one that does not, and
-none."""
+"""`init --site` writes a correct site file if a scheduler answers, if it does not answer, and if
+there is none."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def test_buttons_are_for_browsers_and_their_commands_for_all():
 
 
 def test_a_note_is_typed_while_its_cell_runs_and_handed_on_by_its_button(monkeypatch):
-    """Acknowledge each change of a field, because the page sends no further change before that."""
+    """Acknowledge each change of a field, because the page waits for that before it sends the
+    next."""
     answers = []
     noted = []
     idle = SimpleNamespace(

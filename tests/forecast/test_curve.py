@@ -1,4 +1,4 @@
-"""Forecasts of the last loss from the first part of a curve."""
+"""Forecasts of the final loss from the first part of a loss curve."""
 
 import math
 from dataclasses import replace
@@ -38,7 +38,7 @@ def part_of(curve, share: float, shift: float = 0.0) -> PartialCurve:
 
 
 def test_the_shipped_coefficients_follow_from_the_curves():
-    """If they do not, the script, the data and the package do not match."""
+    """If the fitted coefficients differ, the script, the data and the package do not match."""
     for shipped, family in zip(load_coefficients(), FAMILIES, strict=True):
         curves = few_repetitions(read_curves(family.path))
         fitted = fit(cuts_of(curves, (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)))

@@ -64,8 +64,8 @@ def test_the_forecast_of_a_ladder_holds_the_loss_fifty_times_further():
 
 
 def test_published_targets_are_forecast_as_the_page_says():
-    """Tests the statement of docs/forecast.md about the marked parts. A changed constant in
-    final_loss.py would change it."""
+    """Check the errors that docs/forecast.md states for published runs. A changed constant in
+    final_loss.py would change them."""
     errors, inside = [], []
     for name in TABLES:
         fitted, targets = by_part(name)

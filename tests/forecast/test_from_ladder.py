@@ -134,7 +134,7 @@ def test_rungs_in_the_transient_hardly_count():
 
 
 def test_a_family_below_the_usual_floors_is_forecast():
-    """Forecast losses below one nat, as a text with only a few different words has."""
+    """Forecast losses below one nat, as for a text with only a few distinct words."""
     line = power_law(0.0, 0.1)
     low = replace(line, loss=line.loss / 4)
     run = run_of(low, 4.0)
@@ -166,7 +166,7 @@ def test_every_floor_and_weight_votes():
 
 
 def test_a_size_beside_the_line_gets_what_the_laws_say_of_it():
-    """Forecast a run, and a model of a quarter of its size with the same compute, from seven rungs."""
+    """Forecast a run, and a model a quarter of its size with the same compute, from seven rungs."""
     params = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 4.0, 1.0]) * 1e6
     tokens = np.array([1.0, 1.4, 2.0, 2.8, 4.0, 1.0, 4.0]) * 2e7
 

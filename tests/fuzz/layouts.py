@@ -1,10 +1,11 @@
-"""Random layouts of tiny models: whether the plan allows each one, and how its rehearsal ends.
+"""Random layouts of tiny models: whether the planner accepts each one, and whether its rehearsal
+succeeds.
 
     python tests/fuzz/layouts.py gpu 0 100
 
 prints a line of JSON for each of a hundred layouts. The arguments are the kind of device, the first
-number, and the count. DeepSpeed is rehearsed as on a CPU, so it belongs to that kind. A number
-always stands for the same layout.
+number, and the count. DeepSpeed is rehearsed as on a CPU, so it belongs to that kind. The same
+number always gives the same layout.
 """
 
 from __future__ import annotations

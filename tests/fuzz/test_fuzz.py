@@ -19,10 +19,10 @@ from targets import MAKERS, mutate
 INPUTS = int(os.environ.get("FUZZ_INPUTS", "400"))
 LONG = INPUTS > 1000
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-"""Use the same inputs each time, so that a failure is caused by a change; 0: new inputs, to search
-for more."""
+"""Seed of the inputs. It is fixed, so that a new failure is caused by a change of the code. 0 draws
+new inputs each time, to search for more failures."""
 SECONDS_FOR_ONE = 60
-"""Only a hang takes this long; a busy machine gets enough time."""
+"""Only a hang takes this long, even on a busy machine."""
 
 pytestmark = pytest.mark.timeout(3600 if LONG else 300)
 
@@ -77,7 +77,7 @@ def test_arbitrary_bytes_are_answered(kind, fuzz_targets):
 
 @pytest.fixture(scope="module")
 def campaigns(tmp_path_factory, request):
-    """Run the campaigns of this turn, two at a time."""
+    """Run the campaigns that belong to this turn, two at a time."""
     kinds = [
         test.callspec.params["kind"]
         for test in request.session.items

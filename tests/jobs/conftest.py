@@ -19,7 +19,7 @@ def program(tmp_path_factory):
 
 @pytest.fixture
 def bench(tmp_path, program, monkeypatch):
-    """A folder for jobs. Check that no process is left behind.
+    """Provide a folder for jobs. After the test, check that no process is left behind.
 
     Ranks have enough time to end on their own, so that none is killed even on a slow machine. A
     test that needs the kill shortens one limit.

@@ -29,7 +29,8 @@ CLOCK_THAT_JUMPS = (
     "read_clock() { machine_read_clock; "
     "if [[ -e hour-is-over ]]; then now=$((now + 3600)); fi; }"
 )
-"""A set-up command that sets the script's clock forward by an hour once there is a file."""
+"""A set-up command that sets the script's clock forward by an hour once the file `hour-is-over`
+exists."""
 WAIT_FOR_GO = "while not os.path.exists('go'): time.sleep(0.02)"
 """A rank waits until the test calls `Bench.let_ranks_go`."""
 IGNORE_TERM = (
@@ -124,7 +125,7 @@ class Bench:
         return job_folder.read_started(folder).identity.pid
 
     def close(self) -> list[int]:
-        """End everything, and return what was left."""
+        """End all jobs, and return the processes that were left."""
         left = []
         for folder in self.folders:
             for path in (folder.started, folder.record):

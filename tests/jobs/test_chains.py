@@ -151,7 +151,8 @@ def test_a_job_that_has_taken_over_while_it_was_asked_for_counts(queue, schedule
 
 
 def test_a_queue_that_does_not_answer_is_no_end_of_the_chain(queue, scheduler, folder, monkeypatch):
-    """A watcher that took the silence for an end would start a second chain in the same folders."""
+    """A watcher that mistook the silence for the end of the chain would start a second one in the
+    same folders."""
     began(folder, 12)
     ended(folder, 75, "go on")
 

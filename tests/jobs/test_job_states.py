@@ -50,8 +50,8 @@ class Job:
         return self
 
     def heartbeat(self, *, clock=0.0, uptime=0.0, boot_id=OTHER_BOOT):
-        """A sign of life `clock` seconds ago according to the other machine's clock, and `uptime`
-        seconds ago according to ours."""
+        """Write a heartbeat that is `clock` seconds old by the other machine's clock and `uptime`
+        seconds old by ours."""
         self.folder.heartbeat.write_text(
             f"{time.time() - clock:.0f} {processes.uptime_seconds() - uptime:.2f} {boot_id}\n"
         )

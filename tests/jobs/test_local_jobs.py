@@ -76,7 +76,7 @@ def test_a_running_job_is_found_and_not_doubled(bench):
         )
     assert len(set(ids)) == 1
     assert processes.wait_until(lambda: "one" in folder.out.read_text(), 60)
-    # job.sh and its only rank; each heartbeat adds mv for a moment
+    # job.sh and its only rank; each heartbeat briefly adds an mv process
     assert processes.wait_until(lambda: len(bench.pids(folder)) == 2, 60)
     assert folder.out.read_text() == "one\n"
     assert not list(folder.path.glob("submit.lock*"))
@@ -242,7 +242,7 @@ def test_a_killed_script_is_lost_and_what_it_left_is_found_and_ended(bench):
     assert status.exit_code is None
     vanished = JobMessage.PROCESS_VANISHED.fill(pid=bench.script_pid(folder))
     two_left = vanished + JobMessage.PROCESSES_LEFT.fill(num_running=2)
-    # For a moment, the mv of the last heartbeat may be left too.
+    # The mv process of the last heartbeat may also be left for a moment.
     assert processes.wait_until(lambda: bench.scheduler.state(folder).reason == two_left, 60)
     with refuses(JobError, JobMessage.FOLDER_HOLDS_JOB, state="lost"):
         bench.scheduler.submit(folder)

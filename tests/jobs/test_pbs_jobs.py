@@ -119,7 +119,7 @@ def test_a_job_is_submitted_and_its_end_is_known_by_its_files_and_by_the_history
     assert json.loads(folder.record.read_text())["queue_id"] == f"{FIRST_JOB}.stand-in"
     assert end_of(pbs, folder) is JobState.FAILED
     assert pbs.state(folder).reason == JobReason.ENDED.fill(code=1, by="")
-    folder.exit_code.unlink()  # as if the disk was full at the end
+    folder.exit_code.unlink()  # as if the disk had been full at the end
     folder.heartbeat.unlink()
     assert processes.wait_until(lambda: pbs.state(folder).final, 60)
     words = {
@@ -179,7 +179,7 @@ def test_a_server_that_is_down_is_no_end_of_a_job(pbs, tmp_path, settings):
         lambda: pbs.state(folder).state is JobState.RUNNING and folder.heartbeat.exists(), 60
     )
     (tmp_path / "stand-in" / "down").touch()
-    assert pbs.state(folder).state is JobState.RUNNING  # it shows a sign of life
+    assert pbs.state(folder).state is JobState.RUNNING  # its heartbeat is recent
     with paused_script(tmp_path / "stand-in"):
         folder.heartbeat.write_text("1 1 another-boot\n")
         status = pbs.state(folder)
@@ -259,7 +259,7 @@ def test_an_array_whose_element_left_no_exit_code_is_not_done(pbs, tmp_path, set
     folder = task(tmp_path / "a run", settings, "true", array=2, is_array=True)
     pbs.submit(folder)
     assert end_of(pbs, folder) is JobState.DONE
-    for name in ("exit_code", "heartbeat"):  # as if its node was lost
+    for name in ("exit_code", "heartbeat"):  # as if its node had been lost
         (folder.path / "element-0" / name).unlink()
     (folder.path / "element-1" / "heartbeat").unlink()
     assert pbs.state(folder).state is JobState.LOST
@@ -323,8 +323,8 @@ def test_a_job_that_is_deleted_is_no_timeout(pbs, tmp_path, settings):
         walltime=60,
     )
     pbs.submit(folder)
-    # The job's first heartbeat precedes its program. TERM ends a program without a trap with exit
-    # code 143, which means stopped.
+    # The job writes its first heartbeat before its program starts, so wait for the program's own
+    # output. TERM ends a program without a trap with exit code 143, which means stopped.
     assert processes.wait_until(
         lambda: folder.out.exists() and "trapped" in folder.out.read_text(), 60
     )

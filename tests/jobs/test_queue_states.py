@@ -179,7 +179,7 @@ def test_an_exit_code_is_believed_before_the_queue_but_for_a_job_that_waits_agai
 @pytest.mark.parametrize(
     ("beat", "answer", "state"),
     [
-        (10, SILENT, JobState.RUNNING),  # a sign of life within the last 20 s is enough
+        (10, SILENT, JobState.RUNNING),  # a heartbeat within the last 20 s is enough
         (30, SILENT, JobState.UNKNOWN),
         (100, None, JobState.UNKNOWN),  # files of the last 120 s may not have arrived yet
         (140, None, JobState.LOST),

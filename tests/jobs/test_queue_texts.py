@@ -154,7 +154,8 @@ def test_qstat_of_queues():
 
 
 def test_qstat_of_queues_of_openpbs_23_06():
-    """Read queues of which one was never enabled. Its output lacks a line that the others have."""
+    """Read several queues, one of which was never enabled. Its output lacks a line that the others
+    have."""
     queues = {
         queue.name: queue
         for queue in pbs.Pbs().parse_limits(sample("openpbs-23.06.06-qstat-queues.txt"))

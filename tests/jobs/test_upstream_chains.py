@@ -80,7 +80,8 @@ class UpstreamChain:
         self.folder.chain.write_text("slurm-12\nslurm-13\nslurm-14\nslurm-15\n")
 
     def run_job(self, number: int, loads: bool = True, lost: str = "") -> str:
-        """Run one job of the chain to completion. Return its log of errors."""
+        """Run one job of the chain to completion. Return the standard error of the chain's jobs so
+        far."""
         environment = {
             **self.environment,
             "SLURM_JOB_ID": str(number),

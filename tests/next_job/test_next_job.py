@@ -147,7 +147,7 @@ def read_decision(run):
 
 def test_an_attempt_that_died_with_its_script_counts_as_killed(run):
     for place in ("slurm-1", "slurm-2", "slurm-3"):
-        run.begin(place)  # and does not leave an event about its end
+        run.begin(place)  # and records no event about its end
     run.begin("slurm-4")
     action, _, _, why, _ = run.end(signal="9")
     assert action == "stop"

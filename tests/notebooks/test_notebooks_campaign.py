@@ -157,7 +157,7 @@ def test_each_record_has_its_notebook_and_a_report_that_needs_no_network(campaig
         page = (campaign.folder / "records" / f"{phase}.html").read_text()
         page = re.sub(
             r'<a href="https://arxiv\.org/abs/[\d.]+">', "<a>", page
-        )  # a source, which only a click opens
+        )  # a link to a paper, which is only opened by a click
         for fetched in ('src="http', "src='http", 'href="http', "@import", "url(http"):
             assert fetched not in page, f"{phase}.html asks the network: {fetched}"
     for page in (campaign.folder / "index.html", campaign.runs / "index.html"):
@@ -296,7 +296,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
 
 @pytest.mark.rotate(3, turn=0)
 def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
-    """Use a copy of the run's folder, in which nothing names the old path."""
+    """Use a copy of the run's folder, in which nothing refers to the old path."""
     folder = tmp_path / "local"
     shutil.copytree(campaign.folder, folder)
     before = tree(folder, without=("manifest.json", "index.html"))

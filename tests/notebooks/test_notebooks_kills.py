@@ -186,7 +186,7 @@ def test_nothing_runs_on_that_nobody_watches(killed):
 
 
 def test_no_job_was_started_twice(killed):
-    """Count one smoke test, and one new training job each time the previous job was ended."""
+    """Expect one smoke test, and one new training job each time the previous job was ended."""
     assert sorted(killed.jobs) == [
         "03-smoke-test",
         "04-training",

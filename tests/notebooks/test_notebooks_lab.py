@@ -65,7 +65,7 @@ class Hand:
 
 @pytest.fixture(scope="module")
 def by_hand(toy: Toy, campaign, tmp_path_factory) -> SimpleNamespace:
-    """Start the third notebook in one kernel, and finish it in another.
+    """Start notebook 03 in one kernel, and finish it in another.
 
     The run has tokens but no smoke test.
     """

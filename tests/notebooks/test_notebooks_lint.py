@@ -23,7 +23,7 @@ from runbook.plan_file.phase_names import PHASES
 FOLDER = Path(__file__).parents[2] / "notebooks"
 MASTERS = sorted(FOLDER.glob("*.ipynb"))
 HEAD = ("title", "operation")
-"""Cells before the parameters, which are not sections."""
+"""Cells before the parameters cell. They are not sections."""
 OPERATION_TABLE = "| time | cost | what it changes | safe to repeat? |"
 FORBIDDEN = (
     ast.FunctionDef,
@@ -240,7 +240,8 @@ def test_no_place_of_a_machine_is_named(notebook):
 
 
 def test_links_lead_where_records_and_copies_have_a_page(notebook):
-    """A target outside the web and outside that page is written as a file name."""
+    """Allow links to the web, to the other notebooks, and to docs/when-it-fails.md. Records and
+    copies have no page for any other file."""
     texts = "".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     links = {link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", texts)}
     assert {link for link in links if not link.startswith("https:")} <= {

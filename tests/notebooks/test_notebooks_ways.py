@@ -45,7 +45,7 @@ def without_times(content: Any) -> Any:
         del kept["value"]
     if str(kept.get("path", "")).endswith(
         ".manifest.json"
-    ):  # a checksum that covers its times; it is compared separately
+    ):  # its checksum covers times, so its content is compared separately
         return {"path": kept["path"]}
     return kept
 
@@ -63,7 +63,8 @@ def twins(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def ways(toy: Toy, tmp_path_factory) -> dict[str, tuple[Path, list[Ended]]]:
-    """Return the run folder and the exit codes of each way. Two run at a time, for two cores."""
+    """Return the run folder and the exit codes of each way to run. Two of them run at a time, for
+    two cores."""
     root = tmp_path_factory.mktemp("ways")
 
     def papermill(way: str, *words: object) -> tuple[str, list[Ended]]:
@@ -132,7 +133,8 @@ def test_what_comes_next_depends_on_the_tokens_and_not_on_when_they_were_made(wa
 
 
 def test_what_counts_as_time_leaves_the_rest(ways):
-    """Check that little is dropped as time, because otherwise the comparison would be worthless."""
+    """Check that only a few values are dropped as times, because the comparison would be worthless
+    if all were."""
     folder = ways["command"][0]
     twin = twins(folder)["02-data"]
     assert set(json_of(folder / "records" / "02-data.json")) - set(twin) == {"started", "ended"}

@@ -111,7 +111,7 @@ class Toy:
         self.write_run_file(text)
 
     def ask_for_a_secret(self) -> None:
-        """Let the site and the text require a secret."""
+        """Make the site and the text require a secret."""
         with (self.root / "params" / "sites" / "local.yaml").open("a") as stream:
             stream.write(LOG_IN)
         catalogue = self.root / "params" / "datasets.yaml"
@@ -194,7 +194,7 @@ class Ended:
         return self._phases(PhaseMessage.PHASE_RUNS)
 
     def verified(self) -> list[str]:
-        """Return the phases that `runbook run` called done."""
+        """Return the phases that `runbook run` reported as done."""
         return self._phases(PhaseMessage.PHASE_VERIFIED)
 
     def _phases(self, message: PhaseMessage) -> list[str]:

@@ -273,7 +273,7 @@ def test_a_rank_does_not_wait_again_for_a_node_whose_unpacking_hung(packed):
 
 
 def plant(packed: Packed, folder: Path) -> None:
-    """Create a copy as if somebody else wrote it; its Python says so."""
+    """Create a copy as if somebody else had written it. Its Python prints that."""
     copy = folder / packed.manifest.name
     python = copy / packed.manifest.python
     python.parent.mkdir(parents=True)

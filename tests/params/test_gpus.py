@@ -27,8 +27,8 @@ MI300X = "AMD Instinct MI300X OAM"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Simulate a machine with these GPUs: the only programs on the PATH answer the one query that
-    they get.
+    """Simulate a machine with these GPUs: the only programs on the PATH are stubs that answer one
+    query.
     """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)
@@ -88,7 +88,7 @@ def test_n_gpus_are_planned_for_one_process_each(machine, number):
         assert f"WORLD_SIZE={number} " in job.script
         assert (
             "VISIBLE_DEVICES" not in job.script
-        )  # each rank sees all of them, and takes the one of its local rank
+        )  # each rank sees all GPUs, and takes the one with its local rank
     assert asdict(content.computes_on) == {
         "device": H100,
         "devices_per_node": number,

@@ -105,7 +105,7 @@ def test_phases_under_jobs_go_by_any_of_their_names(project: Path, write):
 def test_site_of_the_highest_layer_gives_the_defaults(project: Path):
     settings = load("toy", project=project, set_words=["site=big"])
     assert settings.site.site == "big"
-    assert settings.run.training.precision == "bf16"  # local's fp32 is not big's
+    assert settings.run.training.precision == "bf16"  # not the fp32 of `local`
     assert settings.run.jobs.smoke.walltime == 0
 
 

@@ -30,7 +30,7 @@ def test_nothing_changes_at_home(name):
 
 
 def change(value: object, reason: str) -> str:
-    """Return the message about a value that does not fit the local site."""
+    """Return the message about a value that the local site cannot use."""
     return ParamsMessage.SCALED_DOWN.fill(value=value, site="local", reason=reason)
 
 

@@ -228,5 +228,5 @@ def test_a_picture_that_looks_like_a_token_is_read_in_linear_time():
         assert mask(picture) == picture
         return time.process_time() - started
 
-    # With the square of the length, it would be 16 times as long.
+    # If the time grew with the square of the length, it would be 16 times as long.
     assert seconds_for(4_000_000) < 10 * seconds_for(1_000_000)

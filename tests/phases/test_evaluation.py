@@ -58,8 +58,8 @@ def opened(runs):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Record the requests to the trainer. With trained weights, it finds tokens twice as likely as
-    with initial weights.
+    """Record the requests to a fake trainer. It gives tokens twice as much probability with trained
+    weights as with initial weights.
     """
     requests = []
 
@@ -121,7 +121,7 @@ def test_scores_before_and_after_are_kept_compared_and_not_measured_twice(opened
         bits["before"] * math.log(2) / math.log(1000)
     )
     pairs = rows[ALL_PAIRS, RIGHT_SHARE]
-    assert pairs["samples"] == 200 and pairs["after"] == 0  # equally likely is not more likely
+    assert pairs["samples"] == 200 and pairs["after"] == 0  # a tie does not count
     assert sum(row["samples"] for (_, measure), row in rows.items() if measure == PHENOMENON) == 200
     evaluation.measure(opened)
     assert len(asked) == 1

@@ -195,7 +195,7 @@ def test_a_library_that_is_not_there_is_named(monkeypatch):
 def faults(
     part: str, facts: Mapping[str, object], expected: Expectations = EXPECTED
 ) -> list[PlacedCheck]:
-    """Return the checks that a node with these facts does not pass."""
+    """Return the checks that a node with these facts fails."""
     checks = set_up_checks(answers_of(part, facts), expected)
     return [check for check in checks if check.verdict != "pass"]
 

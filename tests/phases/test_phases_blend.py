@@ -225,7 +225,7 @@ YOUNGER = (
     "data.source_key",
     "data.fix_text",
 )
-"""Keys that were added after fingerprints."""
+"""Keys that were added after fingerprints existed."""
 
 
 def test_a_run_that_sets_no_newer_key_is_tokenized_with_the_neutral_values(project):

@@ -378,7 +378,7 @@ def test_a_watcher_that_was_killed_during_its_wait_is_not_asked(open_phase, queu
     begin_wait(job, 120)
     wait = json.loads(job.watcher_waits.read_text())
     assert read_wait(job).process.pid == wait["process"]["pid"]
-    wait["process"]["start"] -= 1  # a different process with the same number
+    wait["process"]["start"] -= 1  # a different process with the same process ID
     job.watcher_waits.write_text(json.dumps(wait))
     assert end(open_phase.folder, queue).startswith("No job of this run is running")
     assert not job.watcher_waits.exists()

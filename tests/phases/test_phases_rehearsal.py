@@ -41,7 +41,7 @@ TOO_LARGE = PhaseMessage.STAGE_DOES_NOT_FIT.fill(
 
 
 class FakeTrainer:
-    """Answers as `python -m runbook.training.rehearsal` does."""
+    """Answers like `python -m runbook.training.rehearsal`."""
 
     def __init__(self) -> None:
         self.ranks: list[str] = []
@@ -176,7 +176,7 @@ def test_with_a_name_nothing_is_rehearsed(runs, queue, trainer):
     assert [trainer.ranks, len(queue.calls)] == [[], 1]
     assert recorded(open_phase).value.startswith("not done; waived by A. Person (account ")
     assert redacted_copy.private_words(open_phase.folder)["A. Person"] == "user"
-    (open_phase.folder / "events.jsonl").unlink()  # otherwise its name is known from there
+    (open_phase.folder / "events.jsonl").unlink()  # so that the redactor finds no name there
     assert redacted_copy.private_words(open_phase.folder)["A. Person"] == "user"
 
 

@@ -1,4 +1,4 @@
-"""After the end of a job: what is started again, what is not, and why."""
+"""What is restarted after a job has ended, what is not, and why."""
 
 from __future__ import annotations
 

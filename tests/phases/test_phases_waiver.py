@@ -1,4 +1,5 @@
-"""A training run without a passed smoke test needs a name, which is recorded."""
+"""Starting a training run without a passed smoke test requires a person's name, which is
+recorded."""
 
 from __future__ import annotations
 

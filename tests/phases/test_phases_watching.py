@@ -1,4 +1,5 @@
-"""The facts in the picture of a running job, a request to stop it, and values chosen by hand."""
+"""The facts that the picture of a running job shows, a request to stop the job, and values that a
+user set by hand."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The rules of the preflight: each defect is named with its check and node, and healthy nodes break
-no rule.
+"""The rules of the preflight: each defect is reported with its check and node, and healthy nodes
+break no rule.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ STEPS = 4
 def ladder() -> Ladder:
     """Two rungs of four steps.
 
-    They do not train a model, but leave all files that a rung leaves.
+    They train no model, but write all the files that a real rung writes.
     """
     settings, plan = load_plan("local", WORDS)
     family = family_of(settings, plan)

@@ -1,8 +1,9 @@
 """`runbook rehearse --upstream`: the documents' own programs, started by the rendered rank.sh without a GPU.
 
-The real checkouts are started where UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e958b2ca), UPSTREAM_LUMI
-(henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed 6acc370) and UPSTREAM_ALCF
-(argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders, each with its site's own versions of Python, torch and DeepSpeed.
+The real checkouts are started if UPSTREAM_MEGATRON_LM (NVIDIA/Megatron-LM e958b2ca), UPSTREAM_LUMI
+(henkdr/Megatron-Deepspeed-LUMI 635a468), UPSTREAM_MICROSOFT (microsoft/Megatron-DeepSpeed 6acc370)
+and UPSTREAM_ALCF (argonne-lcf/Megatron-DeepSpeed 6bcac4ee) name folders, each with its site's own
+versions of Python, torch and DeepSpeed.
 """
 
 import dataclasses
@@ -207,7 +208,7 @@ def test_a_program_that_asks_for_gpus_reads_trains_saves_and_is_read(checkout, t
     assert [record.iteration for record in found.log.records] == [1, 2, 3, 4, 5]
     printed = "rank 0 lr 7e-05 clip 1.0"
     assert printed in text
-    assert "Killed" not in text  # of rank.sh's own watcher
+    assert "Killed" not in text  # bash prints it if rank.sh's own watcher is killed
     changed = {row[0]: row[1:3] for row in table_rows(text)}
     assert changed["--num-layers"] == ["12", "2"]
     assert says(found.as_text(), UpstreamMessage.WORKS, program="pretrain_gpt.py")

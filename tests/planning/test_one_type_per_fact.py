@@ -1,4 +1,5 @@
-"""The sizes of a layout and of a model's shape have one type each; other types contain it."""
+"""One type holds the sizes of a layout, and one those of a model's shape. Other types contain these
+two."""
 
 from __future__ import annotations
 

@@ -25,9 +25,11 @@ FOURTH = BENCHMARKS / "gpu_h200_fourth.json"
 H100 = BENCHMARKS / "gpu_h100.json"
 MODEL = read_models(project_root()).get("1.3b")
 HOST_BOUND = "micro-batch 2 x 16"
-"""The GPU waited for the host: on the H200 its four steps differ by a fifth."""
+"""The row in which the GPU waited for the host. On the H200, its four step times differ by a
+fifth."""
 HARDER = ("ours", "DeepSpeed ZeRO 1")
-"""6.7B with one sequence per micro-batch on the H200, and DeepSpeed, are 7 % slower than planned.
+"""Rows that are 7 % slower than planned: 6.7B with one sequence per micro-batch on the H200, and
+DeepSpeed.
 
 The reason is not known.
 """

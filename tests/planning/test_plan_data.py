@@ -109,8 +109,8 @@ def test_mock_data_has_no_files_and_no_rules(verdicts: Callable[..., dict[str, C
     assert not [name for name in verdicts(dataset=mock) if "text" in name or "vocabulary" in name]
 
 
-# facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15, and where nothing would be
-# left
+# facts/seed-systems.md 2.6: what the Azure script does with CHUNKS=15. It trains on nothing if
+# holding out files would leave none
 SIMULATED = [
     (74, 15, 44),
     (72, 15, 42),

@@ -1,12 +1,14 @@
 """Planned memory on a CPU, compared with the peaks of real training runs.
 
-measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data (metrics.jsonl), both engines,
-megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2 cores, 2026-11-22; those with one data-parallel copy
-at commit 1b663c7. Measure again with `python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
+measured_peaks.csv: peak resident memory of the fullest rank over nine steps of mock data
+(metrics.jsonl), both engines, megatron-core 0.16.1, deepspeed 0.19.8, torch 2.13, gloo, Linux, 2
+cores, 2026-11-22; those with one replica at commit 1b663c7. Measure again with
+`python -m benchmarks.memory_against_plan --all` and `--deepspeed`.
 
-gpu_peaks.csv: the peak that PyTorch's allocator gave out on a rank, from logs of 2021 with fp16, full recomputation, 32
-heads, sequences of 1,024 tokens, vocabulary 50,688 and one copy on V100s (bigscience-workshop/bigscience 9e64ede,
-experiments/, Apache-2.0): Megatron-LM 2.x after 20 steps, Megatron-DeepSpeed's pipeline after one.
+gpu_peaks.csv: the peak memory that PyTorch's allocator handed out on a rank, from logs of 2021 with
+fp16, full recomputation, 32 heads, sequences of 1,024 tokens, vocabulary 50,688 and one replica on
+V100s (bigscience-workshop/bigscience 9e64ede, experiments/, Apache-2.0): Megatron-LM 2.x after 20
+steps, Megatron-DeepSpeed's pipeline after one.
 
 gpu_peaks_left_out.csv: logs that were not looked at while `gpu_peaks.csv` was fitted. From the same
 repository, the log with DeepSpeed off, after its first step (bigscience-workshop/bigscience
@@ -15,21 +17,21 @@ repository, the log with DeepSpeed off, after its first step (bigscience-worksho
 elena-lyulina/Megatron-LM-Attention-Benchmark 4e1ee1fe110a, attn_bench/logs, after two steps,
 attention with sinks.
 
-gpu_peaks_unseen.csv: twelve logs from seven places, found, and planned on 2026-11-27 before
-anything was changed for them. They are NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on H100
-(TensorBoard of the last rank), logs in public READMEs and notes of users, and NVIDIA's page of
-Llama 3.1 recipes. `not_planned`: features of the log's program that the plan does not know.
-Attention by plain PyTorch on Intel's devices was counted afterwards, in sight of its two rows, and
-so were the 16-bit gradients and the loss of Megatron Bridge's recipe (scripts/performance of
-NVIDIA-NeMo/Megatron-Bridge 067f987df03b: `grad_reduce_in_fp32` false, `cross_entropy_fusion_impl`
-te).
+gpu_peaks_unseen.csv: twelve logs from seven places, found and planned on 2026-11-27 before anything
+was changed for them. They are NVIDIA/Megatron-LM tests/functional_tests gpt3_7b_*_memory_speed on
+H100 (TensorBoard of the last rank), logs in users' public READMEs and notes, and NVIDIA's page of
+Llama 3.1 recipes. `not_planned`: features that the logged run used and that the planner does not
+model. Attention in plain PyTorch on Intel's devices was added afterwards, when its two rows were
+known, and so were the 16-bit gradients and the loss of Megatron Bridge's recipe
+(scripts/performance of NVIDIA-NeMo/Megatron-Bridge 067f987df03b: `grad_reduce_in_fp32` false,
+`cross_entropy_fusion_impl` te).
 
 gpu_peaks_megatron_tests.csv: 23 tests of Megatron-core on eight H100s (NVIDIA/Megatron-LM
 d98e8a64ddf3, tests/functional_tests/test_cases/gpt/gpt3_mcore_*/golden_values_dev_dgx_h100.json,
-`mem-max-allocated-bytes` of the last rank): all dense tests that state only options that the plan
-knows, one for each setting. They were planned on 2026-11-28 before anything was changed for them:
-median 5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix products were
-counted afterwards; their sizes come from PyTorch's and Transformer Engine's sources.
+`mem-max-allocated-bytes` of the last rank): all dense tests whose options the planner models, one
+for each setting. They were planned on 2026-11-28 before anything was changed for them: median
+5.3 %, worst 15.4 %, most about 115 MiB too low. The workspaces of matrix products were added
+afterwards. Their sizes come from PyTorch's and Transformer Engine's sources.
 
 gpu_peaks_blind.csv: eight ranks of four training runs, from logs that users published with all
 options: Megatron-LM of July 2023 with two layouts, Megatron-core of September 2024, and Megatron
@@ -149,8 +151,8 @@ def test_planned_memory_of_a_gpu_is_near_what_logs_say():
 
 
 def test_planned_memory_of_zero_3_holds_the_weights_it_gathers():
-    """The log's program kept the inputs of recomputation in main memory (26,118 MiB at the peak),
-    and all scores of a layer.
+    """The logged program kept the inputs of recomputed layers in main memory (26,118 MiB at the
+    peak), and all scores of a layer.
     """
     (stage,) = on_v100s("megatron-deepspeed", 64, 8192, 1, 48, 768, zero=3)
     inputs = 64 * 48 * 1024 * 8192 * 2
@@ -230,7 +232,8 @@ def test_memory_of_logs_that_were_left_out_is_planned_within_ten_percent():
 
 
 def test_logs_that_nobody_had_seen_are_planned_within_a_few_percent():
-    """Check the errors that docs/plan.md states for twelve logs that were not known before.
+    """Check the errors that docs/plan.md states for twelve logs that were planned before the model
+    was changed for them.
 
     The table names the features of a log that the plan does not model.
     """

@@ -203,7 +203,8 @@ def test_intervals_are_those_of_sources_left_out_and_hold_what_they_promise(
 
 
 def test_the_page_names_the_errors_of_the_second_blind_test() -> None:
-    """Its rows are in no fit. A change of the model does not change what was predicted blindly."""
+    """Its rows are in no fit. The page keeps the errors of the blind prediction, whatever changes
+    in the model."""
     path = ROOT / benchmark.SECOND_BLIND
     assert benchmark.SECOND_BLIND not in benchmark.TABLES
     rows = benchmark.read(path)

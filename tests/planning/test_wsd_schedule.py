@@ -1,5 +1,5 @@
-"""The schedule wsd (warm-up, stable, decay): The schedule has Megatron's rates and options, and
-leaves no trace if it is not chosen.
+"""The schedule wsd (warm-up, stable, decay) has Megatron's rates and options, and changes no plan
+that does not choose it.
 """
 
 import pytest

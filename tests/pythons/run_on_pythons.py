@@ -79,9 +79,7 @@ CHOSEN = chosen_versions(os.environ.get("PYTHONS", "all"), OTHERS, head)
 
 @pytest.fixture(scope="session", autouse=True)
 def say_what_is_run():
-    """Say at the beginning and at the end which Pythons are tested, so that a log shows what was
-    tested.
-    """
+    """Print which Pythons are tested, at the beginning and at the end, so that a log shows it."""
     text = summary(OWN, OTHERS, CHOSEN)
     print(f"\n{text}", flush=True)
     yield
@@ -109,7 +107,8 @@ def losses_with(python: str, folder: Path) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def own_losses(tmp_path_factory):
-    """Train with this environment's Python on this machine, because others round differently."""
+    """Train with this environment's Python on this machine, because other machines round
+    differently."""
     return losses_with(sys.executable, tmp_path_factory.mktemp("own"))
 
 

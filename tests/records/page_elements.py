@@ -1,4 +1,4 @@
-"""The elements of an HTML page with their texts, so that a test can request a value by its place."""
+"""The elements of an HTML page with their texts, so that a test can find a value by its place."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ from runbook.records.messages import RecordMessage
 from runbook.records.phase_record import find_phase_record
 
 LOUD = "print('x' * 400_000)"
-"""Maximum size of a file in these tests."""
+"""A cell whose output makes its notebook larger than `LIMIT`."""
 LIMIT = 200
-"""Thousands of bytes, as bash's ulimit counts."""
+"""Maximum size of a file in these tests, in KiB, the unit of bash's `ulimit -f`."""
 PHASE_IN_A_PROCESS = """
 import logging, sys
 from pathlib import Path

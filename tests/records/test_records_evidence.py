@@ -240,7 +240,7 @@ def test_neither_a_report_nor_a_later_phase_blesses_what_was_changed_after_the_r
             (trained / name).write_text(text[1:] + "x" if change == "edited" else text + "x")
     write_phase_record(
         replace(RECORD, phase="05-analysis"), phase_record_path(trained, "05-analysis")
-    )  # files that have grown belong to a finished phase
+    )  # the grown files now belong to a finished phase
     run_report.write_report(trained)
     write_manifest(trained, "05-analysis", [phase_record_path(trained, "05-analysis")])
     growing = {"events.jsonl"} if change == "longer" else set()  # later phases append to it

@@ -100,7 +100,7 @@ def texts(job):
 
 
 def facts(repository, commit):
-    """Return what tests/upstream knows about a checkout."""
+    """Return the facts that tests/upstream stores about a checkout."""
     found = [json.loads(path.read_text()) for path in UPSTREAM.glob("*.json")]
     return next(
         entry for entry in found if (entry["repository"], entry["commit"]) == (repository, commit)

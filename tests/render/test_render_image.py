@@ -53,7 +53,7 @@ def test_the_image_of_aws_has_the_layers_of_its_document():
     assert text.index("--with-mpi") < text.index(
         "ld.so.conf.d"
     )  # the plugin exists when its folder is searched
-    assert "nsight" not in text and "apt-get" not in text  # theirs installs neither
+    assert "nsight" not in text and "apt-get" not in text  # their image installs neither
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.parts[-3])

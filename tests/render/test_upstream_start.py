@@ -78,7 +78,7 @@ def test_an_upstream_program_imports_the_package_next_to_it(run, programs, tmp_p
         "PBS_JOBID": "7.server",
         "PBS_NODEFILE": tmp_path / "nodes",
     }
-    # A user may have set it for other programs, and the queue passes it on.
+    # A user may have set PYTHONSAFEPATH for other programs, and the queue passes it on.
     environment = {
         "PATH": f"{programs}:{os.environ['PATH']}",
         "SIF": "image",

@@ -229,7 +229,7 @@ def test_each_sign_gives_its_part_with_the_words_that_mend_it(told, name, words)
     assert part["evidence"]
     key, _, value = (part["words"].split() or ["=" + part["remedy"]])[0].partition("=")
     assert value
-    assert found["planned"] == pytest.approx(found["reached"])  # nothing states the reached speed
+    assert found["planned"] == pytest.approx(found["reached"])  # the text states no reached speed
     if name in ("flash attention", "recompute", "micro-batch", "precision"):
         assert told("", *SHAPE, *BATCH, *words, f"{key}={value}")["reached"] < found["reached"]
 

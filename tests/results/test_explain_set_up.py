@@ -32,7 +32,8 @@ def _named(text: str) -> list[str]:
 
 
 def _usual(text: str) -> list[str]:
-    """Return the names of the likeliest causes for the kind of training run in a text."""
+    """Return the names of the most likely causes for the kind of training run that a text
+    describes."""
     return [part.name for part, _ in ranked_suspects(text, {})][:LISTED_CAUSES]
 
 

@@ -1,9 +1,9 @@
 """Fifty public threads about slow training, each with the cause that its thread accepts.
 
-The threads were collected and divided at random before any rule was read. Half A was used to improve
-the rules. With the words of its openings, 15 of 25 in half B were then right, as before. Later its
-misses improved the rules too, so that neither half is a blind test any more. The texts state the
-facts and figures of each opening in our words (read on 2026-11-28); none is a quotation.
+The threads were collected and divided at random before any rule was read. Half A was used to
+improve the rules. On the openings of half B, 15 of 25 answers were then right, as before. Later the
+misses of half B improved the rules too, so neither half is a blind test any more. The texts state
+the facts and figures of each opening in our words (read on 2026-11-28). None is a quotation.
 """
 
 from __future__ import annotations

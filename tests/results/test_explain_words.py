@@ -309,7 +309,7 @@ def test_a_denial_is_read_only_close_to_its_cause():
         assert _causes(text + "one rank is slow") == ["stragglers"]
         return time.process_time() - began
 
-    # With the square of the length, it would be 16 times as long.
+    # If the time grew with the square of the length, it would be 16 times as long.
     assert seconds_for(4000) < 10 * seconds_for(1000)
 
 

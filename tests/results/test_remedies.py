@@ -120,8 +120,8 @@ print(together(agrees, folder + "/agrees", 60) == [0, 0])
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], Path]:
-    """Two ranks with a timeout that is too short, with a sufficient timeout, and with one rank
-    lost; then a token id outside the vocabulary.
+    """Run two ranks three times: with too short a timeout, with a sufficient one, and with one rank
+    lost. Then look up a token id outside the vocabulary.
     """
     pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("ranks")

@@ -160,7 +160,7 @@ def carry(cable: Cable, source: int, target: int) -> None:
 
 
 def deliver(on_the_way: queue.Queue[tuple[float, bytes]], target: int) -> None:
-    """Pass on each frame at its time."""
+    """Send each frame when it is due."""
     while True:
         due, content = on_the_way.get()
         wait = due - time.monotonic()

@@ -23,7 +23,7 @@ class Place:
     """The run's folder that contains the nodes' answers."""
     run: str
     packages: str
-    """The folder of the trainer's Python that contains torch."""
+    """The folder of packages in which the trainer's Python finds torch."""
     package: str
     """The folder of `runbook` itself."""
     python: str
@@ -44,7 +44,7 @@ class Defect:
     words: tuple[str, ...] = ()
     """Text in the check's value if the cause is correct."""
     node: str = ""
-    """The node that the check names, among those it blames or in its value."""
+    """The node that the check names, as one of the suspects or in its value."""
     breaks: Break | None = None
     limits: str = ""
     """Shell commands before the program: limits that the queue passes on."""
@@ -308,7 +308,8 @@ def localhost_elsewhere(node: BrokenNode, place: Place) -> None:
 
 
 def odd_set_up(node: BrokenNode, place: Place) -> None:
-    """Change what a training survives, and a name that ends the preflight early."""
+    """Change settings that a training run tolerates, and make localhost resolve wrongly, which ends
+    the preflight early."""
     # With a lower one, a busy machine would starve the node.
     node.set_priority(1)
     node.run(ODD_SET_UP.format(work=place.work))

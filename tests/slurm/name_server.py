@@ -1,7 +1,7 @@
 """`python name_server.py NAME ADDRESS`: a name server on the second node that knows one name.
 
-It answers questions about the name's IPv4 address, and says of all other names that they do not
-exist (RFC 1035).
+It answers questions about the name's IPv4 address, and answers that all other names do not exist
+(RFC 1035).
 """
 
 from __future__ import annotations

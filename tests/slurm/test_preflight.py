@@ -28,7 +28,7 @@ PACKAGES = Path(torch.__file__).parents[1]
 
 
 def climb(project: Project, *words: str, limits: str = "") -> dict[str, object]:
-    """Return what `runbook preflight` prints; `limits` are shell words before it."""
+    """Return what `runbook preflight` prints. `limits` are shell commands that run before it."""
     argv = f"{limits} exec '{BIN}/runbook' preflight queued --json --runs '{project.runs}' \"$@\""
     ended = subprocess.run(
         ["bash", "-c", argv, "preflight", *words],
@@ -51,7 +51,8 @@ def broken(found: dict[str, object]) -> dict[str, dict[str, object]]:
 
 @pytest.fixture
 def on_node2(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """Run shell words in the second node's own mounts and network, and restart the node afterwards."""
+    """Run a shell command in the second node's own mounts and network, and restart the node
+    afterwards."""
 
     def do(script: str) -> None:
         starter = (cluster.folder / "run" / "node2.pid").read_text().strip()

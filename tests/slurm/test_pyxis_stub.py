@@ -1,5 +1,5 @@
-"""The stand-in for pyxis refuses and passes on what pyxis 0.24 with enroot 4.1.2 did on two nodes
-(2026-11-22).
+"""The stand-in for pyxis refuses and passes on the same things as pyxis 0.24 with enroot 4.1.2 did
+on two nodes (2026-11-22).
 """
 
 from __future__ import annotations

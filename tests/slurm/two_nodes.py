@@ -176,7 +176,7 @@ class Project:
         )
 
     def call(self, *words: object, timeout: float = 900, code: int = 0, **environment: str) -> str:
-        """Run it like `start`, to completion; it must end with `code`."""
+        """Run `runbook` like `start`, wait for its end, and check that its exit code is `code`."""
         process = self.start(*words, **environment)
         try:
             text, _ = process.communicate(timeout=timeout)

@@ -5,7 +5,8 @@ run executes the next part.
 and in `make test-all`, everything runs. A test takes part through its marker:
 
 - `rotate(5)`: the cases of this function are distributed over five turns, one after another;
-- `rotate(3, turn=1)`: all tests marked so run in the same turn, because they share what is expensive.
+- `rotate(3, turn=1)`: all tests with this mark run in the same turn, because they share an
+  expensive fixture.
 
 Cases rotate, not properties: a function has at least as many cases as its family has turns. A test
 that rotates with a `turn` shares a complete campaign; other tests, which run every time, check the

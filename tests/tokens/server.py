@@ -39,7 +39,7 @@ class Behaviour:
     """Whether the server accepts connections and sends nothing."""
 
     commit: str = ""
-    """What the Hub reports about each file."""
+    """The commit that the Hub reports for each file."""
 
     redirect: str = ""
     """Address that every request is redirected to."""
@@ -137,7 +137,7 @@ def serving(behaviour: Behaviour) -> Iterator[Behaviour]:
 
 
 def hub_tree(files: dict[str, bytes]) -> bytes:
-    """Return the answer of the Hub's tree address."""
+    """Return what the Hub's tree endpoint returns for these files."""
     entries = [{"type": "directory", "path": "train", "size": 0, "oid": "0"}]
     for path, content in files.items():
         entry = {"type": "file", "path": path, "size": len(content), "oid": "git-sum"}

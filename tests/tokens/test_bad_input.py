@@ -1,4 +1,5 @@
-"""Bad records and files are reported with file, line and byte; then stop, skip or quarantine.
+"""Bad records and files are reported with file, line and byte. The policy then stops, skips or
+quarantines.
 
 Input that was only partly read is not kept.
 """
@@ -181,7 +182,7 @@ REASONS_SAID = {
 }
 """The messages about damage that can be named.
 
-A decompressor may take a flipped bit for anything.
+A decompressor may report a flipped bit in any way.
 """
 
 

@@ -58,7 +58,7 @@ def test_several_zstd_frames_in_a_file_are_all_read(tmp_path: Path) -> None:
 def test_cuts_into_shards_change_nothing(
     tmp_path: Path, corpus_file: Path, many_texts: list[str], shard_bytes: int
 ) -> None:
-    if shard_bytes == 1:  # a shard for each byte: most own no line at all
+    if shard_bytes == 1:  # one shard per byte, so most shards contain no line
         many_texts = many_texts[1:6]
         corpus_file.write_bytes(json_lines(many_texts))
     prepare([corpus_file], tmp_path / "out", TokenizeOptions(shard_bytes=shard_bytes, workers=1))

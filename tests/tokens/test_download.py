@@ -381,7 +381,8 @@ def test_hub_gives_sizes_and_checksums(
 def test_real_huggingface_hub_sees_the_same(
     server: Behaviour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ask the same server with Hugging Face's own client: list, addresses and bytes are the same."""
+    """Query the same server with Hugging Face's own client. The list, the addresses and the bytes
+    are the same."""
     from huggingface_hub import HfApi, hf_hub_download, hf_hub_url
 
     from runbook.tokens.sources.dataset_files import remote_files

@@ -121,7 +121,7 @@ def half_done(
 
 
 def again(source: Path, prefix: Path, **changed: object) -> int:
-    """Run again, and return how many shards were taken over."""
+    """Run again, and return the number of shards that were reused."""
     options = {"workers": 1, "shard_bytes": 20_000, **changed}
     return prepare([source], prefix, TokenizeOptions(**options)).reused_shards
 
@@ -408,7 +408,7 @@ def test_disk_full_keeps_what_is_done(tmp_path: Path, many_texts: list[str], wor
     assert made(prefix) == expected(texts)
     assert {check.name for check in verify(prefix) if check.verdict != "pass"} <= {
         "duplicates"
-    }  # of made-up texts
+    }  # in generated texts
 
 
 @pytest.mark.parametrize("workers", [1, 2])

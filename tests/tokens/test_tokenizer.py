@@ -1,4 +1,5 @@
-"""Tokens are exactly those of GPT-2; other tokenizers come from a file; and the judge has a veto."""
+"""Tokens are exactly those of GPT-2, other tokenizers come from a file, and an encoder that
+disagrees with its judge is refused."""
 
 from __future__ import annotations
 

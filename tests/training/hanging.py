@@ -84,7 +84,7 @@ def main():
 
 
 def stuck_thread():
-    """Let the thread that reads the samples of the fourth step never return.
+    """Make the thread that reads the samples of the fourth step hang.
 
     The rank then waits for this thread.
     """
@@ -105,7 +105,7 @@ WORK_SECONDS = 9
 
 
 def slow_first_rank():
-    """Let rank 0 need more time to check and order the text than the process groups' timeout."""
+    """Make rank 0 take longer to check and order the text than the process groups' timeout."""
     from runbook.training import datasets, token_files
 
     for module, name in ((token_files, "check_token_files"), (datasets.EpochDataset, "_order")):

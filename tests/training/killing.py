@@ -78,9 +78,7 @@ def no_space():
 
 
 def little_space():
-    """Act like a disk with space for two saves of the tiny model, whose use by others does not
-    grow.
-    """
+    """Act like a disk with space for two saves of the tiny model, on which nobody else writes."""
     usage = type("Usage", (), {"free": 6_000_000, "total": 100_000_000})
     state.shutil.disk_usage = lambda path: usage
 

@@ -1,4 +1,4 @@
-"""Checkpoints as Megatron-LM writes them, with weights derived from their names; runs in forked
+"""Writes checkpoints in Megatron-LM's format, with weights derived from their names, in forked
 ranks.
 """
 

@@ -75,7 +75,7 @@ def fp16():
 
 
 class Evil:
-    """An example of the harm that a pickle can do to its reader."""
+    """A pickle that creates a folder on the machine of whoever reads it."""
 
     def __reduce__(self):
         return os.mkdir, (os.environ["EVIL"],)

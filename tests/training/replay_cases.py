@@ -102,7 +102,7 @@ class ReplayCase:
 
     @property
     def faults(self) -> str:
-        """Return what the trainer must do wrong, in both computations alike."""
+        """Return the fault that the trainer must make in both computations."""
         if self.kind in (TOKENS, CODE):
             return ""
         return (

@@ -40,7 +40,7 @@ def webhook():
             self.end_headers()
 
         def log_message(self, *_):
-            """Print no line for each request."""
+            """Do not log requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

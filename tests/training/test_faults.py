@@ -249,7 +249,7 @@ def test_a_loss_that_is_no_number_ends_the_run_before_it_is_saved(zygote, run):
 
 
 LONG_LIMIT_SECONDS = 600
-"""A limit of the wait for other ranks that no test reaches, on no machine."""
+"""A limit on the wait for other ranks that no test reaches, however slow the machine is."""
 
 
 def test_the_other_ranks_end_within_seconds_when_one_is_killed(zygote, run):

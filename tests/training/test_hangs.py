@@ -26,7 +26,7 @@ PLACES = {
 def jobs(zygote, tmp_path_factory):
     """Start all jobs at the same time, because they only wait."""
     jobs = {}
-    # A busy machine may hold up a rank that does not hang for some seconds.
+    # A busy machine may delay a healthy rank for some seconds.
     limits = {"process_group_timeout_seconds": 30}
     content = specs.spec(copies=4, limits=limits)
     for place, (_, _, local) in PLACES.items():

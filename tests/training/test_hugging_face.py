@@ -401,7 +401,7 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
 
 
 class Evil:
-    """An example of the harm that a pickle can do to its reader."""
+    """A pickle that creates a folder on the machine of whoever reads it."""
 
     def __init__(self, path):
         self.path = str(path)

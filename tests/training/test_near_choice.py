@@ -10,7 +10,7 @@ from runbook.training.near.which_copy import (
 )
 
 TWO_NODES = (0, 0, 1, 1)
-"""Return the node of each of four ranks."""
+"""The node of each of four ranks."""
 KNOWN = LoadHistory(frozenset({"a", "b"}), frozenset())
 
 

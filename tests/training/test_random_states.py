@@ -54,7 +54,7 @@ def drawn(tracker, name="model-parallel-rng"):
 
 
 def through_a_file(content):
-    """Return what a checkpoint restores of an object: only data."""
+    """Return an object as a checkpoint restores it, which accepts only data."""
     file = io.BytesIO()
     torch.save([content], file)
     file.seek(0)

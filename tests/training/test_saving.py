@@ -89,7 +89,7 @@ def test_a_full_disk_beside_the_training_ends_it_with_the_reason(zygote, run):
 
 
 class Evil:
-    """An example of the harm that a pickle can do to its reader."""
+    """A pickle that creates a folder on the machine of whoever reads it."""
 
     def __init__(self, path):
         self.path = str(path)
@@ -185,7 +185,7 @@ def save_as_on_a_gpu():
 
 
 def no_room_for_the_third():
-    """Let the disk be full when the third thread of rank 1 writes."""
+    """Make the disk full when the third thread of rank 1 writes."""
     save_as_on_a_gpu()
     writer = importlib.import_module("runbook.training.checkpoints.torch_dist").ShardWriter
     write = writer._write_file

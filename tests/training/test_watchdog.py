@@ -1,5 +1,5 @@
-"""Tells from signs of life which ranks hang, are slow or are healthy. Injected faults are off
-unless requested.
+"""Tells from heartbeats which ranks hang, are slow or are healthy. Injected faults are off unless
+requested.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from . import specs
 
 
 def beat(rank=0, **values):
-    """Return a rank in a step that has been stuck for longer than the limit."""
+    """Return the heartbeat of a rank that has been stuck in a step for longer than the limit."""
     values = {
         "step": 5,
         "steps": 4,
@@ -394,7 +394,7 @@ a reader before it has written them all.
 def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
     """A rank may wait for a core between two lines of its stacks.
 
-    Such a rank was once taken to be done.
+    An earlier version mistook such a rank for finished.
     """
     pipe = tmp_path / "pipe"
     shown = tmp_path / "stacks"
@@ -417,7 +417,7 @@ def test_stacks_are_whole_however_slowly_a_rank_writes_them(tmp_path: Path):
 
 
 def test_a_watch_that_did_not_run_itself_judges_nobody_for_a_while():
-    """After a suspended job continues, the signs of life of all ranks are old."""
+    """When a suspended job continues, the heartbeats of all ranks are old."""
     assert not overslept(100.0, 100.5, limit=12)
     assert not overslept(100.0, 160.0, limit=360)
     assert overslept(100.0, 107.0, limit=12)
@@ -479,7 +479,7 @@ def test_on_a_gpu_nccl_records_and_torch_writes_the_record_into_the_job_unless_t
         "FR_DUMP_TEMP_FILE",
     )
     for name in (*names, "NCCL_DEBUG_INFO_TEMP_FILE"):
-        monkeypatch.setenv(f"TORCH_{name}", "")  # what is set then is removed after the test
+        monkeypatch.setenv(f"TORCH_{name}", "")  # removed after the test, even if the code sets it
         monkeypatch.delenv(f"TORCH_{name}")
     environment = {"RUNBOOK_JOB_FOLDER": str(tmp_path)}
     for gpu, values in (
@@ -633,7 +633,7 @@ class TestFaults:
     def test_a_slow_rank_takes_as_many_times_as_long_as_it_is_told(
         self, monkeypatch, text, seconds
     ):
-        """Slow a step of 0.02 s, on a clock that advances only by sleeping and computing."""
+        """Slow down a step of 0.02 s, on a clock that advances only by sleeping and computing."""
         clock = [100.0]
         moved = SimpleNamespace(
             monotonic=lambda: clock[0], sleep=lambda by: clock.__setitem__(0, clock[0] + by)

@@ -219,7 +219,7 @@ def test_a_script_without_an_end_is_stopped_and_said_to_be(deed, outside):
     assert len(raw) <= sandbox.MOST_BYTES
     assert (
         "\036exit\0370\034" not in raw or "f | f" in deed
-    )  # it failed or was cut off; forks only fail
+    )  # it failed or was stopped; a script that only forks just fails
     assert nothing_started_since(before)
 
 
@@ -228,7 +228,7 @@ ENVIRONMENT = {"PATH": "/adopt/bin:/usr/bin:/bin", "BASH_ENV": "/adopt/stubs/she
 
 @pytest.mark.usefixtures("short_limit")
 def test_a_training_that_was_started_before_an_endless_wait_is_found(monkeypatch):
-    monkeypatch.setattr(sandbox, "SECONDS", 8)  # in which a slow machine starts a sandbox
+    monkeypatch.setattr(sandbox, "SECONDS", 8)  # enough for a slow machine to start a sandbox
     found = followed(f"torchrun {TRAIN} &\nwhile true; do sleep 60; done\n")
     (note,) = [note for note in found.notes if note.startswith("job.sh was stopped after 8 s")]
     # The limit may end either command of the loop
@@ -459,7 +459,7 @@ def test_endless_lines_of_a_script_are_read_in_linear_time(line):
         sandbox.environment(job, sandbox.FIRST_RUN)
         return time.process_time() - began
 
-    # With the square of the length, it would be 16 times as long.
+    # If the time grew with the square of the length, it would be 16 times as long.
     assert seconds_for(160_000) < 10 * seconds_for(40_000)
 
 

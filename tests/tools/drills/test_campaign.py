@@ -121,7 +121,7 @@ def test_kills_of_the_drill_do_not_count_saves_as_steps():
     kills = KillsAfterSteps(parts, [PlannedKill(25, 0.5), PlannedKill(30, 0.5)])
     first, _ = kills.after(0.0, 0, 2.0)
     assert first == 2 + 25 + 2 * 5 + 0.5
-    # Without the saves, 35 steps would have been completed in that time, and nobody would wait for
-    # 30.
+    # If saves counted as steps, step 35 would already have been completed, and the kill after step
+    # 30 would not wait.
     second, _ = kills.after(40.0, 20, 42.0)
     assert second == 42 + 10 + 0.5

@@ -1,4 +1,4 @@
-"""Print every answer of the harness on three small tasks as JSON, for the trainer's model or an
+"""Print as JSON every answer of the harness on three small tasks, for the trainer's model or an
 exported folder.
 """
 

@@ -1,4 +1,4 @@
-"""What explains that a repeated step gives different numbers: a pure comparison of two recordings."""
+"""Why a repeated step gives different numbers: a pure comparison of two recordings."""
 
 import dataclasses
 from types import SimpleNamespace
