@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runbook.node_checks.answers import OWN_PACKAGE, Facts, ProgramEnd
+from runbook.node_checks.program_output import run_program
 
 PROGRAMS = ("python", "python3")
 """Names by which scripts and builds of extensions call Python."""
@@ -188,14 +189,8 @@ def _ask_program(path: str, deadline: float) -> ProgramAnswer:
     if seconds <= 0:
         return ProgramAnswer(ProgramEnd.HUNG)
     try:
-        ended = subprocess.run(
-            # Python 2 has no -I.
-            [path, "-E", "-s", "-c", PRINT_PREFIX],
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            check=False,
-        )
+        # Python 2 has no -I.
+        ended = run_program([path, "-E", "-s", "-c", PRINT_PREFIX], seconds)
     except subprocess.TimeoutExpired:
         return ProgramAnswer(ProgramEnd.HUNG)
     except OSError:

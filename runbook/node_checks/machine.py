@@ -15,6 +15,7 @@ from pathlib import Path
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.control_groups import memory_left, memory_limit, task_limit
 from runbook.node_checks.mounts import mount_of
+from runbook.node_checks.program_output import run_program
 from runbook.node_checks.written_files import write_error
 
 PACKAGES = (
@@ -156,13 +157,7 @@ def _nvcc_version() -> str:
     if nvcc is None:
         return ""
     try:
-        ended = subprocess.run(
-            [nvcc, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=TOOL_SECONDS,
-            check=False,
-        )
+        ended = run_program([nvcc, "--version"], TOOL_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
 

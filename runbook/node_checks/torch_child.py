@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from runbook.node_checks.answers import Facts
 from runbook.node_checks.libraries import VARIABLE, folders_with, substitutions
+from runbook.node_checks.program_output import run_program
 
 CHILD = "runbook.training.probe"
 LAST_LINES = 4
@@ -52,15 +53,7 @@ def _run_child(options: list[str], environment: Mapping[str, str], seconds: floa
     argv = [sys.executable, "-m", CHILD, *options]
     alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
     try:
-        ended = subprocess.run(
-            argv,
-            env={**environment, **alone},
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-            check=False,
-        )
+        ended = run_program(argv, seconds, {**environment, **alone})
     except subprocess.TimeoutExpired:
         return {"ended": HUNG, "seconds": seconds}
 

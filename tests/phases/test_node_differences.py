@@ -183,6 +183,14 @@ def test_a_compiler_that_does_not_start_is_described(tmp_path, monkeypatch):
     assert says(check.value, PhaseMessage.PROGRAM_BROKEN)
 
 
+def test_a_version_that_is_not_utf_8_is_read(tmp_path):
+    """A compiler prints its version in the language of the locale, which may be Latin-1."""
+    compiler = tmp_path / "gcc"
+    compiler.write_text("#!/bin/sh\nprintf 'gcc (\\351dition) 13.2\\nx'\n")
+    compiler.chmod(0o755)
+    assert program_facts.version_line(str(compiler)) == "gcc (\ufffddition) 13.2"
+
+
 def test_a_library_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "/opt/gone/lib.so libm.so.6:/opt/$LIB/x.so")
     facts = environment_facts.look_at_named_files()

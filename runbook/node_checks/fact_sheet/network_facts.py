@@ -8,6 +8,7 @@ from pathlib import Path
 
 from runbook.node_checks.answers import Facts, node_names, own_name
 from runbook.node_checks.networks import describe_interface
+from runbook.node_checks.program_output import run_program
 
 VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
 """Interfaces of containers and virtual machines, which come and go."""
@@ -78,13 +79,7 @@ def _output(*words: str) -> str:
     if program is None:
         return ""
     try:
-        ended = subprocess.run(
-            [program, *words[1:]],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
-            check=False,
-        )
+        ended = run_program([program, *words[1:]], COMMAND_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     lines = [" ".join(line.split()) for line in ended.stdout.splitlines()]

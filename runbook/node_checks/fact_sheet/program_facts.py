@@ -6,6 +6,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts
+from runbook.node_checks.program_output import run_program
 
 PROGRAMS = (
     "python3",
@@ -64,13 +65,7 @@ def look_at_all_programs() -> Facts:
 def version_line(path: str) -> str:
     """Return the first line of a program's version, or the reason why it does not start."""
     try:
-        ended = subprocess.run(
-            [path, "--version"],
-            capture_output=True,
-            text=True,
-            timeout=PROGRAM_SECONDS,
-            check=False,
-        )
+        ended = run_program([path, "--version"], PROGRAM_SECONDS)
     except subprocess.TimeoutExpired:
         return "(no answer)"
     except OSError as error:
