@@ -38,7 +38,7 @@ SECTIONS = ("training", "parallel", "data", "jobs.training")
 
 
 class OpenRun:
-    """A run's training phase, read from its files. The files are read again once they have grown."""
+    """A run's training phase, read from its files, which are read again once they have grown."""
 
     def __init__(self, run: str | Path, phase: str = FULL) -> None:
         self.phase = phase_name(phase)
@@ -46,7 +46,7 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # Only a file can be a run file, so a folder of this name is ignored.
+            # A run file is never a folder, so report why this folder is not a run's folder.
             if Path(run).is_dir():
                 raise
             try:

@@ -71,7 +71,7 @@ def _derived_text(key: str, plan: Plan) -> list[str]:
             f"{model.shape.layers} layers x {model.shape.hidden}",
         ]
     if key.startswith("parallel.") or name in ("nodes", "devices_per_node", "tensor", "pipeline"):
-        return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel copies"]
+        return [f"world size {parallel.world_size}", f"{parallel.data} data-parallel replicas"]
     if name in LENGTH_KEYS:
         length = (
             f"{duration.iterations:,} iterations, {duration.samples:,} sequences, "

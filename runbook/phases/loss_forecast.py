@@ -49,7 +49,7 @@ def planned_loss(settings: Settings, plan: Plan) -> PlannedLoss:
             reason = PhaseMessage.LADDER_NEEDS_PACKAGE.fill(package=error.name)
             return PlannedLoss(None, reason)
         except DataError as error:
-            return PlannedLoss(None, f"its ladder does not forecast it: {error}")
+            return PlannedLoss(None, f"its ladder gives no forecast: {error}")
 
         if forecast is not None:
             return PlannedLoss(forecast)

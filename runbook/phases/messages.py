@@ -42,7 +42,7 @@ class PhaseMessage(Message):
     )
     ARRAY_OF_JOB = "array of jobs.{section}"
     ARRAY_SIZES = "{size} elements, and Slurm allows {largest} (MaxArraySize)"
-    CACHE_LOCKED = "{variable}: a build that no longer runs left the lock {old_lock}"
+    CACHE_LOCKED = "{variable}: a build that is no longer running left the lock {old_lock}"
     CACHE_SHARED = "{variable}: {folder} is on {file_system}"
     CACHE_UNWRITABLE = "{variable}: {folder}: {error}"
     CACHE_WITHOUT_LIBRARIES = "{variable}: {folder} is mounted noexec"
@@ -75,8 +75,8 @@ class PhaseMessage(Message):
         "{phase}"
     )
     ENDED_WITH_EXIT_CODE = "it ended with exit code {code}"
-    END_ASKED_DURING_WAIT = "a user stopped it during the wait"
-    EVERYTHING_FITS = "every value is valid, and they fit together."
+    END_ASKED_DURING_WAIT = "a user stopped the run during the wait"
+    EVERYTHING_FITS = "every value is valid, and the values fit together."
     EVERY_STAGE_FITS = (
         "a job is submitted only if a full-size step runs and every stage fits its device"
     )
@@ -96,7 +96,7 @@ class PhaseMessage(Message):
     FOLDER_OF_OTHER_VALUES = "{folder} was created with different values:{changes}{remedies}"
     FOLDER_OF_THE_MASTERS = "{folder} contains the original notebooks; choose another folder."
     FOLDER_SLOW = "{folder} ({mount}): a node needs {time} to write a MiB"
-    FOREIGN_PROGRAM = "process {pid} computes all the time: {command}"
+    FOREIGN_PROGRAM = "process {pid} keeps a core busy: {command}"
     FULLEST_STAGE = "stage {stage} is the fullest: {gibibytes} GiB"
     GATE_OF_OTHER_PARAMETERS = "done with different parameters"
     GATE_WAIVED = "{gate}; waived by {name} (account {account})"
@@ -176,7 +176,7 @@ class PhaseMessage(Message):
         "--plan shows its cost."
     )
     LAUNCH_FAILED = (
-        "Slurm could not start the program on {node}: {text}. The log of its slurmd has the reason, "
+        "Slurm could not start the program on {node}: {text}. Its slurmd log has the reason, "
         "such as a user that the node does not know (`id`), a full spool folder, or a firewall in "
         "front of srun's ports on the first node (SrunPortRange)"
     )
@@ -204,7 +204,7 @@ class PhaseMessage(Message):
     MAKE_SETUP_INSTALLS = "make setup installs the versions pinned in requirements.lock."
     MASTER_MISSING = "{master} does not exist; restore it from the repository."
     MEMORY_IN_USE = (
-        "the job may use {limit}; programs that already run leave {left}, which is less than 1 "
+        "the job may use {limit}; programs already running leave {left}, which is less than 1 "
         "GiB for each of its processes"
     )
     MEMORY_MISSING = "the node has {total} of memory, the site states {stated}"
@@ -218,7 +218,7 @@ class PhaseMessage(Message):
         "expects {number_of_planned} ({planned}): list the .bin files under `files` of {text_name} "
         "in params/datasets.yaml"
     )
-    NAMED_FILE_ABSENT = "{name} names {path}, which is not there"
+    NAMED_FILE_ABSENT = "{name} names {path}, which does not exist"
     NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
     NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
     NAME_SLOW = "{name} took {time} to resolve"
@@ -294,7 +294,7 @@ class PhaseMessage(Message):
     PHASE_TRAINS_NOTHING = "{phase} does not train; {phases} do."
     PHASE_VERIFIED = "{phase:16} done, verified"
     PLANNED_AND_FOUND = "Planned and found"
-    PLANNED_STOP = "the stop that training.rehearse_stop={at} plans"
+    PLANNED_STOP = "the stop planned by training.rehearse_stop={at}"
     PLAN_MAKES = "{origins}\n  the plan derives from it: {derived}"
     PROGRAM_ANSWERS = "{program} answers"
     PROGRAM_BROKEN = "{program} ({path}): {reason}"
@@ -355,8 +355,8 @@ class PhaseMessage(Message):
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
         "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
-    RUNNING_WITHOUT_STEP = "running; it has made no step yet and starts after step {iteration}"
-    RULES_BROKEN = "{number} broken; at the top of the table."
+    RUNNING_WITHOUT_STEP = "running; it has completed no step yet and starts after step {iteration}"
+    RULES_BROKEN = "{number} broken; they are at the top of the table."
     RUNG_STOPPED = (
         "{folder_name} stopped in {to_phase}. Once the cause is fixed, the same command continues "
         "from there: {message}"
@@ -386,8 +386,8 @@ class PhaseMessage(Message):
     )
     SCORE_AND_BEFORE = "{after:.3f}, {before:.3f} before"
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
-    SECOND_OWNER = "it has {address}, the address of {name}, as well"
-    SECRET_FILE_READABLE = "; only you may have read permission"
+    SECOND_OWNER = "it also has {address}, which is the address of {name}"
+    SECRET_FILE_READABLE = "; only you may read the file"
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
@@ -428,7 +428,7 @@ class PhaseMessage(Message):
         "/tmp cannot hold files here ({error}); programs use {folder} instead"
     )
     TEMPORARY_PATH_TOO_LONG = (
-        "{folder} has {length} letters; programs that open sockets there fail above {most}"
+        "{folder} has {length} characters; programs that open sockets there fail above {most}"
     )
     TEXT_OF_MODEL_CARD = "- {title} (`{text}`, weight {weight:g}); licence: {licence}"
     TEXT_READ_TOO_OFTEN = (
@@ -460,4 +460,4 @@ class PhaseMessage(Message):
     VALUE_CHANGED = "\n  {key}: {old} in the folder, {new} now{origin}"
     VERSION_ON_NODES = "{version} on {nodes}"
     WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"
-    WHAT_IS_BOUND = "{phase}: what is bound"
+    WHAT_IS_BOUND = "{phase}: the run and its main values"

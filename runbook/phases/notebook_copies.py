@@ -69,7 +69,7 @@ def make_project(folder: Path, *, clone: bool = False) -> tuple[list[Path], list
                 present.append(target)
                 continue
 
-            # A copy that was cut off would be kept as the user's own by the next call.
+            # The next call would keep a truncated copy as if it were the user's own.
             with replacing(target) as copy:
                 copy.write(file.read_bytes())
             written.append(target)
@@ -204,7 +204,7 @@ def _master_text(master: Path, named: Mapping[str, str], to_project: str) -> str
 
 
 def _set_parameter(name: str, value: str, source: str) -> str:
-    """Return a line of the parameters cell with a new value and the same comment.
+    """Return the parameters cell with a new value for one name; the line's comment stays.
 
     >>> _set_parameter("run", "mine", 'run: str = "local"  # a file in params/')
     'run: str = "mine"  # a file in params/'
@@ -266,7 +266,7 @@ def copies_text(copies: RunNotebooks) -> str:
     """Return a description of the copies for the user."""
     lines = []
     if copies.moved:
-        lines.append(f"The copies that were there are in {copies.moved}.")
+        lines.append(f"The earlier copies are now in {copies.moved}.")
     if copies.written:
         written = len(copies.written)
         lines.append(PhaseMessage.COPIES_WRITTEN.fill(folder=copies.folder, number=written))

@@ -79,7 +79,7 @@ def end_notebook(
 
 
 def plain_end(phase: str) -> PhaseStep[None]:
-    """Return the last step of a phase if that step only writes the record and the marker."""
+    """Return a last step that only writes the phase's record and done marker."""
     work = phase_end_work(phase)
 
     @step(takes=lambda opened: (opened.run, opened.session), work=work)

@@ -82,8 +82,7 @@ def data_inputs(run: PlannedRun) -> Inputs:
         "vocabulary": settings.model.vocabulary,
         "text": token_inputs.text_identity(settings, run.folder),
     }
-    # The fingerprint of a run with a single text has the same form as before runs could have
-    # several texts.
+    # A run with a single text has the same fingerprint as before runs could have several texts.
     if settings.blend:
         inputs["texts"] = {text.name: text.dataset.identity() for text in settings.texts}
     return inputs
@@ -235,7 +234,7 @@ PHASE_ENDS = (
 """The step that ends each phase. Its marker records that the whole phase is done."""
 
 WORKS = (TOKENIZING, *TRAININGS, MEASURING, *PHASE_ENDS)
-"""All work that leaves a done marker, except the set-up steps that the site file defines."""
+"""All work that writes a done marker, except the set-up steps that the site file defines."""
 
 
 def phase_end_work(phase: str) -> StepWork:

@@ -69,7 +69,7 @@ It yields the JSON of `python -m runbook.training.rehearsal` for each rank.
 
 
 class CannotRehearseError(RunbookError):
-    """The installed software cannot tell whether the job would work, so the job is not rejected."""
+    """Raised if this machine cannot tell whether the job would work, so the job is not rejected."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Rehearsal:
     limit_bytes: int
     """Memory of one device that a plan may use; 0 if unknown."""
     microbatches: int
-    """Micro-batches of a whole step."""
+    """Number of micro-batches in a whole step."""
     changed: tuple[str, ...]
     """Settings that were changed so that the dry run can use our own trainer."""
     not_rehearsed: tuple[str, ...]
@@ -197,7 +197,7 @@ class Rehearsal:
         return Table(rows, title="Messages of one step, first and last stage")
 
     def figures(self) -> dict[str, object]:
-        """Return figures: `memory` of the fullest and the emptiest stage, and `schedule`.
+        """Return the figures `memory`, for the fullest and the emptiest stage, and `schedule`.
 
         The schedule is included if a step could be replayed.
         """
@@ -343,7 +343,7 @@ def _planned_stage(plan: Plan, phase: str, counted: Any) -> Stage:
 
 
 def _not_rehearsed(site: Site, phase_plan: PhasePlan) -> tuple[str, ...]:
-    """Return work of the job's devices that a dry run on this CPU does not include."""
+    """Return the parts of the job that a dry run on this CPU leaves out."""
     if site.hardware.device == "cpu":
         return ()
     if phase_plan.engine == "deepspeed":
@@ -369,7 +369,7 @@ def _replayed(
     if len(first_of_stage) < parallel.pipeline:
         reason = (
             f"{len(first_of_stage)} of {parallel.pipeline} stages were rehearsed, "
-            "and a step needs all"
+            "but a step needs all of them"
         )
         return None, reason
 

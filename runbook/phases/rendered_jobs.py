@@ -36,10 +36,11 @@ def render_all(
     *,
     placeholders: bool = False,
 ) -> list[Path]:
-    """Write the files of a submission into `out`, from where they can be submitted. Return their paths.
+    """Write all files of the run's jobs into `out`, ready to be submitted. Return their paths.
 
-    `out` has the layout of a run's folder. A missing value is refused, or marked with
-    `placeholders`. A folder is refused if a job was already submitted from it.
+    `out` has the layout of a run's folder. A missing required value is an error, unless
+    `placeholders` replaces it with a placeholder. A folder from which a job was already submitted
+    is refused.
     """
     settings = load_named(run, set_words)
     if placeholders:

@@ -93,7 +93,7 @@ def folder_checks(settings: Settings) -> list[Check]:
 
 
 def _are_blank(files: Sequence[Path]) -> bool:
-    """Return whether no file contains text. The prefix of a pair of token files is not a file."""
+    """Return whether all files are blank. False for token files, which are named by a prefix."""
     return all(file.is_file() and is_blank(file) for file in files)
 
 

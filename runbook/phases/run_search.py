@@ -61,7 +61,7 @@ class RunSearch:
         head = (
             f"{self.run}: {found_layouts.looked_at:,} layouts over {nodes} of "
             f"{choice.site.hardware.device}; "
-            f"{found_layouts.did_not_fit:,} do not fit the memory, "
+            f"{found_layouts.did_not_fit:,} do not fit in memory, "
             f"{found_layouts.broke_a_rule:,} break a rule"
         )
         if found_layouts.reason:

@@ -99,7 +99,7 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         calibrations = this_machine.calibrations_of_run(settings, folder)
 
     plan = this_machine.make_plan_here(settings, calibrations)
-    # Refuse a request that cannot be carried out before anything is written.
+    # Before anything is written, refuse a request that cannot be carried out.
     for phase in request.phases():
         refuse_hand_edits(settings.project / "notebooks" / f"{phase}.ipynb")
     if not redo:

@@ -42,7 +42,7 @@ from runbook.runs.planned_run import PlannedRun
 CALIBRATED_WIDTH = math.log(1.3)
 """Half-width for step time and total time if a smoke test on this machine corrected the plan."""
 PLAIN_WIDTH = math.log(2.0)
-"""Half-width for both if no smoke test corrected the plan.
+"""Half-width for step time and total time if no smoke test corrected the plan.
 
 The plan's uncorrected step times are within a factor of 2 of published times (docs/plan.md).
 """
@@ -217,7 +217,7 @@ def _width(plan: Plan, quantity: str, scores: Sequence[ForecastScore]) -> tuple[
 def score_forecasts(run: PlannedRun, session: Session) -> View:
     """Score the sealed forecasts and show them, misses first.
 
-    Add the scores to the project's scores, and show the project's scores too.
+    Add the scores to the project's scores, and show the calibration over all its runs.
     """
     sealed = read_sealed(run.folder)
     if sealed is None:

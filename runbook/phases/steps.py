@@ -36,7 +36,8 @@ class PhaseStep(Generic[Result]):
         """
         self.work = work
         """The inputs, outputs and done marker. None if the step has no marker and always runs."""
-        # The step has the name and docstring of the function, also for `phase.STEP?` in JupyterLab.
+        # Give the step the function's name and docstring, so that `phase.STEP?` in JupyterLab shows
+        # them.
         update_wrapper(self, run)
         # JupyterLab then shows a signature with the open phase as argument and with the result of
         # `run`.
@@ -52,7 +53,7 @@ class PhaseStep(Generic[Result]):
 def step(
     takes: Callable[[OpenPhase], tuple[*Values]], work: StepWork | None = None
 ) -> Callable[[Callable[[*Values], Result]], PhaseStep[Result]]:
-    """Return a decorator that makes a function a step with these input values."""
+    """Return a decorator that turns a function into a step with these input values."""
 
     def make(run: Callable[[*Values], Result]) -> PhaseStep[Result]:
         return PhaseStep(takes, run, work)

@@ -83,7 +83,7 @@ def input_files(settings: Settings, text: TextShare | None = None) -> list[Path]
 def token_groups(settings: Settings, data: DataPlan, folder: Path) -> list[tuple[list[Path], Path]]:
     """Return (input files, prefix) of each pair of token files.
 
-    There is one pair for all text, or one per file if whole files are held out.
+    Each text has one pair, or one per file if whole files are held out.
     """
     prefixes = {part.dataset: part.prefix for part in data.parts or [data]}
     groups = []
@@ -109,8 +109,8 @@ def _groups_of(
     groups = [[path] for path in inputs]
     names = [path.name for path in inputs]
     size = dataset.parts_together
-    # A text may be split into more files than the catalogue lists. This many of the files form one
-    # listed file.
+    # A text may be split into more files than the catalogue lists. Then `size` consecutive files
+    # form one listed file.
     if size and len(inputs) != len(dataset.paths):
         groups = [inputs[start : start + size] for start in range(0, len(inputs), size)]
         names = [Path(path).name for path in dataset.paths]
@@ -130,8 +130,8 @@ def _groups_of(
 def text_identity(settings: Settings, folder: Path) -> list[Any]:
     """Return name, size, date and a sample of each text file without a checksum in the catalogue.
 
-    A different text gives different tokens. Tokens may outlive their text: once the text is
-    deleted, these facts are taken from the manifests of the token files in the run's folder.
+    A different text gives different tokens. If the text was deleted after it was tokenized, these
+    facts are taken from the manifests of the token files in the run's folder.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:

@@ -94,7 +94,7 @@ def sample_texts(
 
 @dataclass(frozen=True)
 class Exported:
-    """A Hugging Face folder that has been exported."""
+    """The result of an export to a Hugging Face folder."""
 
     iteration: int
     architecture: str
@@ -109,10 +109,10 @@ def export_weights(
     iteration: int = 0,
     **options: object,
 ) -> Exported:
-    """Write the newest checkpoint as a Hugging Face folder, which appears once it is complete.
+    """Write a checkpoint as a Hugging Face folder, which appears only once it is complete.
 
-    `out` must not exist yet. `options` are fields of the trainer's `OfflineRequest`, such as
-    `shard_bytes`.
+    `iteration` selects the checkpoint; 0 means the newest. `out` must be a new path or an empty
+    folder. `options` are fields of the trainer's `OfflineRequest`, such as `shard_bytes`.
     """
     part = out.absolute().with_name(f"{out.absolute().name}.part")
     out = out.absolute()
@@ -238,7 +238,7 @@ def _validation_loss_text(validation: Path, last: int) -> str:
 def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
     """Start the run from the weights of a Hugging Face model or a Megatron-LM checkpoint.
 
-    Return the new checkpoint.
+    Return the path of the new checkpoint.
     """
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(
@@ -278,7 +278,7 @@ def ask_trainer(
     request: Mapping[str, object],
     processes: int = 1,
 ) -> dict[str, Any]:
-    """Run a command of the trainer in separate processes on this machine, and return its answer."""
+    """Run a trainer command in separate processes on this machine, and return its reply."""
     argv = [sys.executable, "-m"]
     if processes > 1:
         argv += [

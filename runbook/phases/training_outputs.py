@@ -28,7 +28,7 @@ def training_paths(folder: Path, phase_plan: PhasePlan) -> list[Path]:
 def training_outputs(folder: Path, phase_plan: PhasePlan) -> list[Path]:
     """Return the files whose checksums prove that a training run is unchanged.
 
-    These are the metrics and the newest checkpoint.
+    These are the logs, such as the metrics, and the newest checkpoint.
     """
     newest = newest_checkpoint(folder / phase_plan.checkpoint.folder)
     weights = newest.rglob("*") if newest else ()

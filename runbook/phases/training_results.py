@@ -184,7 +184,8 @@ def _read_history(path: Path, state: tuple[int, int] | None) -> History:
 def rounded(value: Any) -> Any:
     """Round a measured number to seven digits.
 
-    Seven digits exceed the accuracy, and the number is then the same in every form of the record.
+    Seven digits exceed the measurement's accuracy, and every form of the record then shows the same
+    number.
 
     >>> rounded(10.859001234), rounded(64633856), rounded("megatron-full")
     (10.859, 64633856, 'megatron-full')
@@ -413,7 +414,7 @@ def plan_versus_actual(training: TrainingResults) -> Table:
         actual[quantities.USEFUL_TIME] = 100 * productive / held_seconds if held_seconds else None
 
     memory = (
-        "measured: the fullest process's peak, saves and evaluations included; the plan "
+        "measured: the fullest process's peak, including saves and evaluations; the plan "
         "is for the steps"
     )
     reasons = {
@@ -438,7 +439,7 @@ def _step_reason(training: TrainingResults) -> str:
     if training.planned.basis:
         parts.append(f"plan: {training.planned.basis}")
     if summary.data_wait_share is not None and summary.data_wait_share >= 0.01:
-        parts.append(f"{summary.data_wait_share:.0%} of a step waits for data")
+        parts.append(f"{summary.data_wait_share:.0%} of a step is spent waiting for data")
     low = summary.seconds_low
     high = summary.seconds_high
     if low and high and high > 1.3 * low:

@@ -320,7 +320,7 @@ INTERFACES = HOST_FACTS["interfaces"]
             {"limit": 2 << 30, "left": 200 << 20},
             PhaseMessage.MEMORY_IN_USE.fill(limit="2.00 GiB", left="200 MiB"),
         ),
-        ("cores of a node", "cores", {"cores": 1}, "1 cores, the site states 2"),
+        ("cores of a node", "cores", {"cores": 1}, "1 cores, but the site states 2"),
         ("cores of a node", "cores", {"quota": 0.5}, "0.5 cores"),
         ("slow core", "cores", {"slowest_seconds": 0.02}, "n2: core 1 needs 4.0 times"),
         ("temporary folder", "scratch", {"free": 1 << 20}, "/tmp has 1.00 MiB free"),

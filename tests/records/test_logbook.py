@@ -128,11 +128,11 @@ EVENTS = [
             "exit_code": 75,
             "at": None,
             "decision": "go on",
-            "why": "the stop that training.rehearse_stop=40 plans",
+            "why": "the stop planned by training.rehearse_stop=40",
             "planned": True,
         },
         "Planned stop of job 04-training: stopped, exit code 75. "
-        "Then: submitted again, because the stop that training.rehearse_stop=40 plans",
+        "Then: submitted again, because the stop planned by training.rehearse_stop=40",
     ),
     (
         {

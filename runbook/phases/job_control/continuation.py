@@ -61,7 +61,7 @@ def _identity(training: PlannedTraining, step: StepOfRun) -> dict[str, object]:
 def _started_plan(training: PlannedTraining, step: StepOfRun) -> PhasePlan | None:
     """Return the plan of the training run whose outputs are in the folder.
 
-    Return None if the recorded inputs are missing or differ from today's.
+    Return None if the recorded inputs are missing or differ from the current ones.
     """
     facts = step.start_facts()
     if facts.get("inputs") != _identity(training, step):

@@ -47,7 +47,7 @@ def decision_of_job(folder: JobFolder) -> Decision | None:
     lines = job_folder.read_text(folder.decision).splitlines()
     if not folder.exit_code.exists() or len(lines) < 4 or lines[0] not in set(Action):
         return None
-    # Jobs written by an earlier version have four lines.
+    # A decision that an earlier version wrote has four lines.
     wait_seconds = float(lines[4]) if len(lines) > 4 else 0.0
     return Decision(Action(lines[0]), lines[3], wait_seconds)
 

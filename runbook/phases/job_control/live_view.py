@@ -186,7 +186,7 @@ class LiveView:
         return lines
 
     def _has_yet_to_step(self, job_id: str, last_row: Row) -> bool:
-        """Return whether the job's trainer is still starting: the last row is of an earlier start.
+        """Return whether the job's trainer is still starting: the last row predates this start.
 
         The order of the events decides, because the clocks of two machines may differ. Jobs of a
         chain are submitted while an earlier one runs, so only this job's own submission counts.
@@ -261,9 +261,9 @@ def training_facts(
 
 
 def _without_speed(facts: Row, iteration: int) -> dict[str, object]:
-    """Return the facts without those of the last step, which an earlier start made.
+    """Return the facts without those of the last step, which belongs to an earlier start.
 
-    Each is None, because a view keeps the value of a fact that is not named.
+    These facts become None, because a view keeps the old value of a fact that is left out.
     """
     of_the_step = dict.fromkeys(("tokens/s", "MFU", "memory", "left"))
     state = PhaseMessage.RUNNING_WITHOUT_STEP.fill(iteration=iteration)

@@ -64,7 +64,7 @@ def readiness_checks(
 ) -> list[Check]:
     """Return the checks that must pass before the phase's job is submitted.
 
-    If the content is checked, every byte of the token files is read.
+    With `by_content`, every byte of the token files is read.
     """
     # The smoke test itself needs no earlier smoke test.
     gates = []

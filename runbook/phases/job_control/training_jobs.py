@@ -241,7 +241,7 @@ def note_job_end(
     state = str(status.state)
     code = status.exit_code
     end_facts = {"decision": str(decision.action), "why": decision.why, **facts}
-    # A lost job is taken to have ended at its last sign of life, because nothing else shows when it
+    # A lost job counts as ended when it last wrote something, because nothing else shows when it
     # ended.
     at = None if code is None else status.ended
     training.append_event(

@@ -98,13 +98,13 @@ def fit_rungs_left(
     seconds_left: float,
     pace: float,
 ) -> Ladder:
-    """Return the ladder with its untrained rungs resized to end in time.
+    """Return the ladder with its untrained rungs resized to finish in time.
 
     `pace` is the ratio of measured to planned time of the trained rungs. Rungs that were made
     smaller grow again if the pace allows, up to the largest one as first planned. The factor
     between them is never below `LEAST_BETWEEN_RUNGS`. The ladder is not changed if the compute of
     the remaining rungs does not grow from each rung to the next (as with the extra rungs of a
-    ladder of six to eight), or if batches would be too coarse.
+    ladder of six to eight), or if rounding would change a batch too much.
     """
     trained = [planned.rung for planned in ladder.rungs[:num_trained]]
     untrained = ladder.rungs[num_trained:]
@@ -153,7 +153,7 @@ def _affordable_factor(
     seconds_left: float,
     pace: float,
 ) -> float:
-    """Return the factor `highest` if its rungs end in time, or else the largest factor that does."""
+    """Return `highest` if its rungs end in time, or else the largest factor whose rungs do."""
     if _predicted(untrained, last, highest, pace) <= seconds_left:
         return highest
     return _largest_factor(untrained, last, highest, AIM * seconds_left, pace)

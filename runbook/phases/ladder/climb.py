@@ -71,7 +71,7 @@ def climb(
         if was_done and read_mark(rung_path, FULL) is not None:
             _refuse_changed(rung_path)
         else:
-            # If a call was killed during a rung, its time is unknown.
+            # If a call was killed during a rung, the rung's time is unknown.
             is_time_known = planned.measured_seconds is not None or not is_begun(rung_path)
             started = time.monotonic()
             try:

@@ -1,4 +1,4 @@
-"""The record and the tables of a forecast of a run's final loss, whatever its basis."""
+"""Records and tables for a forecast of a run's final loss, whatever its basis."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ SIZE_RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 @dataclass(frozen=True)
 class SizeForecast:
-    """A training run of a different model size with the same compute."""
+    """A training run of a model of a different size, with the same compute."""
 
     parameters: float
     tokens: float

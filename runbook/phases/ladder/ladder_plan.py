@@ -1,6 +1,6 @@
 """The plan of a ladder: its rungs and their cost.
 
-The rungs fit a budget. They are stored in ladder.json once the first of them is trained.
+The rungs fit a budget. They are stored in ladder.json before the first of them is trained.
 """
 
 import json
@@ -83,7 +83,7 @@ class Ladder:
     """Prefix of the rungs' names."""
     set_words: tuple[str, ...]
     family: dict[str, object]
-    """Values that make losses comparable, by key; see `family_values`."""
+    """Values that must be equal for losses to be comparable, by key; see `family_values`."""
     parameters: int
     tokens: int
     flops: float
@@ -98,7 +98,7 @@ class Ladder:
     spent_seconds: float = 0.0
     """Wall time on this machine that all calls have used so far."""
     planned_flops: float = 0.0
-    """Compute of the largest rung as first planned; 0 if no rung is trained yet."""
+    """Compute of the largest rung as first planned; 0 if the rungs were never resized."""
 
     @property
     def seconds(self) -> float | None:
@@ -230,7 +230,7 @@ def _without_times(ladder: Ladder, family: Family, count: int) -> Ladder:
     """
     designed = design_rungs(family, count, DEFAULT_SHARE / 2 * family.flops)
     note = (
-        "The plan does not know how long a step takes on this site: the rungs take 1% of "
+        "The plan has no estimate of the step time on this site: the rungs take 1% of "
         "the run's compute."
     )
     planned = tuple(_planned(ladder, rung) for rung in designed)
@@ -245,7 +245,7 @@ def notes_of(rungs: Sequence[LadderRung]) -> tuple[str, ...]:
     numbers = ", ".join(f"{rung.number} ({rung.iterations} steps)" for rung in short)
     return (
         f"Rungs {numbers} have fewer than {FEWEST_STEPS} steps: the loss of such a short training "
-        "run depends on its steps, not its tokens. Give a larger budget, or a smaller "
+        "run depends on its steps, not its tokens. Set a larger budget, or a smaller "
         "training.global_batch.",
     )
 
@@ -313,7 +313,7 @@ RECIPE_KEYS = (
 
 
 def family_values(settings: Settings, plan: Plan) -> dict[str, object]:
-    """Return the values that make the losses of two training runs comparable."""
+    """Return the values that must be equal for two training runs' losses to be comparable."""
     phase = plan.phases[FULL]
     rate = phase.learning_rate
     samples = phase.duration.samples

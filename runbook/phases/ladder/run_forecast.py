@@ -37,7 +37,7 @@ OPTIMUM_REACH = 8.0
 """The search for the best size covers sizes that differ from the run's by up to this factor."""
 OPTIMUM_STEPS = 61
 SAME_EVALUATION = 1.02
-"""Rungs and run count as evaluated on the same tokens if their numbers differ by at most this factor.
+"""Two evaluations count as using the same tokens if their numbers differ by at most this factor.
 
 A rung is evaluated on whole batches of its own, so its number may differ a little.
 """
@@ -96,14 +96,14 @@ def forecast_run(
 
 @dataclass(frozen=True)
 class _Doubt:
-    """A reason to trust a forecast less; an empty string means there is none."""
+    """A reason to trust a forecast less; an empty text means that there is none."""
 
     text: str = ""
     widening: float = 1.0
 
 
 def _recipe_doubt(ladder: Ladder, values: dict[str, object]) -> _Doubt:
-    """Return the differences between the rungs' recipe and the run's."""
+    """Return a doubt if the rungs were trained with a different recipe from the run's."""
     # A ladder from an earlier version lacks keys that were added later.
     known = {key: value for key, value in values.items() if key in ladder.family}
     changed = [key for key, value in known.items() if ladder.family[key] != value]
@@ -179,10 +179,10 @@ def _stability_doubt(family: Family) -> _Doubt:
 
 
 def _text_error(finished: Sequence[FinishedRung], family: Family) -> float:
-    """Return how far the loss on the run's held-out tokens may be from that on the rungs', in nats.
+    """Return by how many nats the loss may differ between the run's and the rungs' held-out tokens.
 
-    It is 0 if they are the same. One set is always the beginning of the other. Of the two largest
-    rungs, which decide the forecast, the one whose set differs more counts.
+    It is 0 if the tokens are the same. One set of tokens is always the beginning of the other. The
+    two largest rungs decide the forecast; the one whose set differs more from the run's is used.
     """
     if not family.evaluated_samples:
         return 0.0
@@ -201,7 +201,7 @@ def _text_error(finished: Sequence[FinishedRung], family: Family) -> float:
 
 
 def _text_doubt(finished: Sequence[FinishedRung], family: Family, error: float) -> str:
-    """Return a warning if the rungs are evaluated on other tokens than the run."""
+    """Return a warning if the rungs and the run are evaluated on different tokens."""
     if not error:
         return ""
     length = family.shape.sequence_length

@@ -47,7 +47,7 @@ PYTHON_FILE = "python"
 PROMPT = "training.sample_prompt"
 """Key of the text that a run's model continues before and after training.
 
-Rungs have no held-out text.
+For a rung, it is empty.
 """
 
 
@@ -202,7 +202,7 @@ def _stopped(folder: Path, phase: str, message: str) -> RunbookError:
 
 
 class RungOutput(io.TextIOBase):
-    """Keeps the output of a rung's steps in a file, and reports the training's progress lines."""
+    """Writes the output of a rung's steps to a file, and reports the training's progress lines."""
 
     def __init__(self, log: TextIO, say: Say) -> None:
         self._log = log

@@ -85,7 +85,7 @@ HELD_OUT_TOKENS = 65_536
 
 Otherwise, rungs are evaluated on the same sequences as the run, as far as their cost allows,
 because texts differ more than models do. For one run on the shipped corpus, each of 16 parts of
-65,536 held-out tokens was once taken for its evaluation. If the rungs are evaluated on that part
+65,536 held-out tokens was used once for its evaluation. If the rungs are evaluated on that part
 too, the errors of the forecasts have a standard deviation of 2.5 %; if they are evaluated on all
 tokens, 15 % (2026-11-28).
 """
@@ -101,7 +101,7 @@ WIDE_UNIT = 64
 HEAD_UNIT = 8
 WIDTH_UNIT = 8
 SMALL_HEAD_UNIT = 4
-"""Units of which widths and head sizes are multiples."""
+"""Widths and head sizes are multiples of these units."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class Family:
 
     @property
     def batch_tokens(self) -> int:
-        """Return the tokens of a batch."""
+        """Return the number of tokens in a batch."""
         return self.global_batch * self.shape.sequence_length
 
     def rung_evaluation(self, largest_tokens: float) -> int:
@@ -158,7 +158,7 @@ class Family:
 
 
 def gradient_noise(rate: float, width: int, batch_tokens: float) -> float:
-    """Return how strongly noise moves a run's weights, relative to what its width tolerates.
+    """Return how strongly noise moves a run's weights, relative to what its width can tolerate.
 
     >>> round(gradient_noise(1.5e-3, 256, 1024), 4)
     0.012
@@ -460,7 +460,7 @@ def _batches_by_size(family: Family, rungs: Sequence[LadderRung]) -> list[float]
 
 
 def _worst_rounding(batches: Sequence[int], ideal_batches: Sequence[float]) -> float:
-    """Return the largest relative change of a batch by rounding."""
+    """Return the largest relative change of a batch due to rounding."""
     pairs = zip(batches, ideal_batches, strict=True)
     return max(abs(batch / ideal - 1) for batch, ideal in pairs)
 

@@ -187,7 +187,7 @@ def show_what_if(run: PlannedRun) -> Table:
 
 @step(takes=run_only)
 def show_forecast(run: PlannedRun) -> View:
-    """Forecast the final loss, including the losses of other model sizes at the same compute."""
+    """Forecast the final loss of the run, and of other model sizes at the same compute."""
     return show_planned_loss(run.settings, run.plan)
 
 

@@ -183,7 +183,7 @@ def preflight(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> PreflightResult:
-    """Find the first defect of a run's cluster: `runbook preflight`."""
+    """Find the first defect in a run's cluster (`runbook preflight`)."""
     settings, plan = load_plan(run, set_words)
     folder = runs_folder(settings.project) / settings.name
     questions = run_questions(settings, plan, folder)
@@ -213,7 +213,7 @@ def learn_about(
     report: Report,
     wait_seconds: float = QUEUE_SECONDS,
 ) -> tuple[Path, LearnedSite]:
-    """Run the preflight on a site, and return its file and the measurements: `runbook learn`."""
+    """Run the preflight for `runbook learn`. Return the site file's path and the results."""
     settings, _ = load_plan(run, ())
     if settings.site.site != site:
         raise ParamsError(
@@ -233,12 +233,12 @@ def _request(settings: Settings) -> Request:
 
 
 def _measured_by(result: PreflightResult) -> str:
-    """Return the name of the job that took the measurement: its number in the queue and its folder."""
+    """Return the name of the job that took the measurement: its queue number and its folder."""
     if not result.job:
         return "runbook learn on this machine"
     folder = Path(result.job)
     started = read_started(JobFolder(folder))
-    number = started.job_id if started else "that never began"
+    number = started.job_id if started else "that never started"
     return f"job {number} ({folder.name})"
 
 
@@ -326,10 +326,7 @@ def place_checks() -> list[Check]:
 
 
 def site_checks(settings: Settings) -> list[Check]:
-    """Return one row per question.
-
-    Anything that cannot be determined on this machine is unknown.
-    """
+    """Return one check per question; it is `unknown` if this machine cannot answer it."""
     lacking = missing_values(settings)
     rule = "all values that the site requires are set"
     remedy = "; ".join(f"--set {key}=VALUE ({meaning})" for key, meaning in lacking.items())
@@ -359,7 +356,7 @@ def secret_checks(settings: Settings) -> list[Check]:
 
 
 def _secret_uses(settings: Settings) -> dict[str, str]:
-    """Return what each secret of a run is used for, by the secret's reference."""
+    """Map the reference of each secret that a run needs to the secret's use."""
     uses = {}
     for step in settings.site.preparation:
         if step.secret:
@@ -432,7 +429,7 @@ def modules_check(settings: Settings) -> Check:
         remedy = "module avail lists all modules; params/sites lists those that jobs load."
         return check("fail", value, remedy=remedy)
 
-    return check("pass", f"{len(modules)} load")
+    return check("pass", f"{len(modules)} can be loaded")
 
 
 def queue_checks(settings: Settings) -> list[Check]:
@@ -474,7 +471,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 
 
 def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Check]:
-    """Warn about a training job whose cores its partition gives to other jobs as well."""
+    """Warn if the partition also gives the training job's cores to other jobs."""
     job = settings.job(FULL)
     partition = _partition_of(job, limits)
     is_alone = "exclusive" in settings.site.directives
@@ -486,7 +483,7 @@ def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Ch
             "warn",
             PhaseMessage.CORES_SHARED.fill(name=partition.name, jobs=partition.jobs_per_core),
             "no other job computes on the training's cores",
-            "Choose another partition, or let the site's `directives` ask for whole nodes "
+            "Choose another partition, or request whole nodes in the site's `directives` "
             "(exclusive).",
         )
     ]
@@ -724,7 +721,7 @@ def space_checks(settings: Settings, plan: Plan, folder: Path) -> list[Check]:
                 "unknown",
                 "the shared folder is not set",
                 rule,
-                "Give jobs.stage.",
+                "Set jobs.stage.",
             )
         ]
 
@@ -789,7 +786,7 @@ def locks_check(settings: Settings) -> Check:
             continue
         for lock in folder.rglob("lock"):
             if time.time() - lock.stat().st_mtime > STALE_SECONDS:
-                remedy = f"If no job compiles now: rm -r {lock.parent}"
+                remedy = f"If no job is compiling now: rm -r {lock.parent}"
                 return Check(
                     name,
                     "warn",
@@ -809,7 +806,7 @@ def _nearest(path: Path) -> Path:
 def writable_check(folder: Path) -> Check:
     """Check that files can be written to the run's folder."""
     probe = folder / f".probe.{os.getpid()}"
-    rule = "the run's folder can be written"
+    rule = "files can be written to the run's folder"
     try:
         probe.write_text("x")
         probe.unlink()
@@ -821,4 +818,4 @@ def writable_check(folder: Path) -> Check:
             f"{rule}; runbook run --runs DIR chooses another folder",
         )
 
-    return Check("run folder", "pass", "can be written", rule)
+    return Check("run folder", "pass", "writable", rule)

@@ -20,7 +20,7 @@ from runbook.plan_file.phase_names import FULL
 from runbook.planning import Check, Plan
 
 ProbeAnswer = Mapping[str, Any]
-"""The answer of one rank of the probe, written by training/probe.py."""
+"""What one rank of the probe reported, written by training/probe.py."""
 PROBE_LIMIT_SECONDS = 600
 MEASURED = (
     "all-reduce",
@@ -44,9 +44,9 @@ NEEDED = ("torch", "megatron-core", "numpy")
 LIBRARIES = {"cuda": "CUDA", "hip": "ROCm", "nccl": "NCCL"}
 """Libraries that a rank's torch may be built with: the key in its answer, and the display name."""
 SKEW_SECONDS = 1.0
-"""Clock difference above which file times and logs from different nodes are contradictory."""
+"""Clock difference above which file times and logs from different nodes contradict each other."""
 IDLE_BYTES = 2 << 30
-"""A GPU counts as busy if at least this much of its memory is in use."""
+"""A GPU counts as busy if more than this much of its memory is in use."""
 NETWORK_VARIABLES = {
     *("NCCL_SOCKET_IFNAME", GLOO_VARIABLE, "NCCL_IB_HCA"),
     *("UCX_NET_DEVICES", "SHARP_SMX_UCX_INTERFACE"),
@@ -113,7 +113,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
 
     differences, _ = different_versions(versions_by_node)
     if differences:
-        remedy = "Give all nodes one image or environment."
+        remedy = "Use the same image or environment on all nodes."
         return check("fail", "; ".join(differences), remedy=remedy)
 
     versions = _versions_of(facts[0])
@@ -122,8 +122,7 @@ def software_check(facts: Sequence[ProbeAnswer], framework: Framework) -> Check:
         return check("fail", fault, remedy=PhaseMessage.MAKE_SETUP_INSTALLS.fill())
     if fault:
         remedy = (
-            f"{framework} brings its own versions in the site's image; these are for our own "
-            "trainer."
+            f"{framework} has its own versions in the site's image; these are for our own trainer."
         )
         return check("unknown", fault, remedy=remedy)
 
@@ -176,7 +175,7 @@ def devices_check(facts: Sequence[ProbeAnswer], site: Site) -> Check:
         return _missing_gpus_check(check, short_nodes, facts)
     busy = _busy_gpus(facts)
     if busy:
-        remedy = "Another program uses them: request whole nodes (exclusive)."
+        remedy = "Another program is using them: request whole nodes (exclusive)."
         return check("warn", "; ".join(busy[:4]), remedy=remedy)
 
     return check("pass", f"{devices_per_node} on each of {len(num_gpus)} nodes, idle")
@@ -250,7 +249,7 @@ def networks_check(
     check = partial(Check, "network devices", rule=rule)
     named = named_devices(groups)
     if not named:
-        return check("pass", "the environment names none")
+        return check("pass", "the environment names no device")
     absent = set()
     offered = {}
     for rank_facts in facts:
@@ -313,7 +312,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
             to_files.append(abs(rank_facts["write"]["clock_of_files"]))
 
     if not between_ranks and not to_files:
-        return check("unknown", "no node could be asked")
+        return check("unknown", "no node reported a clock")
     rank_skew = show_duration(max(between_ranks, default=0.0))
     file_skew = show_duration(max(to_files, default=0.0))
     value = f"{rank_skew} between ranks, {file_skew} to the files"
@@ -325,7 +324,7 @@ def clocks_check(facts: Sequence[ProbeAnswer]) -> Check:
 
 
 def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
-    """Compare the write speed of files with the planned time of a checkpoint."""
+    """Compare the measured write speed with the planned time of a checkpoint."""
     rule = "a checkpoint is written in the planned time"
     check = partial(Check, "writing", rule=rule)
     writes = []
@@ -341,7 +340,7 @@ def write_check(facts: Sequence[ProbeAnswer], plan: Plan) -> Check:
     if not writes and errors:
         return check("fail", errors[0])
     if not writes:
-        return check("unknown", "nobody wrote")
+        return check("unknown", "no node wrote a file")
     bytes_per_second = sum(write["bytes_per_second"] for write in writes)
     checkpoint_bytes = plan.checkpoint[FULL].checkpoint_bytes
     seconds = checkpoint_bytes / bytes_per_second

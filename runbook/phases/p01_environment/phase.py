@@ -89,8 +89,8 @@ def check_site(settings: Settings, session: Session) -> CheckTable:
 def check_nodes(run: PlannedRun, session: Session) -> CheckTable:
     """Run the preflight on the nodes, up to the first defect.
 
-    All answers are kept in the record. On a queue, the nodes are asked only if jobs.environment
-    names a partition or a limit.
+    All answers are kept in the record. On a site with a queue, the nodes are checked only if
+    jobs.environment sets a partition, a time limit, or more than one node or task.
     """
     settings = run.settings
     if settings.site.scheduler != "local" and not asks_for_queue(settings, PHASE):

@@ -187,7 +187,7 @@ def _fetch_text(run: PlannedRun, text: TextShare) -> None:
 
 @step(takes=run_only, work=TOKENIZING)
 def tokenize(run: PlannedRun) -> None:
-    """Make the token files unless they are done. Finished shards are never repeated."""
+    """Make the token files unless they are complete. Finished shards are never repeated."""
     settings = run.settings
     plan = run.plan.data
     if plan.mock:

@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 def tokenize(settings: Settings, folder: Path, share: tuple[int, int] | None) -> None:
-    """Produce one job's share of every pair of token files.
+    """Produce this task's share of the shards of every pair of token files.
 
-    Without `share`, produce everything that is missing and join the shards.
+    Without `share`, produce every missing shard and join the shards.
     """
     options = tokenize_options(settings)
     if share is not None:

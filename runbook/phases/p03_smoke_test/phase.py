@@ -141,7 +141,7 @@ def _write_verdict(run: PlannedRun, checks: Sequence[Check]) -> None:
 
 
 BY_MEASURED_STEPS = "by the measured steps"
-"""The column for a time that follows from the measured steps."""
+"""Column of times computed from the measured steps."""
 
 
 def outlook(run: PlannedRun) -> list[Row]:

@@ -57,7 +57,10 @@ def _sealed_training(training: PlannedTraining, session: Session) -> JobStep:
 
 
 def _seal(run: PlannedRun) -> None:
-    """Seal the forecasts. A changed seal does not stop training, but 05 refuses to score it."""
+    """Seal the forecasts of a training run.
+
+    Changed forecasts do not stop training, but 05-analysis refuses to score them.
+    """
     try:
         seal_forecasts(run)
     except RecordError as error:
@@ -184,7 +187,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
 
 
 def planned_stop_check(training: PlannedTraining, history: History) -> list[Check]:
-    """Warn if the stop that the run file plans did not happen, and nothing else was resumed either.
+    """Warn if the planned stop did not happen and the training was not resumed otherwise either.
 
     Return no check if the training was resumed, or if no stop is planned.
     """

@@ -300,9 +300,10 @@ def variants_of(run: str, project: Path | None = None) -> list[Settings]:
 
 
 def variants_tables(runs_of: Sequence[Settings], runs: Path) -> tuple[Table, Table]:
-    """Return one row for each layout. A layout that was not run is shown as not measured.
+    """Return a table with a row for each layout, and a scaling table.
 
-    The efficiency covers the device counts that were measured.
+    A layout that was not run is shown as not measured. The scaling table contains only device
+    counts that were measured.
     """
     hardware = runs_of[0].site.hardware
     rows = [_variant_row(settings, runs) for settings in runs_of]

@@ -51,11 +51,11 @@ PHASE = EVALUATION
 END = phase_end_work(PHASE)
 bind = binder(PHASE)
 OURS = "runbook"
-"""The framework whose weights are loaded."""
+"""The framework whose weights can be scored."""
 PAIRS_EACH = 20
 SEED = 21
 HELD_OUT_TOKENS = 2048
-"""Total number of held-out tokens of all sources. Scoring them takes a few seconds on two cores."""
+"""Number of held-out tokens from all sources. Scoring them takes a few seconds on two cores."""
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def _remove_old_scores(measuring: StepOfRun) -> None:
 
 
 def evaluate(folder: Path) -> Table:
-    """Measure what is still missing for a run's newest checkpoint, and return all scores."""
+    """Compute the missing scores of a run's newest checkpoint, and return all scores."""
     settings = params.load(str(folder / "run.yaml"))
     plan = run_files.read_plan_file(folder)
     with hold_run(folder, "evaluating"):

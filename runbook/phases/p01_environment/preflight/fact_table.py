@@ -17,7 +17,7 @@ class Meaning(StrEnum):
     """The fact differs between sound nodes."""
     WARNING = "warning"
     DEFECT = "defect"
-    """Trainings with this difference are known to fail, or to stop without a message."""
+    """Training runs with this difference are known to fail, or to stop without a message."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class FactRow:
     meaning: Meaning
     source: str
     tolerance: float = 0.0
-    """Two numbers are equal if they differ by at most this share of the larger one."""
+    """Two numbers count as equal if they differ by at most this share of the larger one."""
 
 
 PROTOCOL_VARIABLES = (
@@ -99,7 +99,7 @@ FACT_TABLE = (
     ],
     *[
         FactRow(
-            FactGroup.KERNEL_SETTINGS, pattern, Meaning.NATURAL, "a random number of each start"
+            FactGroup.KERNEL_SETTINGS, pattern, Meaning.NATURAL, "a new random number at each boot"
         )
         for pattern in ("net.core.netdev_rss_key", "net.ipv4.tcp_fastopen_key")
     ],
@@ -113,11 +113,11 @@ FACT_TABLE = (
     FactRow(FactGroup.FOLDERS, "*: bytes", Meaning.WARNING, MEMORY_SOURCE, 0.1),
     FactRow(FactGroup.NETWORK, "firewall", Meaning.WARNING, "containers add rules", 0.5),
 )
-"""The first row that fits a fact counts."""
+"""The first row that matches a fact applies."""
 
 
 def row_of(group: FactGroup, fact: str) -> FactRow:
-    """Return the row of a fact. A fact without one must be equal, and a difference is a warning."""
+    """Return a fact's row. By default, a fact must be equal on all nodes, or there is a warning."""
     for row in FACT_TABLE:
         if row.group == group and fnmatchcase(fact, row.pattern):
             return row

@@ -15,7 +15,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 RUN_FOLDER = "folder 0"
-"""The part with the run's folder. Further folders hold only checkpoints."""
+"""Name of the part about the run's folder. All other folders hold only checkpoints."""
 STEPS_WITHOUT_USE_FOR_CHECKPOINTS = ("link", "lock", "map")
 
 
@@ -56,7 +56,7 @@ def folder_fault(facts: NodeFacts, expected: Expectations) -> str:
 def checkpoint_folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return what is wrong with a folder that holds only checkpoints, or an empty string.
 
-    Checkpoints need no links, locks and maps, which some file systems refuse.
+    Checkpoints need no links, locks or memory maps, which some file systems refuse.
     """
     errors = {}
     for step, error in facts["errors"].items():
@@ -107,7 +107,7 @@ def folder_checks(
 def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> PlacedCheck:
     """Check one folder.
 
-    If a node cannot write there, files that other nodes miss are not reported.
+    If a node cannot write there, files that other nodes cannot see are not reported.
     """
     if part == RUN_FOLDER:
         operations, fault, shown = "write, rename, link, lock and map", folder_fault, _folder_text

@@ -20,7 +20,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 from runbook.plan_file.group_limits import GROUP_SECONDS, MEETING_SECONDS
 
 RankFacts = Mapping[str, Any]
-"""The answer of one rank of the probe, written by training/probe.py."""
+"""What one rank of the probe reported, written by training/probe.py."""
 SHOWN_RANKS = 8
 USED_NETWORK = re.compile(r"NCCL INFO Using network (.+)")
 
@@ -174,7 +174,7 @@ def _failure_time(rank: RankFacts, part: str) -> float:
 
 
 def _silent_end(rank: RankFacts) -> str:
-    """Return how a rank ended that reported no error: at its deadline, or for an unknown reason."""
+    """Return how a rank that reported no error ended: at its deadline, or for an unknown reason."""
     current = rank.get("current")
     if current and current["hung"]:
         return "it hung there until it was killed"
@@ -225,7 +225,7 @@ def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> Place
     )
     groups = [rank["group"] for rank in facts]
     if not all(group["sum_is_right"] for group in groups):
-        remedy = "Report it: a device computes or an adapter transfers wrong data."
+        remedy = "Report it: a device computes wrong results, or an adapter transfers wrong data."
         return rule.broken("the all-reduce is wrong", remedy=remedy)
 
     speed = groups[0]["bus_bytes_per_second"]

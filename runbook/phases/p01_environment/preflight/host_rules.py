@@ -1,7 +1,8 @@
-"""Rules for the first stage: limits, memory, cores and setup of a node; the list of all rules.
+"""Rules for the first stage: limits, memory, cores and setup of a node. It lists all rules.
 
-`NODE_RULES` has the name, remedy and verdict of each rule for a single node. What counts as a fault
-is in this file, folder_rules.py, software_rules.py, interface_rules.py and system_rules.py.
+`NODE_RULES` has the name, remedy and verdict of each rule for a single node. The functions that
+find the faults are in this file, folder_rules.py, software_rules.py, interface_rules.py and
+system_rules.py.
 """
 
 from collections import Counter
@@ -65,9 +66,9 @@ KINDS_OF_LIMITS = {
     "data": "private memory",
 }
 LONGEST_SOCKET_PATH = 107
-"""Bytes of a socket's path, without the zero at its end (unix(7))."""
+"""Longest path of a socket in bytes, without the terminating zero (unix(7))."""
 SOCKET_NAME_LETTERS = len("/pymp-12345678/listener-12345678")
-"""Letters that multiprocessing adds to the temporary folder for a socket."""
+"""Characters that multiprocessing appends to the temporary folder's path for a socket."""
 
 
 def _limit_text(value: int | None) -> str:
@@ -179,7 +180,7 @@ def cores_fault(facts: NodeFacts, expected: Expectations) -> str:
     quota = facts["quota"]
     usable = facts["cores"] if quota is None else min(facts["cores"], quota)
     if expected.has_queue and expected.cores_per_node and usable < expected.cores_per_node:
-        return f"{usable:g} cores, the site states {expected.cores_per_node}"
+        return f"{usable:g} cores, but the site states {expected.cores_per_node}"
     return ""
 
 
@@ -246,8 +247,9 @@ PYTHON_RULE = PlacedRule(
 
 FOREIGN_PROGRAMS_RULE = PlacedRule(
     PreflightCheck.FOREIGN_PROGRAMS,
-    "outside the job, no program of this user is busy on the job's nodes",
-    "End what an earlier job left there (kill PID on that node), or wait for your other job.",
+    "no program of this user outside the job is busy on the job's nodes",
+    "End the program (kill PID on that node) if an earlier job left it there, or wait "
+    "for your other job.",
 )
 NODE_RULES = (
     NodeRule(
@@ -288,7 +290,7 @@ NODE_RULES = (
                 f"{name} at least {threshold.value:.0f}: {threshold.source}"
                 for name, threshold in thresholds.KERNEL_SETTINGS.items()
             ),
-            "Set it on that node (sysctl -w), and in /etc/sysctl.d, so that it stays.",
+            "Set it on that node (sysctl -w), and in /etc/sysctl.d to keep it after a reboot.",
         ),
         "kernel",
         kernel_fault,
@@ -298,7 +300,7 @@ NODE_RULES = (
         FOREIGN_PROGRAMS_RULE,
         "foreign programs",
         foreign_programs_fault,
-        lambda facts: "none that computes",
+        lambda facts: "none is busy",
     ),
     NodeRule(
         FOREIGN_PROGRAMS_RULE,
@@ -439,7 +441,7 @@ NODE_RULES = (
     NodeRule(
         PlacedRule(
             PreflightCheck.NODE_NAMES,
-            "every node's name resolves on every node, to another node's address, within "
+            "each node resolves the names of the others, and not to its own address, within "
             f"{show_duration(thresholds.NAME_SECONDS.value)} ({thresholds.NAME_SECONDS.source})",
             (
                 "Fix /etc/hosts or the DNS of these nodes. If a name resolves to 127.0.1.1, gloo "

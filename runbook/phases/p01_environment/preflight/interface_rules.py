@@ -19,11 +19,11 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 INNER_ADDRESSES = ("127.", "::1", "fe80:")
-"""Prefixes of addresses that refer to the node itself on every node."""
+"""Prefixes of loopback and link-local addresses, which every node has."""
 
 
 def names_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the names of other nodes that this node cannot resolve, or resolves to itself."""
+    """Return the names of other nodes that resolve slowly, to this node itself, or not at all."""
     faults = [f"{name}: {error}" for name, error in facts["errors"].items()]
     for name, addresses in facts["addresses"].items():
         leads_here = all(address.startswith("127.") or address == "::1" for address in addresses)
@@ -65,7 +65,7 @@ def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck
 
 
 def interface_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return why an interface that a variable names is unusable, or an empty string."""
+    """Return why a named interface, loopback or InfiniBand is unusable, or an empty string."""
     for variable, value in facts["chosen"].items():
         if variable == GLOO_VARIABLE:
             problem = _exact_interfaces_problem(value, facts["interfaces"], expected)
@@ -239,10 +239,10 @@ def foreign_addresses_check(answers: JobAnswers) -> PlacedCheck:
 
 
 def _second_owners(answers: JobAnswers, own_addresses: Mapping[str, set[str]]) -> dict[str, str]:
-    """Return, for each node that has the address of another node as well, which address that is.
+    """Return a fault for each node that also has the address of another node.
 
-    Only addresses to which names resolve count: bridges of containers have the same address on all
-    nodes.
+    Only addresses to which names resolve count, because the bridges of containers have the same
+    address on all nodes.
     """
     faults = {}
     for facts in answers.facts(HOSTS, "names").values():

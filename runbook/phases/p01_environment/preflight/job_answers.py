@@ -1,4 +1,4 @@
-"""The answers of a job's nodes that have arrived so far."""
+"""The answers that a job's nodes have written so far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,14 +11,14 @@ JOB = "job"
 STEP = "step"
 """The part that reports how the launcher of a stage ended. The job's script writes it."""
 END = "end"
-"""The last part of a stage that a node writes."""
+"""The last part that a node writes in a stage."""
 NodeFacts = Mapping[str, Any]
-"""A node's answer to one part, written by node_checks."""
+"""A node's answer for one part, written by node_checks."""
 
 
 @dataclass(frozen=True)
 class JobAnswers:
-    """The newest answer of each node to each part of each rung."""
+    """The newest answer of each node for each part of each stage."""
 
     nodes: tuple[str, ...]
     """All nodes of the job, in the scheduler's order. Empty until the job has started."""
@@ -45,9 +45,9 @@ class JobAnswers:
         return facts_by_node
 
     def missing(self, rung: str, part: str) -> dict[str, str]:
-        """Return, for each node whose answer is missing, the reason.
+        """Map each node whose answer is missing to the reason.
 
-        The node did not answer, or a check hung, or there was an error.
+        The node wrote nothing, the check failed or hung, or the node's program ended early.
         """
         reasons = {}
         for node in self.nodes:

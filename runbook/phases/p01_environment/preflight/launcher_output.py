@@ -112,7 +112,7 @@ def _launchers_own_error(errors: str) -> str:
 
 
 def _why_python_did_not_start(errors: str) -> str:
-    """Return Python's fatal error, with the variable that misleads it, or an empty string."""
+    """Return Python's fatal error, with the PYTHONHOME that caused it, or an empty string."""
     fatal = PYTHON_DID_NOT_START.search(errors)
     if fatal is None:
         return ""

@@ -25,7 +25,7 @@ ALL_MEMORY = "0"
 
 @dataclass(frozen=True)
 class Lesson:
-    """A measured value of the site file."""
+    """A measured value for the site file."""
 
     path: tuple[str, ...]
     """The key, including its sections."""
@@ -94,7 +94,7 @@ Answers = Mapping[str, Mapping[str, Mapping[str, NodeFacts]]]
 class Request:
     """The resources that the preflight job requested on each node.
 
-    A cgroup shows only these.
+    Inside the job, a cgroup shows only these resources.
     """
 
     cores: int = 0
@@ -109,7 +109,7 @@ def learn_site(
     job: str,
     request: Request | None = None,
 ) -> LearnedSite:
-    """Return the site's values that follow from the answers of the nodes.
+    """Derive values for the site file from the nodes' answers.
 
     `job` is the job that took the measurements, and `request` is what it requested from the queue.
     """
@@ -202,7 +202,7 @@ def _memory(site: Site, nodes: Answers, requested: str) -> Lesson | Gap:
 
 
 def _devices(site: Site, nodes: Answers) -> Iterator[Lesson | Gap]:
-    """Yield torch's facts about the GPUs: their number, type and memory."""
+    """Yield the site file's GPU values (number, type and memory) as torch reports them."""
     if site.hardware.device == CPU:
         yield Gap("hardware.device", "the site computes on CPUs, and its ranks see no GPU")
         return
@@ -275,19 +275,21 @@ def _interface(site: Site, nodes: Answers) -> Lesson | Gap:
                 used.add(interface)
 
     if len(used) != 1:
-        return Gap(name, f"the nodes listened on several: {', '.join(sorted(used)) or 'all'}")
+        return Gap(
+            name, f"the nodes listened on several interfaces: {', '.join(sorted(used)) or 'all'}"
+        )
     evidence = f"{_places(listening)} reached each other through it"
     return Lesson(INTERFACE, used.pop(), "", evidence)
 
 
 def _network(site: Site, nodes: Answers) -> Lesson | Gap:
-    """Return the bandwidth of TCP if the site names no fabric.
+    """Return the measured TCP bandwidth, unless the site names a fabric.
 
-    The bandwidth of a fabric differs from the bandwidth of TCP.
+    TCP does not reach a fabric's bandwidth.
     """
     name = "hardware.network"
     if site.hardware.fabric:
-        return Gap(name, "see the adapters' datasheet; TCP does not fill a fabric")
+        return Gap(name, "see the adapters' datasheet; TCP does not reach a fabric's bandwidth")
     speeds = []
     for rungs in nodes.values():
         for key, part in rungs.get(PEERS, {}).items():

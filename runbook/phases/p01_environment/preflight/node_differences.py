@@ -103,7 +103,7 @@ def find_differences(
             continue
         values = {}
         for node, of_node in facts.items():
-            # A node is not asked for its own address, because Debian has it as 127.0.1.1.
+            # Nodes do not report their own address, because Debian sets it to 127.0.1.1.
             if not (name.endswith(f" of {node}") and name not in of_node):
                 values[node] = of_node.get(name, ABSENT)
         nodes_of = _nodes_of(values, row.tolerance)
@@ -123,7 +123,7 @@ def _nodes_of(values: Mapping[str, str], tolerance: float) -> dict[str, tuple[st
 
 
 def is_equal(value: str, other: str, tolerance: float) -> bool:
-    """Return whether two values are equal, or their numbers within the tolerance.
+    """Return whether two values are equal, or differ only in numbers within the tolerance.
 
     >>> is_equal("100 kB", "104 kB", 0.1), is_equal("100 kB", "104 kB", 0.0)
     (True, False)
@@ -140,14 +140,14 @@ def is_equal(value: str, other: str, tolerance: float) -> bool:
 
 
 def _distinct_part(value: str, others: Sequence[str]) -> str:
-    """Return a value, or only its words that no other value has if it is a long list."""
+    """Return a value. If it is long, return only the words that no other value has."""
     if not value:
         return "(empty)"
     if len(value) <= SHOWN_LETTERS:
         return value
     common = set(" ".join(others).split())
     words = [word for word in value.split() if word not in common]
-    text = " ".join(words) or "none of the other's words"
+    text = " ".join(words) or "no words of its own"
     return f"... {text}"[:SHOWN_LETTERS]
 
 

@@ -1,4 +1,4 @@
-"""How a rule is applied to every node of a job, and the rule that every node answers."""
+"""Applies a rule to every node of a job, and checks that every node answers."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class NodeRule:
     part: str
     fault: Fault
     shown: Callable[[NodeFacts], str]
-    """Returns the value of a healthy node, which the row of a passed check shows."""
+    """Returns a healthy node's value, which the row of a passed check shows."""
     verdict: str = "fail"
 
 
@@ -67,8 +67,8 @@ def presence_check(answers: JobAnswers, rung: str) -> PlacedCheck:
         f"{ANSWERED} ({rung})",
         "every node of the job starts the program and answers",
         (
-            "See err in the job's folder. The shared folder, the container or Python is missing on "
-            "that node."
+            "See err in the job's folder. The shared folder, the container or Python may be "
+            "missing on that node."
         ),
     )
     silent = []

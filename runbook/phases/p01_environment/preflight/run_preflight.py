@@ -70,16 +70,16 @@ QUESTIONS = "questions"
 GROUPS = "groups"
 RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
-"""The rules for the stages that nodes answer. The last stage is answered by ranks."""
+"""The rules for the stages that nodes answer. Ranks answer the last stage."""
 ANSWERS = "environment/preflight"
 """Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
 PROBE_FOLDER = ".preflight-{run}-{token}"
-"""Folder next to the checkpoints that the nodes write to. It is deleted after each call.
+"""Folder that the nodes write to, next to the checkpoints. It is deleted after each call.
 
 Runs of the same name may have their checkpoints in the same folder.
 """
 OLD_PROBE_SECONDS = 86400.0
-"""The next preflight deletes a killed preflight's folder that is older than this."""
+"""A killed preflight's folder is deleted by the next preflight if it is older than this."""
 POLL_SECONDS = 0.3
 QUEUE_SECONDS = 600.0
 """Seconds after which a job that the queue has not started is cancelled."""
@@ -93,7 +93,7 @@ LEAVING_SECONDS = 20.0
 AFTER_JOB = "after the job"
 DRAINED_RULE = PlacedRule(
     f"job ({AFTER_JOB})",
-    "the nodes take further jobs when the job has ended",
+    "the nodes accept further jobs after the job has ended",
     "Ask the operators why the node's epilog fails (its output is in slurmd's log on that node).",
 )
 PASSING_FAULTS = (
@@ -236,7 +236,7 @@ def _outer_checkpoints(
     The result is empty if the nodes need no other folder than the run's, or if this machine cannot
     write there; another check reports that.
     """
-    # The nodes get the path as the plan has it: a container may not contain a link's target.
+    # The nodes get the path as written in the plan: a link's target may not exist in a container.
     existing_folder = _existing_folder(folder / plan.phases[FULL].checkpoint.folder)
     probe_folder = existing_folder / PROBE_FOLDER.format(run=settings.name, token=token)
     if existing_folder.resolve().is_relative_to(folder.resolve()):
@@ -267,7 +267,7 @@ def _probe_options(
     folder: Path,
     world_size: int,
 ) -> list[str]:
-    """Return the options of the ranks' program.
+    """Return the command-line options of the probe program that each rank runs.
 
     The options give the folders for answers and files, the device, and the layout.
     """
@@ -288,16 +288,16 @@ def _climb_here(
     first: RungResult,
     report: Report,
 ) -> PreflightResult:
-    """Run this machine's stages in one process, and the last stage with the local scheduler.
+    """Run the node stages in a process on this machine, and the last stage's ranks as a local job.
 
-    The last stage is started in the same way as the trainer.
+    The ranks are started in the same way as the trainer's ranks.
     """
     expected = expectations_of(settings, plan, walltime=0)
     host = "this machine"
     with _answers_folder(folder) as (answers_folder, token):
         argv = [sys.executable, "-m", "runbook.node_checks", HOSTS, TORCH]
         argv += ["--folder", str(answers_folder), "--token", token, "--device", expected.device]
-        report("asking this machine")
+        report("checking this machine")
         start = time.monotonic()
         environment = {"RUNBOOK_NODES": "", "PYTHONPATH": str(PACKAGE)}
         output = shell.run(
@@ -497,9 +497,9 @@ def _checks_of(
 
 
 def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) -> list[Check]:
-    """Put how the blamed nodes differ from the others in front of the value of the first failure.
+    """Prefix the first failure's value with how the blamed nodes differ from the others.
 
-    The nodes were compared in an earlier stage, where most differences alone are only warnings.
+    The nodes were compared in an earlier stage, where most differences are only warnings.
     """
     reported = list(checks)
     failed = next((check for check in reported if check.verdict == "fail"), None)
@@ -517,7 +517,7 @@ def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) ->
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
-    """Add to each check how a node's program ended, if the node did not answer or its setup failed."""
+    """If a node did not answer or its setup failed, add how its program ended to the failure."""
     reported: list[Check] = list(checks)
     failed = next((check for check in checks if check.verdict == "fail"), None)
     if failed is None:
@@ -672,7 +672,7 @@ class QueueWatch:
                 return answers, None
             if code is not None or status.final:
                 return answers, self._why_broken(rung, status, code)
-            # Slurm requeues the job of a lost node, and the job may then wait forever.
+            # Slurm requeues a job that lost a node, and the job may then wait forever.
             is_put_back = status.state is JobState.PENDING
             if is_put_back or time.monotonic() > deadline:
                 return answers, self._why_broken(rung, status, code)
@@ -695,9 +695,10 @@ class QueueWatch:
         return self._ending_rule(rung).broken(value, names, remedy=remedy)
 
     def rung_after_job(self) -> list[RungResult]:
-        """Return a failed check if the queue drained a node when the job had ended.
+        """Return a failed check if the queue drained a node after the job had ended.
 
-        Slurm does so if the site's epilog fails, and the next job waits for the node.
+        Slurm drains a node if the site's epilog fails there, and the next job then waits for the
+        node.
         """
         queue = get_queue(self._settings.site)
         if not isinstance(queue, Slurm):

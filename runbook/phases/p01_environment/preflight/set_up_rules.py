@@ -1,4 +1,4 @@
-"""Rules for a set-up that harms a training even if all nodes have it: variables, files, priority."""
+"""Rules for a set-up that harms training even if all nodes have it: variables, files, priority."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 
 @dataclass(frozen=True)
 class VariableRow:
-    """A variable that changes how programs run. It is often left over from a search for a fault."""
+    """A variable that changes how programs run. It is often left over from debugging."""
 
     name: str
     value: str
-    """Pattern of the values that do harm, as in a shell."""
+    """Shell pattern that matches the harmful values."""
     effect: str
     source: str
 
@@ -57,11 +57,11 @@ VARIABLES = (
     VariableRow("PYTHONHOME", "?*", "Python looks for its own modules there", PYTHON_SOURCE),
     VariableRow("PYTHONOPTIMIZE", "?*", "assertions and docstrings are removed", PYTHON_SOURCE),
     VariableRow("PYTHONWARNINGS", "error*", "a warning ends the program", PYTHON_SOURCE),
-    VariableRow("PYTHONMALLOC", "*debug", "each piece of memory is checked", PYTHON_SOURCE),
-    VariableRow("PYTHONDEVMODE", "?*", "each piece of memory is checked", PYTHON_SOURCE),
-    VariableRow("PYTHONTRACEMALLOC", "?*", "each piece of memory is recorded", PYTHON_SOURCE),
-    VariableRow("MALLOC_CHECK_", "[1-9]*", "each piece of memory is checked", "mallopt(3)"),
-    VariableRow("MALLOC_PERTURB_", "[1-9]*", "each piece of memory is filled", "mallopt(3)"),
+    VariableRow("PYTHONMALLOC", "*debug", "each block of memory is checked", PYTHON_SOURCE),
+    VariableRow("PYTHONDEVMODE", "?*", "each block of memory is checked", PYTHON_SOURCE),
+    VariableRow("PYTHONTRACEMALLOC", "?*", "each block of memory is recorded", PYTHON_SOURCE),
+    VariableRow("MALLOC_CHECK_", "[1-9]*", "each block of memory is checked", "mallopt(3)"),
+    VariableRow("MALLOC_PERTURB_", "[1-9]*", "each block of memory is filled", "mallopt(3)"),
     VariableRow("LD_DEBUG", "?*", "the loader writes each step to the log", "ld.so(8)"),
     VariableRow("LD_BIND_NOT", "?*", "each call of a function is looked up again", "ld.so(8)"),
     VariableRow(
@@ -77,7 +77,7 @@ VARIABLES = (
         "ATEN_CPU_CAPABILITY", "default", "torch uses no vector instructions", "torch, ATen/native"
     ),
 )
-"""Variables that slow a training down or end it. A value that the site file sets is no fault."""
+"""Variables that slow training down or end it. A value that the site file sets is not a fault."""
 
 
 STEERING = (
@@ -85,7 +85,7 @@ STEERING = (
     *("MKL_", "NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RCCL_", "TORCH"),
     *("TRITON_", "UCX_"),
 )
-"""Beginnings of the names of variables that steer Python, torch, its libraries and compilers."""
+"""Name prefixes of variables that affect Python, torch, its libraries and compilers."""
 EXPECTED_VARIABLES = (
     *("CUDA_CACHE_PATH", "CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_VISIBLE_DEVICES", "DS_ACCELERATOR"),
     *("DS_BUILD_OPS", "LD_PRELOAD", "OMP_NUM_THREADS", "PYTHONPATH", "PYTHONSAFEPATH"),
@@ -100,7 +100,7 @@ EXPECTED_VARIABLES = (
 
 @dataclass(frozen=True)
 class SetUpRule:
-    """A rule about one part of the facts. A node that did not answer is named by other checks."""
+    """A rule about one part of the facts. Other checks name the nodes that did not answer."""
 
     rule: PlacedRule
     part: str
@@ -127,9 +127,9 @@ def variables_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the variables of the submitting shell that steer the training in the job.
+    """Return the submitting shell's variables that also affect training in the job.
 
-    Variables that an image sets have another value in the shell, or none.
+    A variable that an image sets has a different value in the shell, or none.
     """
     known = {*EXPECTED_VARIABLES, *(row.name for row in VARIABLES)}
     for variables in expected.environment.values():
@@ -142,7 +142,7 @@ def shell_variables_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def named_files_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the variables that name a file which is not there."""
+    """Return the variables that name a file that does not exist."""
     absent: Mapping[str, str] = facts["absent"]
     return "; ".join(
         PhaseMessage.NAMED_FILE_ABSENT.fill(name=name, path=path) for name, path in absent.items()
@@ -158,7 +158,7 @@ def opening_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def priority_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the priority of the job's processes, if other programs go first."""
+    """Return the priority of the job's processes if it is lower than usual."""
     priority = int(facts["priority (nice)"])
     if priority <= 0 or not expected.has_queue:
         return ""
@@ -166,7 +166,7 @@ def priority_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def system_folders_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return which of the kernel's own file systems is not mounted."""
+    """Return which of the kernel's own file systems are not mounted."""
     empty = [folder for folder in ("/proc", "/sys") if facts[folder] == "empty"]
     return "".join(PhaseMessage.SYSTEM_FOLDER_EMPTY.fill(folder=folder) for folder in empty)
 
@@ -180,7 +180,7 @@ def localhost_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def packet_size_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return each interface that is up whose packets are smaller than every network allows."""
+    """Return each active interface whose MTU is below the minimum for IPv6."""
     faults = []
     for name, value in facts.items():
         interface = name.removeprefix("MTU of ")
@@ -217,7 +217,7 @@ SET_UP_RULES = (
     SetUpRule(
         PlacedRule(
             PreflightCheck.VARIABLES,
-            "no variable of the shell slows a training down or ends it",
+            "no shell variable slows training down or ends it",
             "Unset it in the shell that submits the job, or in the start-up file, module or prolog "
             "of the scheduler that sets it.",
         ),
@@ -227,8 +227,8 @@ SET_UP_RULES = (
     SetUpRule(
         PlacedRule(
             PreflightCheck.SHELL_VARIABLES,
-            "variables that steer Python, torch or its libraries come from the site file, not from "
-            "the shell that submits",
+            "variables that affect Python, torch or its libraries come from the site file, not "
+            "from the submitting shell",
             "Put them into `environment` of the site file if the training needs them, or unset them.",
         ),
         FactGroup.ENVIRONMENT.part,
@@ -237,7 +237,7 @@ SET_UP_RULES = (
     SetUpRule(
         PlacedRule(
             PreflightCheck.NAMED_FILES,
-            "files that variables name are there",
+            "files that variables name exist",
             "Unset the variable, or load the module that provides the file on the nodes too.",
         ),
         "named files",
@@ -265,7 +265,7 @@ SET_UP_RULES = (
         PlacedRule(
             PreflightCheck.PACKET_SIZE,
             f"packets of {thresholds.PACKET_BYTES.value:.0f} bytes: {thresholds.PACKET_BYTES.source}",
-            "Set the MTU of the other nodes and of the switch (ip link set DEVICE mtu 1500).",
+            "Set the same MTU as on the other nodes and the switch (ip link set DEVICE mtu 1500).",
         ),
         FactGroup.NETWORK.part,
         packet_size_fault,
@@ -274,7 +274,7 @@ SET_UP_RULES = (
         PlacedRule(
             PreflightCheck.COMPILERS,
             "compilers on PATH start: torch.compile, Triton and DeepSpeed call them",
-            "Install the compiler again on that node, or take its folder off PATH.",
+            "Install the compiler again on that node, or remove its folder from PATH.",
         ),
         FactGroup.PROGRAMS.part,
         compilers_fault,

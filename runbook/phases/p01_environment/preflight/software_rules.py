@@ -15,7 +15,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 
 
 def program_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return a different Python that precedes, on PATH, the `python3` that runs here.
+    """Return a different Python that precedes the running `python3` on PATH.
 
     A different Python later on PATH, as on most systems, is never started by mistake. If the job's
     own Python is not on PATH, there is no fault either.

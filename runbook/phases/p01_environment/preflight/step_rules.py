@@ -1,4 +1,4 @@
-"""The rule about the end of each step of a preflight job."""
+"""The rule about how soon each step of a preflight job ends."""
 
 from runbook.core.units import show_duration
 from runbook.phases.messages import PhaseMessage
@@ -10,9 +10,9 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 )
 
 LATE_SECONDS = 20.0
-"""A launcher that returns later than this after its programs is a warning."""
+"""If a launcher returns later than this after its programs, that is a warning."""
 TOO_LATE_SECONDS = 60.0
-"""A launcher that returns later than this after its programs is a defect."""
+"""If a launcher returns later than this after its programs, that is a defect."""
 STEP_END_RULE = PlacedRule(
     PreflightCheck.STEP_END,
     f"a step ends at most {show_duration(LATE_SECONDS)} after its programs; every start and stop "
@@ -23,9 +23,9 @@ STEP_END_RULE = PlacedRule(
 
 
 def step_end_check(answers: JobAnswers, rung: str) -> list[PlacedCheck]:
-    """Check how long a stage's launcher still took when the programs had ended.
+    """Check how long after its programs a stage's launcher ended.
 
-    The job's script and the first node's program use the clock of one machine. Return no check if
+    The job's script and the first node's program use the same machine's clock. Return no check if
     one of the two times is missing.
     """
     step = answers.answer(rung, "", STEP)

@@ -1,4 +1,4 @@
-"""Rules for what the operating system of a node provides: account, devices, kernel, programs."""
+"""Rules for a node's operating system: account, devices, kernel, programs."""
 
 from collections.abc import Mapping, Sequence
 
@@ -39,7 +39,7 @@ def devices_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def kernel_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return each setting of the kernel that is below its threshold."""
+    """Return each kernel setting that is below its threshold."""
     faults = []
     for name, threshold in thresholds.KERNEL_SETTINGS.items():
         value = facts.get(name)
@@ -59,13 +59,13 @@ def kernel_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def foreign_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the user's programs that compute on a node and that no job started."""
+    """Return the user's busy programs on a node that no job started."""
     programs = [program for program in facts["busy"] if not program.get("job")]
     return _shown_programs(programs) if expected.has_queue else ""
 
 
 def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the programs of the user's other jobs that compute on a node.
+    """Return the busy programs of the user's other jobs on a node.
 
     Two jobs may share a node without being bound to cores, so this is not a defect.
     """

@@ -117,7 +117,7 @@ KERNEL_SETTINGS = {
         65530, "memory maps of a process", "sysctl/vm.rst of the kernel: the default"
     ),
 }
-"""The lowest value of each setting of sysctl with which training runs at full speed."""
+"""The lowest value of each sysctl setting at which training still runs at full speed."""
 SCRATCH = Threshold(
     256 * MIB,
     "free bytes of the node's temporary folder",
@@ -137,12 +137,12 @@ OPEN_MILLISECONDS = Threshold(
     "our choice: importing torch opens 4,000 files, which takes 16 s at this speed",
 )
 PACKET_BYTES = Threshold(
-    1280, "bytes of the largest packet (MTU)", "RFC 8200, section 5: every IPv6 link has as much"
+    1280, "bytes of the largest packet (MTU)", "RFC 8200, section 5: every IPv6 link supports it"
 )
 SLOW_CORE = Threshold(
     2.0,
     "times the usual processor time of a loop on one core",
-    "our choice: far above what hyper-threads and turbo do to one core's processor time",
+    "our choice: far above the effect of hyper-threads and turbo on one core's processor time",
 )
 SLOW_NODE = Threshold(
     2.0,

@@ -88,7 +88,7 @@ def _import_fault(facts: NodeFacts) -> str:
 
 
 OF_TORCH_ITSELF = ("libtorch", "libc10")
-"""Prefixes of the libraries in torch's own wheel. A library from a different torch never fits."""
+"""Prefixes of the libraries in torch's own wheel. Those of a different torch are incompatible."""
 
 
 def libraries_check(answers: JobAnswers) -> PlacedCheck:
@@ -173,8 +173,8 @@ def compiler_check(answers: JobAnswers) -> PlacedCheck:
         PreflightCheck.CUDA_COMPILER,
         "nvcc's CUDA has torch's major version (DeepSpeed issues 3223, 694, 5362)",
         (
-            "Load the module of torch's CUDA, or set DS_SKIP_CUDA_CHECK=1 if only the minor "
-            "version differs."
+            "Load the module of torch's CUDA version, or set DS_SKIP_CUDA_CHECK=1 if only the "
+            "minor version differs."
         ),
     )
     tools = answers.facts(HOSTS, "tools")
@@ -215,7 +215,7 @@ def right_product_check(facts: dict[str, NodeFacts]) -> PlacedCheck:
     nodes = list(dict.fromkeys(text.partition(" device")[0] for text in wrong))
     if wrong:
         return rule.broken(", ".join(wrong), nodes)
-    return rule.passed("right", ", ".join(facts))
+    return rule.passed("correct", ", ".join(facts))
 
 
 def speed_checks(facts: dict[str, NodeFacts], expected: Expectations) -> list[PlacedCheck]:
