@@ -70,11 +70,13 @@ class ModelShape:
     """Whether queries, keys and values have biases even if the other matrices do not."""
     norm_epsilon: float = field(default=1e-5, metadata=OMIT_DEFAULT)
     rope_base: float = field(default=10_000.0, metadata=OMIT_DEFAULT)
+    head_width: int = field(default=0, metadata=OMIT_DEFAULT)
+    """Width of one attention head, if it is not hidden / heads; only published models have one."""
 
     @property
     def head_size(self) -> int:
         """Return the width of one attention head."""
-        return self.hidden // self.heads
+        return self.head_width or self.hidden // self.heads
 
     @property
     def gated(self) -> bool:

@@ -29,6 +29,16 @@ def setup(name: str, device: str, count: int, **cells: Any) -> StepSetup:
 
 TUNED = {"software": "NeMo", "precision": "fp8", "seq_len": 8192}
 FORKS = {"software": "Megatron-DeepSpeed", "precision": "fp16", "seq_len": 2048, "zero_stage": 0}
+BIGSCIENCE = FORKS | {
+    "zero_stage": 1,
+    "flash": "no",
+    "recompute": "full",
+    "global_batch": 2048,
+    "micro_batch": 2,
+    "layers": 78,
+    "hidden": 13824,
+    "vocabulary": 250000,
+}
 TINY = {"tp": 1, "pp": 1, "global_batch": 64, "micro_batch": 2, "precision": "bf16"}
 SETUPS = {
     "H100, tensor 4": setup("Llama-3 70B", "H100", 64, tp=4, pp=4, global_batch=128, **TUNED),
@@ -99,6 +109,12 @@ SETUPS = {
         "GPT-3 1.3B", "A100", 8, **(TINY | {"software": "InternEvo", "seq_len": 2048})
     ),
     "L40S": setup("GPT-3 1.3B", "L40S", 8, precision="bf16"),
+    "A100, heads of 108": setup(
+        "GPT 182B",
+        "A100",
+        384,
+        **(BIGSCIENCE | {"heads": 128, "tp": 4, "pp": 12}),
+    ),
 }
 SECONDS = {
     "H100, tensor over two nodes": 0.5760375,
@@ -107,7 +123,7 @@ SECONDS = {
     "H100, one micro-batch": 0.6152455,
     "B200, blocks": 0.6073108,
     "A100, tensor waits": 24.91744,
-    "A100, forks": 3.390745,
+    "A100, forks": 3.495838,
     "A100, small forks": 2.728975,
     "MI250X": 14.83305,
     "H100, eager": 0.4535985,
@@ -129,6 +145,7 @@ SECONDS = {
     "H100, first vendor's attention": 5.079167,
     "B200, first stack": 2.519208,
     "A100, another program": 0.8702429,
+    "A100, heads of 108": 134.1985,
 }
 PINNED = 1e-4
 """Relative difference that the pinned step times allow."""
@@ -154,6 +171,7 @@ CONSTANTS = (
     *("_FORKS_BYTES", "_FORKS_SHARED_BYTES", "_FORKS_BANDWIDTH"),
     *("_OPERATORS_ELSEWHERE", "_PLAIN_ACTIVATION_BYTES", "_MEGATRON_LOGIT_BYTES"),
     *("_SOFTMAX_OPERATORS", "_CONTEXT_OPERATORS", "_BACKWARD_OPERATORS", "_GRAPHED"),
+    "_UNALIGNED",
     *("_FORWARD_SHARE", "_BUCKET", "_BUCKET_PER_RANK", "_NETWORK_LATENCY"),
 )
 
@@ -295,3 +313,37 @@ def test_a_vendors_older_stacks_are_slower() -> None:
     newer = replace(blackwell, first_blackwell=False)
     ratio = iteration(newer).attention / iteration(blackwell).attention
     assert ratio == pytest.approx(DEFAULT.blackwell_first)
+
+
+def test_products_of_attention_leave_tensor_cores_if_heads_are_not_a_multiple_of_8() -> None:
+    """BigScience measured 147.41 s for heads of 108 and 107.12 s for heads of 144, with tensor 4."""
+    unaligned = SETUPS["A100, heads of 108"]
+    assert unaligned.shape.head_size == 108
+    cells = BIGSCIENCE | {"heads": 96, "tp": 4, "pp": 12}
+    aligned = setup("GPT 182B", "A100", 384, **cells)
+    assert aligned.shape.head_size == 144
+    longer = iteration(unaligned).seconds / iteration(aligned).seconds
+    assert longer == pytest.approx(147.41 / 107.12, abs=0.05)
+    fused = [replace(one, flash=True) for one in (unaligned, aligned)]
+    ratio = iteration(fused[0]).seconds / iteration(fused[1]).seconds
+    assert ratio == pytest.approx(1, abs=0.01), "FlashAttention pads heads"
+    of_104 = replace(unaligned, shape=replace(unaligned.shape, head_width=104))
+    assert iteration(of_104).attention < 0.3 * iteration(unaligned).attention
+
+
+def test_deepspeed_fills_one_stage_after_the_other() -> None:
+    """With 78 layers on 12 stages, eleven have 7 and the last has 1 (BigScience's chronicle)."""
+    uneven = SETUPS["A100, heads of 108"]
+    assert (uneven.shape.layers, uneven.layout.pipeline) == (78, 12)
+    full_stages = replace(uneven, shape=replace(uneven.shape, layers=84))
+    seconds = iteration(uneven)
+    expected = iteration(full_stages)
+    assert seconds.matrices == pytest.approx(expected.matrices)
+    assert seconds.output < 0.2 * expected.output
+
+
+def test_a_host_that_waits_for_each_kernel_hides_no_launch() -> None:
+    hidden = SETUPS["A100, heads of 108"]
+    waits = iteration(replace(hidden, launches_block=True))
+    assert iteration(hidden).launching < 0.01 * waits.launching
+    assert 0.02 < waits.launching / waits.seconds < 0.08

@@ -254,6 +254,18 @@ Scale, mask, two casts and dropout then run one by one, on copies.
 _SOFTMAX_GROUP = 4
 """Megatron's fused softmax accepts a batch only if heads per rank x micro-batch is a multiple of
 this."""
+_ALIGNED_HEAD = 8
+"""Products of attention use tensor cores only if the width of a head is a multiple of this.
+
+16 bytes are loaded at once. FlashAttention pads narrower heads itself.
+"""
+_UNALIGNED = 0.58
+"""Share of the fp32 peak at which other products of attention run, without tensor cores.
+
+BigScience measured steps of GPT 182B with 96 and with 128 heads, of 144 and 108 (chronicles-prequel,
+2022-02-26). The second take 39 s longer with tensor 4 and pipeline 12, and 38 s with 8 and 6, which
+is 11.6 and 11.1 TFLOP/s.
+"""
 _CONTEXT_OPERATORS = 8
 """Additional operators for each additional rank of context parallelism.
 
@@ -360,6 +372,10 @@ class StepSetup:
     PyTorch's own recomputation has done so since 2.1 (`set_checkpoint_early_stop`). Megatron
     recomputes whole layers.
     """
+    launches_block: bool = False
+    """Whether the host waits for each kernel before it launches the next one
+    (`CUDA_LAUNCH_BLOCKING=1`).
+    """
     first_flash: bool = False
     """Whether attention uses the first FlashAttention, from 2022.
 
@@ -414,6 +430,11 @@ class StepTime:
     def seconds(self) -> float:
         """Return the total of all parts."""
         return float(sum(vars(self).values()))
+
+    @property
+    def products_share(self) -> float:
+        """Return the share of the step that layers spend in matrix products and attention."""
+        return (self.matrices + self.attention + self.recompute) / self.seconds
 
 
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
@@ -590,8 +611,17 @@ class StepModel:
 
         scores = pairs * shape.heads / layout.tensor
         score_seconds = scores * self.coefficients.scores / setup.device.memory_bandwidth
-        forward = full / (self._half_rate * 0.7) + score_seconds / 3
-        return forward, 3 * full / (self._half_rate * 0.7) + score_seconds
+        product_seconds = full / self._unfused_attention_rate
+        return product_seconds + score_seconds / 3, 3 * product_seconds + score_seconds
+
+    @property
+    def _unfused_attention_rate(self) -> float:
+        """Return the FLOP/s of attention's products if scores are stored."""
+        setup = self.setup
+        fp32_peak = setup.device.peaks.get("fp32")
+        if setup.shape.head_size % _ALIGNED_HEAD and fp32_peak:
+            return fp32_peak * _UNALIGNED * 1e12
+        return self._half_rate * 0.7
 
     @cached_property
     def attention_rate(self) -> float:
@@ -618,6 +648,8 @@ class StepModel:
             # The host launches operators ahead for whole micro-batches, so launching has no effect
             # if it takes less time than the device's work.
             return max(0.0, least_seconds - busy)
+        if self.setup.launches_block:
+            return least_seconds
 
         power = self.coefficients.launch_power
         return float((least_seconds**power + busy**power) ** (1 / power) - busy)
@@ -913,15 +945,21 @@ class StepModel:
 
         The last stage also has the output layer. If the layers do not divide evenly, a vendor's
         recipe gives the last stage fewer layers: 126 layers on 8 stages are split into 15, six
-        times 16, and 15.
+        times 16, and 15. DeepSpeed fills one stage after the other (`partition_balanced`): 78
+        layers on 12 stages are split into eleven times 7, and 1.
         """
         setup = self.setup
         if setup.stage_layers:
             return max(setup.stage_layers), setup.stage_layers[-1]
         even = setup.shape.layers / setup.layout.pipeline
-        if setup.code != "tuned" or even.is_integer():
+        if even.is_integer():
             return even, even
-        return math.ceil(even), math.floor(even)
+        if setup.code == "unfused":
+            fullest = math.ceil(even)
+            return fullest, max(0, setup.shape.layers - fullest * (setup.layout.pipeline - 1))
+        if setup.code == "tuned":
+            return math.ceil(even), math.floor(even)
+        return even, even
 
     def _recomputed(
         self,

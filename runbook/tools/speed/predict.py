@@ -272,6 +272,7 @@ def _assumed_setup(
         device = replace(device, devices_per_node=row.devices_per_node)
     layout = _assumed_layout(row, device, assumed)
     shape = sizes.shape_of(model, tensor=layout.tensor, sequence_length=sequence_length)
+    shape = replace(shape, head_width=row.head_width)
     global_batch = row.global_batch
     if not global_batch:
         global_batch = _usual_batch(row, layout, sequence_length)
@@ -292,6 +293,7 @@ def _assumed_setup(
         device=device,
         precision=row.precision,
         recompute=row.recompute,
+        shown_data=1.0 if row.has_no_overlap else 0.0,
         hides_sends=row.interleaves and layout.virtual_pipeline > 1,
         flash=row.flash,
         code=row.code,
@@ -299,6 +301,7 @@ def _assumed_setup(
         half_sums=row.half_sums,
         first_sharding=row.first_sharding,
         first_megatron=row.first_megatron,
+        launches_block=row.launches_block,
         stops_early=row.stops_early,
         fused_loss=row.fused_loss,
         first_flash=row.first_flash,

@@ -116,7 +116,7 @@ _SECOND_BLACKWELL = "2025-08"
 """Date since which NVIDIA's releases contain CUDA 13, or a later version."""
 _FITTED_PROGRAMS = (
     r"nemo|megatron|mlperf|nvidia|llm-foundry|torchtitan|fms-fsdp|deepspeed|bigscience|gpt-neox"
-    r"|nanogpt|metaseq|meta internal|transformer engine"
+    r"|nanogpt|metaseq|meta internal"
 )
 """Programs with rows of their own in the fit of the step model."""
 _BILLIONS = {"M": 1e-3, "B": 1.0, "T": 1e3}
@@ -148,6 +148,9 @@ class PublishedRow:
     half_sums: bool
     first_sharding: bool
     first_megatron: bool
+    launches_block: bool
+    has_no_overlap: bool
+    """Whether the source says that no computation hides the replicas' communication."""
     stops_early: bool
     fused_loss: bool
     first_flash: bool
@@ -159,6 +162,8 @@ class PublishedRow:
     is_other_program: bool
     experts: int
     """Number of experts of a layer; 0 or 1: the model is dense."""
+    head_width: int
+    """Width of an attention head; 0: hidden / heads."""
     devices_per_node: int
     """Number of devices in a node of this system; 0: as usual for the device."""
     network: float
@@ -244,6 +249,8 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         context=row.count("cp") or 1,
         virtual_pipeline=virtual_pipeline,
         world_size=_devices(row.text("n_accel"), row.text("accelerator")),
+        first_stage_layers=row.size("first_stage_layers"),
+        last_stage_layers=row.size("last_stage_layers"),
         zero_stage=int(row.word("zero_stage") or zero_stage(context)),
     )
     return PublishedRow(
@@ -264,6 +271,8 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
         first_megatron=is_first_megatron(context, row.text("date")),
+        launches_block="cuda_launch_blocking=1" in context,
+        has_no_overlap="no overlap" in context,
         stops_early=stops_early(context, row.text("precision"), row.text("date")),
         fused_loss=has_fused_loss(context, row.text("date")),
         first_flash=has_first_flash(context, row.text("date")),
@@ -276,6 +285,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         first_blackwell=is_release_before(_SECOND_BLACKWELL, context, row.text("date")),
         is_other_program=is_other_program(software),
         experts=row.size("experts"),
+        head_width=row.size("head_width"),
         devices_per_node=devices_per_node,
         network=network,
         sizes=_sizes(row, stated),
