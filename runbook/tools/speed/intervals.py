@@ -1,21 +1,28 @@
-"""80 % intervals for predicted speeds, by device family and number of nodes."""
+"""80 % intervals for predicted speeds, by device family, number of nodes and parts of the step."""
 
-from runbook.planning.cost.iteration import CALIBRATED, StepSetup
+import math
+
+from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration
 
 NODE_COUNTS = ("one node", "many nodes")
-HALF_WIDTHS: dict[tuple[str, str], float] = {
-    ("", "one node"): 0.192,
-    ("A100", "one node"): 0.274,
-    ("H100", "one node"): 0.326,
-    ("", "many nodes"): 0.154,
-    ("A100", "many nodes"): 0.138,
-    ("Blackwell", "many nodes"): 0.194,
-    ("H100", "many nodes"): 0.116,
+WIDTHS: dict[tuple[str, str], float] = {
+    ("", "one node"): 0.400,
+    ("A100", "one node"): 0.353,
+    ("H100", "one node"): 0.538,
+    ("", "many nodes"): 0.439,
+    ("A100", "many nodes"): 0.474,
+    ("Blackwell", "many nodes"): 0.501,
+    ("H100", "many nodes"): 0.336,
 }
-"""Half-width of the interval as a share of the prediction; '' stands for any other family.
+"""Half-width of the interval of the speed's logarithm, relative to `uncertainty`.
 
-The intervals are conformal, computed from rows whose source was not used in the fit
-(`benchmarks.predict_cross_validation`, 2026-11-29).
+The key '' stands for any other family. The intervals are conformal, computed from rows whose source
+was not used in the fit (`benchmarks.predict_cross_validation`, 2026-11-29).
+"""
+PRODUCTS_UNCERTAINTY = 0.2
+"""The part of `uncertainty` that a step of nothing but matrix products would have.
+
+Chosen from 0.1, 0.2, 0.3, 0.5 and 1 for the least mean interval score of sources left out.
 """
 _UNCALIBRATED = 2.0
 """Factor by which the interval is wider for a family without published training runs."""
@@ -29,9 +36,19 @@ def node_count(setup: StepSetup) -> str:
     return many_nodes
 
 
+def uncertainty(setup: StepSetup) -> float:
+    """Return how uncertain a setup's speed is, relative to other setups.
+
+    Large matrix products are alike in all programs. The more of a step is communication, pipeline
+    bubble, memory-bound work or launches, the more a program that the fit does not know may differ.
+    """
+    return PRODUCTS_UNCERTAINTY + 1 - iteration(setup).products_share
+
+
 def half_width(setup: StepSetup) -> float:
     """Return the half-width of the interval as a share of the predicted speed."""
     nodes = node_count(setup)
     family = setup.device.family
-    width = HALF_WIDTHS.get((family, nodes), HALF_WIDTHS["", nodes])
-    return width if family in CALIBRATED else _UNCALIBRATED * width
+    width = WIDTHS.get((family, nodes), WIDTHS["", nodes])
+    half = math.expm1(width * uncertainty(setup))
+    return half if family in CALIBRATED else _UNCALIBRATED * half
