@@ -90,7 +90,7 @@ class RankRequest:
 
 
 class ForkServer:
-    """Forks ranks, and keeps the connection to each rank's client by the rank's process id."""
+    """Forks ranks, and stores the connection to each rank's client under the rank's process id."""
 
     def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
@@ -151,7 +151,7 @@ class ForkServer:
             OSError,
             TypeError,
             ValueError,
-        ):  # The client was killed before its request was complete.
+        ):  # The client was killed before it had sent its request.
             connection.close()
             return
 
@@ -200,7 +200,7 @@ class ForkServer:
 
 
 def _answer(connection: socket.socket, key: str, value: int) -> None:
-    # The client was killed. The server will next see that its connection is closed, and end the
+    # The client was killed. The server will next see that the connection is closed, and end the
     # rank.
     with contextlib.suppress(OSError):
         connection.sendall(json.dumps({key: value}).encode() + b"\n")
@@ -262,7 +262,7 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
         with short_name(path + ".part") as name:
             listener.bind(name)
         listener.listen(64)
-        os.rename(path + ".part", path)  # noqa: PTH104  (seen only when it listens)
+        os.rename(path + ".part", path)  # noqa: PTH104  (visible only once it listens)
         listener.settimeout(60)
         ForkServer(listener, path, keeps_ranks=keeps_ranks).serve()
 

@@ -23,7 +23,7 @@ from runbook.plan_file.job_ends import JobState as JobState
 
 
 class _File:
-    """The names of the files in a job's folder."""
+    """Descriptor that gives the path of a file in a job's folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -34,7 +34,7 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder jobs/<phase>[-n] of a run. It has the submitted files and the job's records."""
+    """The folder jobs/<phase>[-n] of a run, with the submitted files and the job's records."""
 
     path: Path
 
@@ -57,8 +57,7 @@ class JobFolder:
     hostfile = _File("hostfile")
     # The ids of the queue's jobs that share this folder, one per line; the submitter writes them
     chain = _File("chain")
-    # What was decided after the newest attempt of a job in a chain or with spare nodes; see
-    # next_job
+    # The decision after the newest attempt of a job in a chain or with spare nodes; see next_job
     decision = _File("decision")
     # The exit code of rank 0's program, which rank 0 itself writes if the job is in a queue
     rank_0 = _File("rank-0")
@@ -66,7 +65,7 @@ class JobFolder:
     # in a queue
     rank_signal = _File("rank-signal")
     timed_out = _File("timed_out")  # Exists once the job's walltime has run out
-    reason = _File("reason")  # One sentence about its end
+    reason = _File("reason")  # One sentence about how the job ended
     # The number of the signal that ended a rank; the file is absent if no signal did
     signal = _File("signal")
     exit_code = _File("exit_code")  # Written by rename, as the last action of the job
@@ -78,7 +77,7 @@ class JobFolder:
     stop_requested = _File("stop_requested")
     # Exists while a watcher waits before submitting the next job: see watcher_wait
     watcher_waits = _File("watcher_waits")
-    # Exists once all processes of a local job with a lost script have ended
+    # Exists once every process left over from a LOST local job has been ended
     nothing_left = _File("nothing_left")
 
     def __post_init__(self) -> None:
@@ -181,7 +180,7 @@ FUTURE_SECONDS = 60.0
 """Seconds by which a different machine's heartbeat may be in the future, because clocks differ."""
 
 FRESH_SECONDS = 120.0
-"""Seconds after a sign of life during which a job counts as running, whatever the queue reports.
+"""Seconds after a heartbeat during which a job counts as running, whatever the queue reports.
 
 Network file systems may show changes up to 60 s late.
 """
@@ -269,9 +268,9 @@ For the heartbeats of ranks, see `training/health/heartbeat.py`.
 
 
 def heartbeat_age(folder: JobFolder) -> float | None:
-    """Return the seconds since the job's last sign of life.
+    """Return the seconds since the job's last heartbeat.
 
-    Return None if there was no sign of life, or if its time is too far ahead of our clock. If the
+    Return None if there was no heartbeat, or if its time is too far ahead of our clock. If the
     heartbeat was written on this machine since its last boot, uptimes are compared, because clock
     changes do not affect them. Between machines, only clock times can be compared.
     """
@@ -290,7 +289,7 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return the time of the job's last sign of life, by the clock of its own machine.
+    """Return the time of the job's last heartbeat, by the clock of its own machine.
 
     If there was none since the job started, return the time of the start.
     """
@@ -316,7 +315,8 @@ def read_end(folder: JobFolder, job_id: str) -> JobStatus | None:
 
 
 def _end_state(folder: JobFolder, code: int) -> JobState:
-    # A job that ended before the request to stop reached it is treated in the same way.
+    # A job that succeeded before a request to cancel reached it is done. One that failed counts as
+    # cancelled.
     if code == 0:
         return JobState.DONE
     if folder.cancelled.exists():
@@ -410,7 +410,7 @@ class Scheduler(ABC):
     """Time limit for a submission."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
-        """Submit job.sh of the folder and return the job's id.
+        """Submit the folder's job.sh and return the job's id.
 
         If the folder already has an active job, return that job's id instead of submitting a second
         one. A folder whose job has ended is refused, because its files are needed as evidence. With

@@ -14,7 +14,7 @@ from runbook.jobs.script_directives import directives_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The requests of a job that queues limit.
+    """The requests of a job on which queues set limits.
 
     A value is 0 or empty if the script does not set it.
     """
@@ -73,7 +73,7 @@ class QueueLimits:
     """The only accounts that are allowed; empty means all."""
     denied_accounts: tuple[str, ...] = ()
     jobs_per_core: int = 1
-    """Number of jobs to which the queue gives a core at the same time."""
+    """Number of jobs that may share a core at the same time."""
     words: str = ""
     """The queue's own line about this partition."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()

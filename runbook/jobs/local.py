@@ -1,6 +1,6 @@
 """Runs jobs on this machine without a queue.
 
-A job is a detached job.sh, known by its files and process.
+A job is a detached job.sh, identified by its files and process.
 """
 
 import contextlib
@@ -37,8 +37,8 @@ class LocalScheduler(Scheduler):
     def state(self, folder: JobFolder) -> JobStatus:
         """Return the job's state.
 
-        The state depends on the exit code, or else on the process, or, for a job of a different
-        host, on the last sign of life.
+        The state comes from the exit code if there is one, and otherwise from the process. For a
+        job on a different host, it comes from the last heartbeat.
         """
         job_id = _job_id(folder)
         end = job_folder.read_end(folder, job_id)

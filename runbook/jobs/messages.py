@@ -9,7 +9,7 @@ class JobMessage(Message):
     """Messages about jobs, queues and their scripts."""
 
     ACCOUNT_DENIED = "account {account} is denied by {partition}"
-    ANSWER_LOST = "The answer of {program} was lost: {error}"
+    ANSWER_LOST = "{program} gave no reply: {error}"
     BINDING_LENGTH = (
         "site {site}: binding.{name} has {number_of_entries} entries, but a node has {num_ranks} "
         "ranks. Set one entry per rank."
@@ -82,15 +82,15 @@ class JobMessage(Message):
         "and '_', and do not start with a digit."
     )
     NOT_IN_QUEUE_YET = (
-        "{lost} The queue has no job with the mark {token} yet. Submit again: if the job appears "
-        "late, its mark identifies it, and no second job is submitted."
+        "{lost} The queue has no job with the token {token} yet. Submit again: if the job appears "
+        "late, its token identifies it, and no second job is submitted."
     )
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
     NO_COPY_IN_TIME = (
         "no copy of the Python environment within {seconds} s: a file system of this node hangs"
     )
-    NO_DATED_SIGN_OF_LIFE = "no sign of life with a usable date"
+    NO_DATED_SIGN_OF_LIFE = "no heartbeat with a usable time"
     NO_IMAGE = (
         "site {site} runs jobs in a container, but no image is named. Set jobs.image to a file or "
         "a registry reference."
@@ -110,7 +110,7 @@ class JobMessage(Message):
     NO_QUEUE_HERE = (
         "--job {job_id}: there is no scontrol or qstat here. Run adopt where the job was submitted."
     )
-    NO_SIGN_OF_LIFE = "no sign of life for {age}"
+    NO_SIGN_OF_LIFE = "no heartbeat for {age}"
     NO_TRAINING_JOB = "{phase} has no training job; these phases have one: {training_phases}."
     NUL_CHARACTER = (
         "{text!r} contains a NUL character, which cannot be passed to any program. Remove it from "
@@ -172,13 +172,13 @@ class JobMessage(Message):
     )
     START_NOTE_DAMAGED = "{started} cannot be read: it is damaged, or the disk is full"
     SUBMISSION_CUT_OFF = (
-        "the submission was interrupted, and the queue has no job with its mark: the job never "
+        "the submission was interrupted, and the queue has no job with its token: the job never "
         "began"
     )
     SUBMISSION_INTERRUPTED = "the submission was interrupted; the job never began"
     SUBMISSION_UNKNOWN = (
         "{lost} It is unknown whether the job is in the queue: {silent} Submit again later: a job "
-        "that is already in the queue is identified by its mark and not submitted twice."
+        "that is already in the queue is identified by its token and not submitted twice."
     )
     SUBMITTED_ELSEWHERE = "the job was being submitted from {host}. Check on that machine"
     SUBMITTED_SCRIPT_GONE = (
@@ -250,7 +250,7 @@ class JobLine(Message):
     NODE = "node {node} {fate}"
     NODE_LEFT_OUT = "does not answer and is left out"
     NODE_TRAINS_AGAIN = "trains again, because too few others are available"
-    NO_ANSWER = "the program that decides what follows gave no answer"
+    NO_ANSWER = "the program that decides what to do next gave no answer"
 
 
 class SetupLine(Message):

@@ -29,7 +29,7 @@ _SIGNALLED = 256
 
 _DELETED = "91"
 _FAILED = "93"
-"""Substate of a finished job that failed, even if its Exit_status is 0.
+"""Substate of a finished job that failed, even if the job's Exit_status is 0.
 
 A shell that survives TERM exits with 0, and an array has the exit status of its last element.
 """
@@ -128,7 +128,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return a route queue. A limit that it lacks is the widest of its destinations' limits."""
+    """Return a route queue's limits. For a missing limit, use the widest of its destinations."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -194,7 +194,7 @@ def state_of(
         return JobState.CANCELLED, None
     if exit_status == _WALLTIME:
         return JobState.TIMEOUT, None
-    # PBS itself could not start or keep the job.
+    # PBS itself could not start the job or keep it running.
     if exit_status < 0:
         return JobState.LOST, None
     if exit_status > _SIGNALLED:

@@ -240,7 +240,7 @@ class Queue(ABC):
 
 
 ALIVE_SECONDS = 4.0 * job_folder.BEAT_SECONDS
-"""A job counts as running for this many seconds after a sign of life, and the queue is not asked."""
+"""Seconds after a heartbeat during which a job counts as running, without a query to the queue."""
 
 ASK_SECONDS = 5.0
 """Minimum seconds between two queries about the same job, because everyone shares the queue."""
@@ -263,12 +263,12 @@ REQUEUED_SECONDS = 3600.0
 
 @dataclass(frozen=True)
 class _SignOfLife:
-    """The last sign of life of a job, or of the most recent element of an array."""
+    """The last heartbeat of a job, or the most recent heartbeat of an array's elements."""
 
     start: job_folder.Started | None
     """The record that the job wrote at its start; None if it has not started."""
     age_seconds: float | None
-    """Seconds since the last heartbeat; None if no sign of life has a usable time."""
+    """Seconds since the last heartbeat; None if no heartbeat has a usable time."""
 
     @property
     def is_alive(self) -> bool:
@@ -385,7 +385,7 @@ class QueueScheduler(Scheduler):
         """Return the status of the next job in the chain.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
-        UNKNOWN. If the chain counted as ended, a second training run could start in the same
+        UNKNOWN. If the chain then counted as ended, a second training run could start in the same
         folders.
         """
         if not chain_goes_on(folder):
@@ -592,7 +592,7 @@ class QueueScheduler(Scheduler):
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
         """Return the status of a job that has not written an exit code.
 
-        The status depends on the job's last sign of life, or else on the queue.
+        The status comes from the job's heartbeat if that is recent, and otherwise from the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -602,11 +602,11 @@ class QueueScheduler(Scheduler):
         try:
             job = self._ask(number)
         except QueueSilentError as silent:
-            course = life.text if life.start else "not begun"
+            course = life.text if life.start else "not started"
             return self._status(folder, number, JobState.UNKNOWN, f"{course}; {silent}")
 
         if job is None and life.is_fresh:
-            reason = f"the queue does not know it, but it was {life.text}"
+            reason = f"the queue does not list the job, but it was {life.text}"
             return self._status(folder, number, JobState.UNKNOWN, reason)
 
         if job is None:

@@ -198,7 +198,7 @@ def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Di
     """Return the requests in the options of a directive, or of sbatch, qsub and bsub themselves."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
-    # The next word is the name of the script
+    # The first word without a dash is the name of the script
     while remaining and remaining[0].startswith("-"):
         name, value = _take_option(queue, remaining)
         if queue == "slurm":

@@ -35,7 +35,7 @@ _OPTION_OF_VARIABLE = {
     "MEM_PER_GPU": "mem",
     "NO_REQUEUE": "requeue",
 }
-"""The option that a variable of sbatch sets, if the name does not show it.
+"""The option that an sbatch variable sets, where the two names differ.
 
 See the section INPUT ENVIRONMENT VARIABLES of sbatch(1).
 """
@@ -77,7 +77,7 @@ NEVER = frozenset(
         "ReservationDeleted",
     }
 )
-"""Reasons that keep a job waiting until somebody removes them."""
+"""Reasons for waiting that do not go away by themselves."""
 
 
 def state_of(word: str) -> JobState:
@@ -93,7 +93,7 @@ def state_of(word: str) -> JobState:
 
 
 def never_starts(reason: str) -> bool:
-    """Return whether a job waits because of something that somebody must fix first.
+    """Return whether a job is waiting for something that somebody must fix first.
 
     >>> never_starts("PartitionTimeLimit"), never_starts("Resources"), never_starts(
     ...     "Job's account not known, so it can't use this partition (paid allows physics)")
@@ -163,7 +163,7 @@ def _partition(line: str) -> QueueLimits:
 
 
 def jobs_per_core(oversubscribe: str) -> int:
-    """Return to how many jobs a partition gives a core, whether they ask for it or not.
+    """Return how many jobs share a core in a partition, whether they ask for it or not.
 
     >>> jobs_per_core("FORCE:2"), jobs_per_core("FORCE"), jobs_per_core("YES:4"), jobs_per_core("NO")
     (2, 4, 1, 1)
@@ -256,10 +256,11 @@ class Slurm(Queue):
         return argv, {name: None for name in removed if name != "SLURM_CONF"}
 
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
-        r"""Return those variables of sbatch whose option the script sets itself.
+        r"""Return the sbatch variables whose options the script itself sets.
 
-        sbatch prefers its variables, which a shell's start-up file may set, to a script's lines. A
-        variable for an option that the script leaves open is kept, such as an account.
+        sbatch gives its variables, which a shell's start-up file may set, precedence over a
+        script's lines. A variable for an option that the script does not set, such as an account,
+        is kept.
 
         >>> variables = {"SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "me", "SBATCH_TIMELIMIT": "5"}
         >>> script = "#SBATCH --partition=main\n#SBATCH --time=1:00:00\n"
@@ -316,7 +317,7 @@ class Slurm(Queue):
     def ask(self, job: str) -> QueueJob | None:
         """Ask squeue while the controller remembers the job, and sacct afterwards.
 
-        squeue does not show exit codes, so scontrol is asked for the exit code.
+        squeue does not show exit codes, so the exit code comes from scontrol.
         """
         queued = self.answer(*_SQUEUE, "--array", f"--jobs={job}", accept=self.unknown_job)
         entry = together(_elements(job, parse_jobs(queued, SQUEUE_COLUMNS)))
@@ -338,7 +339,7 @@ class Slurm(Queue):
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return from `sinfo` the number of nodes in each state, for each partition."""
+        """Return the number of nodes in each state of each partition, from `sinfo`."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )

@@ -1,6 +1,6 @@
 """Commands that start a job's processes.
 
-Each consists of process starter, container and program.
+Each command consists of a process starter, a container and a program.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ def python_command(settings: Settings) -> str:
 
 
 RANK_SCRIPT = '"$job/rank.sh"'
-"""Name of each process's script, which sets the rank, binds the process to cores and trains."""
+"""The script that each process runs. It sets the rank, binds the process to cores and trains."""
 _LINE_END = " \\\n  "
 
 

@@ -26,7 +26,7 @@ WALLTIME_SECONDS = 600
 A short job starts sooner, and the preflight takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Time limit in seconds of a stage, which starts containers and imports torch."""
+"""Time limit of a stage in seconds. A stage starts containers and imports torch."""
 NODE_SETUP = "node_setup"
 """Name of the step that runs the site's own commands on each node."""
 NODE_SETUP_SECONDS = 150
@@ -34,7 +34,7 @@ NODE_SETUP_SECONDS = 150
 
 @dataclass(frozen=True)
 class RungStep:
-    """A stage as the job's script starts it."""
+    """A stage of the preflight, with the command by which the job's script starts it."""
 
     name: str
     what: str
@@ -141,7 +141,7 @@ class _PreflightJob(QueuedTraining):
             for name, purpose in rungs.items()
         ]
         command = training_command(self.settings, self.job, variables, mounts)
-        purpose = "the ranks meet as the trainer's do, and use each of its process groups"
+        purpose = "the ranks connect as the trainer's do, and use each of its process groups"
         return [*steps, RungStep("groups", purpose, command, STAGE_SECONDS)]
 
 

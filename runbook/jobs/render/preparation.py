@@ -53,7 +53,7 @@ def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
         body = fill("setup/checkout.sh.j2", checkout=checkout)
         steps.append(SetupStep("checkout", title, f"{checkout.folder}/.git", body))
         body = fill("setup/kernels.sh.j2", folder=checkout.folder)
-        steps.append(SetupStep("kernels", "no stale lock of a compilation", "", body))
+        steps.append(SetupStep("kernels", "no stale lock left by a compilation", "", body))
 
     tokenizer = site.paths.get("tokenizer", "")
     if tokenizer:
@@ -173,8 +173,6 @@ def preparation_files(settings: Settings) -> Mapping[str, str]:
 
     if entries:
         text = yaml.safe_dump({"SharedStorage": entries}, sort_keys=False)
-        files["shared-storage.yaml"] = (
-            f"{head} Put it into the configuration of the cluster.\n{text}"
-        )
+        files["shared-storage.yaml"] = f"{head} Add it to the cluster's configuration.\n{text}"
 
     return files

@@ -57,7 +57,7 @@ class NodeCount:
     varies: bool = False
 
     def times(self, tasks: int) -> str:
-        """Return, as a bash expression, the number of all tasks if each node has this many."""
+        """Return the total number of tasks as a bash expression, if each node has this many."""
         if not self.varies:
             return str(self.nodes * tasks)
         if tasks == 1:

@@ -1,4 +1,4 @@
-"""Turns values into words of a job's script.
+"""Turns values into shell words for a job's script.
 
 Values are quoted, or refused if a shell could misread them.
 """

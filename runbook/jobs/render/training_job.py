@@ -45,7 +45,7 @@ SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
 QUEUE_GRACE_SECONDS = 240
 """Seconds that a job has for a save between the request to stop and the kill.
 
-They must be fewer than the seconds between the queue's warning and the job's time limit.
+This must be less than the time between the queue's warning and the job's time limit.
 """
 PROBE_SECONDS = 30
 """Seconds within which a node must start a process, or a spare node replaces it.
@@ -74,7 +74,7 @@ class RenderedJob:
 class QueuedTraining:
     """A training run as a Slurm or PBS job.
 
-    The job consists of the submitted script, the programs of every rank and node, and the files
+    The job consists of the submitted script, the scripts that ranks and nodes run, and the files
     that they read.
     """
 
@@ -207,7 +207,7 @@ class QueuedTraining:
 
     @property
     def goes_on_by_itself(self) -> bool:
-        """Return whether the job itself decides what follows an attempt.
+        """Return whether the job itself decides what to do after an attempt.
 
         It does so if it is in a chain, or if it can use different nodes.
         """
@@ -226,7 +226,7 @@ class QueuedTraining:
         return near_removal_command(self.settings, argv, mounts)
 
     def _decide_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that decides what follows an attempt."""
+        """Return the command that decides what to do after an attempt."""
         options = [
             f"--run={self.settings.name}",
             f"--phase={self.spec.phase}",
@@ -362,7 +362,7 @@ A save to a slow disk takes half a minute or more.
 """
 
 PACKAGE = Path(__file__).parents[3]
-"""The folder that contains the package `runbook`: the path of the clone for queued jobs."""
+"""The folder that contains the package `runbook`. For queued jobs, this is the clone."""
 
 PEERS_SECONDS = 3
 """Seconds for the other ranks to notice and report that a rank has failed.

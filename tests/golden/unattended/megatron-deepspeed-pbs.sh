@@ -62,7 +62,7 @@ if [[ -e $job/started ]]; then
 fi
 
 # The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
-# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
+# signal (if a signal ended a rank) and exit_code, which is renamed into place. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -215,7 +215,7 @@ check_resume() { # the program may start over silently, so the log must show tha
 }
 
 decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides what follows gave no answer" recovery=0
+  action=stop here=elsewhere suspects="" why="the program that decides what to do next gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 env PYTHONPATH=/project python3 -m runbook.next_job --run=polaris-25b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --tracker=/GIVE_JOBS_STAGE/checkpoints/polaris-25b/checkpoints/latest \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then

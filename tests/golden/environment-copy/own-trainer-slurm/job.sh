@@ -44,7 +44,7 @@ again() {
 again "$1"
 
 # The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
-# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
+# signal (if a signal ended a rank) and exit_code, which is renamed into place. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -209,7 +209,7 @@ check_end() { # a failed step never ends if a process on one of its nodes cannot
 }
 
 decide() { # set what follows: `action` is "go on", "stop" or "done", `here` is "here" or "elsewhere"
-  action=stop here=elsewhere suspects="" why="the program that decides what follows gave no answer" recovery=0
+  action=stop here=elsewhere suspects="" why="the program that decides what to do next gave no answer" recovery=0
   case $job_result in 0) action="done" ;; 75) action="go on" ;; esac
   if timeout 300 python3 -m runbook.next_job --run=azure-175b --phase=04-training --restarts=3 --events=events.jsonl --metrics=metrics.jsonl --stages=16 \
     --job "$job" --code "$job_result" --signal "$job_signal" --reason "$job_reason" --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"; then

@@ -10,13 +10,13 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || [[ ! -r /proc/uptime ]
   exit 2
 fi
 
-# The script lies in jobs/<phase> of the run's folder and works in the run's folder.
+# This script is in jobs/<phase> of the run's folder, and works in the run's folder.
 case $0 in */*) cd -- "${0%/*}" ;; esac
 job=$PWD
 cd ../..
 
 # The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
-# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
+# signal (if a signal ended a rank) and exit_code, which is renamed into place. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
@@ -114,7 +114,7 @@ read_clock
 export RUNBOOK_SECONDS_LEFT=$((3600 - (now - begin)))
 ranks=()
 for ((rank = 0; rank < WORLD_SIZE; rank++)); do
-  # The shell itself is each rank's parent, with no launcher between: their exit codes are exact, and a rank that asks
+  # The shell itself is each rank's parent, with no launcher in between: their exit codes are exact, and a rank that asks
   # the kernel to end it with its parent (PR_SET_PDEATHSIG) does not outlive this script.
   RANK=$rank LOCAL_RANK=$rank \
     '/opt/my python/bin/python' -m runbook.training plan.json --phase 04-training </dev/null &

@@ -44,7 +44,7 @@ again() {
 again "$1"
 
 # The job records its state in files next to this script: started (never overwritten), heartbeat, and at the end reason,
-# signal (if a signal ended a rank) and exit_code, which appears by a rename. Every reader gets the job's state from these files.
+# signal (if a signal ended a rank) and exit_code, which is renamed into place. Every reader gets the job's state from these files.
 export RUNBOOK_JOB=${1:-by-hand-$$-$RANDOM} RUNBOOK_JOB_FOLDER=$job
 read -r boot_id </proc/sys/kernel/random/boot_id
 readonly job boot_id
