@@ -1,4 +1,4 @@
-"""Decides what follows an attempt of a job. The job runs this program at the end of each attempt.
+"""Decides what to do after an attempt of a job. The job runs this program after each attempt.
 
     python -m runbook.next_job --job jobs/04-training --code 1 ...
 
@@ -40,7 +40,7 @@ from runbook.plan_file.json_records import append_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Decide what follows the newest attempt of a job, and record the decision."""
+    """Decide what to do after the newest attempt of a job, and record the decision."""
     arguments = _parser().parse_args(argv)
     files = JobFiles(arguments.job, arguments.events, arguments.metrics, arguments.tracker)
     end = JobEnd(_state(files.folder, arguments.code), arguments.code, arguments.signal)
@@ -121,7 +121,10 @@ def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, 
 
 
 def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
-    """Return an attempt as its event `ended` describes it, or as killed if it has no such event."""
+    """Return an attempt as described by its event `ended`.
+
+    An attempt without this event was killed.
+    """
     ended = next((event for event in events if event.get("event") == "ended"), None)
     if ended is None:
         began_at, reached = read_steps(events, files.metrics)
@@ -151,7 +154,7 @@ def _earlier_attempt(files: JobFiles, events: Sequence[JobEvent]) -> Attempt:
 
 
 def _with_saved_steps(attempt: Attempt, events: Sequence[JobEvent], saved: int) -> Attempt:
-    """Return an attempt of an upstream program. Only saved steps count."""
+    """Return an attempt of an upstream program, for which only saved steps count."""
     began_at = int(events[0].get("saved") or 0) if events else 0
     return Attempt(
         attempt.job,

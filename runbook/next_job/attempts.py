@@ -47,8 +47,7 @@ _CAN_KILL = frozenset(
 )
 """Failures that can cause a process to be killed from outside.
 
-A killed process had survived every failure that is not in this set, such as a tracker without a
-network.
+A failure outside this set, such as a tracker without a network, cannot have killed the process.
 """
 ERROR_LINE = re.compile(r"(?:rank \d+: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b")
 
@@ -165,7 +164,7 @@ def _find_failure(
     events: Sequence[JobEvent],
     attempt: Attempt,
 ) -> _JobFailure | None:
-    """Return the cause of a job's failure, or None if nothing failed."""
+    """Return the cause of a job's failure, or None if the job did not fail."""
     if job.end.state in (JobState.DONE, JobState.STOPPED, JobState.CANCELLED):
         return None
     hang = next((event for event in events if event.get("event") == "hang"), None)
@@ -266,7 +265,7 @@ def _is_decisive(failure: Failure) -> bool:
 def _known_failure(failure: Failure, nodes: Sequence[str]) -> _JobFailure:
     cause = _CAUSE_OF.get(failure.name, EndCause.OTHER)
     bad_nodes = blamed_nodes(failure, nodes)
-    # Two errors that no rule recognizes may differ.
+    # Errors that no rule recognizes may differ, so their text is the signature.
     signature = failure.name if failure.is_specific else error_signature(failure.evidence)
     return _JobFailure(
         cause,

@@ -1,4 +1,4 @@
-"""Rules that decide what follows a job. They are applied in the following order.
+"""Rules for what to do after a job. They are applied in the following order.
 
 A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or
 that vanished, is continued. A failure that would repeat stops the training immediately, and so does
@@ -25,9 +25,11 @@ from runbook.plan_file.job_ends import (
 )
 
 DECIDED_BY_JOB = "the job itself"
-"""Names who decided what follows a job that no process watched."""
+"""Name of the decider in the event of a job that no process watched."""
 RECOVERY_SECONDS = 120.0
-"""Seconds to wait after a node could not be reached. An immediate job would get the same node.
+"""Seconds to wait after a node could not be reached.
+
+Without the wait, the next job would get the same node.
 
 Slurm takes the node out of service after SlurmdTimeout, which is 300 s by default. The default
 three restarts together wait longer.
@@ -37,7 +39,7 @@ MOST_STARTS_WITHOUT_A_STEP = 2
 
 
 def error_signature(error: str) -> str:
-    """Return an error with its numbers masked, so that it is the same text at every step.
+    """Return an error with its numbers masked, so that the text is the same at every step.
 
     Two unknown errors count as the same failure if their signatures are equal.
 
@@ -56,14 +58,14 @@ class Attempt:
     began_at: int | None
     """The step after which the job began, or None if it never started training."""
     reached: int
-    """The newest step of the training when the job ended."""
+    """The newest step of the training run when the job ended."""
     reason: str = ""
     """The job's own description of how it ended, for people.
 
     No decision depends on it.
     """
     failure: str = ""
-    """Signature of the failure, which is the same whenever that failure happens.
+    """Signature of the failure. It is the same each time the failure happens.
 
     The signature is empty if nothing failed.
     """
@@ -107,7 +109,7 @@ class Decision:
 
 
 def decide_restart(attempts: Sequence[Attempt], budget: int) -> Decision:
-    """Decide what follows the last of these jobs.
+    """Decide what to do after the last of these jobs.
 
     `budget` is the number of consecutive jobs that may end without a new step.
 
@@ -136,7 +138,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
     if end.state in (JobState.CANCELLED, JobState.UNKNOWN):
         return f"it is {end.state}: a person must decide"
     if end.state is JobState.TIMEOUT and end.exit_code != STOPPED:
-        return "it ran into its time limit without having saved; save more often"
+        return "it reached its time limit before it could save; save more often"
     if end.exit_code == REFUSED:
         return "the request was refused, and would be refused again"
     if end.cause in WILL_REPEAT:

@@ -1,4 +1,4 @@
-"""The files of a job's attempt and of its run, from which the decision is made."""
+"""The files of an attempt and of its run, on which the decision depends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages about the decision after a job, one per row; `{name}` stands for a value."""
+"""Messages about what to do after a job, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class NextJobMessage(Message):
-    """Messages about the decision after a job."""
+    """Messages about what to do after a job."""
 
     BOTH_JOBS = "{earlier} and {last}: {failure}"
     CAUSE_NAMED_BEFORE = "{where}; before that, the log reports {cause_name}: {evidence}"

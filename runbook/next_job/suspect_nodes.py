@@ -1,4 +1,4 @@
-"""Decides which nodes spare nodes replace after a failed attempt.
+"""Decides which nodes to replace by spare nodes after a failed attempt.
 
 The evidence, in this order, is: nodes on which a failed step does not end, the nodes of a pipeline
 stage whose ranks hung or were killed, and the nodes that the log or a killed rank names.
@@ -22,7 +22,7 @@ ENDED_TASKS = re.compile(r"srun: error: (\S+): tasks? \S+: ")
 
 
 def nodes_to_replace(files: JobFiles, attempt: Attempt, stages: int, spares: int) -> list[str]:
-    """Return the nodes that spare nodes should replace, judging by the most certain evidence."""
+    """Return the nodes that spare nodes should replace, according to the most certain evidence."""
     if (files.folder / "unended").exists():
         nodes = files.nodes()
         unended = unended_nodes(nodes, files.log_lines())

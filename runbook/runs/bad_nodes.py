@@ -49,7 +49,7 @@ class BadNode:
 
 
 def bad_nodes_file(settings: Settings) -> Path:
-    """Return the file with the bad nodes of a run's site, next to the runs that use the site."""
+    """Return the file with the bad nodes of a run's site, below the folder of all runs."""
     return runs_folder(settings.project) / settings.site.site / FILE_NAME
 
 

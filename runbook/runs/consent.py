@@ -27,7 +27,7 @@ def command_checks(settings: Settings) -> list[Check]:
             ALARM_COMMAND,
             is_allowed(command),
             f"{command} ({where})",
-            "a command of a run file is started only if you allowed it in "
+            "a command in a run file is started only if you allowed it in "
             f"{allowed_commands_file()}",
             "Until then no alarm is sent to the command. It runs on the training's node with your "
             f"rights: if you wrote it, or have read it and trust it, {how_to_allow(command)}",

@@ -39,7 +39,7 @@ class RunMessage(Message):
     NODES_NEEDED = "The job needs {wanted} of the site's {total} nodes."
     NOTHING_CANCELLED = "No job of this run is running, so nothing was cancelled."
     NOTHING_STOPPED = "No job of this run is running, so nothing was stopped."
-    NO_JOB_FOLLOWS = "{job_name}: it has ended, and no job follows it"
+    NO_JOB_FOLLOWS = "{job_name}: it has ended, and no further job will be submitted"
     NO_JOB_SUBMITTED_YET = (
         "{folder_name} has not submitted a job yet; runbook run {run} submits one."
     )

@@ -112,13 +112,16 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 
 
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
-    """Compare the archive with the current environment by each file's status, not by its content."""
+    """Compare the archive with the current environment.
+
+    This reads metadata of files, not their content.
+    """
     manifest = read_packed(settings)
     if manifest is None:
         return PackStatus(PackState.ABSENT, None)
     archive = Path(manifest.archive)
     if not archive.is_file() or archive.stat().st_size != manifest.archive_bytes:
-        return PackStatus(PackState.LOST, manifest, f"{archive} is missing or has another size")
+        return PackStatus(PackState.LOST, manifest, f"{archive} is missing or has a different size")
     if interpreter.executable != manifest.interpreter:
         why = f"{manifest.interpreter} was packed, but the jobs use {interpreter.executable}"
         return PackStatus(PackState.CHANGED, manifest, why)
@@ -234,7 +237,9 @@ def environment_checks(settings: Settings) -> list[Check]:
 
     manifest = read_packed(settings)
     if manifest is None:
-        remedy = f"runbook pack {settings.name} packs it now; otherwise the first submission does."
+        remedy = (
+            f"Pack it now with runbook pack {settings.name}, or leave it to the first submission."
+        )
         return [
             Check(
                 name,

@@ -21,7 +21,7 @@ from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys with the name of a person who waived a check. They may change in an existing folder."""
+"""Keys that hold the name of a person who waived a check. They may change in an existing folder."""
 ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
@@ -35,7 +35,7 @@ OVERRIDES = "overrides.yaml"
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
-    """Return the plan with the sample's prompt as token ids, as in plan.json.
+    """Return the plan with the sample's prompt converted to token ids, as in plan.json.
 
     The planner itself has no tokenizer.
     """

@@ -42,7 +42,7 @@ LIVING = (*ACTIVE, JobState.UNKNOWN)
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
-    """Return the folder of a run given as its name, `RUN:VARIANT`, or a path.
+    """Return the folder of a run, which is given as a name, as `RUN:VARIANT` or as a path.
 
     Raise an error that lists the nearest names if the folder does not exist.
     """
@@ -87,7 +87,7 @@ def _how_to_begin(stem: str, name: str) -> str:
 
 
 def _project_of(name: str) -> Path:
-    """Return the project of a run file whose path is given, or else of the current folder."""
+    """Return the project of a run file if its path is given, or else of the current folder."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     if is_run_file:
         return find_run_file(name).project
@@ -212,7 +212,7 @@ def facts_of_one(name: str, runs: Path | None) -> dict[str, object]:
 
 
 def _fewer_replicas(folder: Path) -> dict[str, object] | None:
-    """Return the iteration where training continued on fewer replicas than planned.
+    """Return facts about the iteration where training continued on fewer replicas than planned.
 
     Return None if all replicas train.
     """
@@ -230,7 +230,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
-    """Return the final loss, forecast from the run's loss curve, or None if there is no curve yet."""
+    """Return the final loss forecast from the run's loss curve, or None without a curve."""
     try:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
@@ -374,7 +374,7 @@ def _job_row(job: JobFolder, status: JobStatus) -> Row:
 
 
 def _nodes(job: JobFolder) -> str:
-    """Return the hosts that a job recorded, or else the hosts that it started on.
+    """Return the hosts that a job recorded, or the hosts that it started on if it recorded none.
 
     Return an empty string if no hosts are known.
     """
@@ -466,7 +466,7 @@ def _has_id(job: JobFolder, word: str) -> bool:
 
 
 def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
-    """Raise an error if a job of the run still writes to files that are about to be moved."""
+    """Raise an error if an active job of the run may write to files that are about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
             RunMessage.JOB_AT_WORK,

@@ -161,7 +161,7 @@ def outputs_status(
     mark: DoneMark,
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return a status that says whether the files of a finished step are unchanged."""
+    """Return whether the files of a finished step are unchanged, as a status."""
     for output in mark.outputs:
         if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
             continue

@@ -88,7 +88,7 @@ def measure_core_flops(settings: Settings) -> float:
 
 
 def tokenizer_checks(settings: Settings) -> list[Check]:
-    """Check that the tokenizer's file fits both models.
+    """Check that both models have room for the tokens in the tokenizer's file.
 
     There is no check for GPT-2's tokenizer, whose vocabulary the plan knows, or for synthetic text.
     The check of a file that is not available here, for example because it is on the cluster, is
@@ -98,7 +98,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
     is_mock = all(text.dataset.kind == "mock" for text in settings.texts)
     if name == "gpt2" or is_mock:
         return []
-    rule = "the tokenizer's file is read, and its tokens fit the model"
+    rule = "the tokenizer's file can be read, and the model has room for its tokens"
     try:
         size = read_vocabulary_size(settings.tokenizer)
     except DataError as error:
@@ -171,7 +171,7 @@ def keep_calibration(
 ) -> Calibration | None:
     """Write the ratio of the smoke test's measured step time to the uncalibrated prediction.
 
-    Return None if too few steps were timed or the plan has no time.
+    Return None if too few steps were timed or the plan predicts no step time.
 
     `warned` means that a check of the smoke test did not pass, so the test's times do not apply to
     other runs.
