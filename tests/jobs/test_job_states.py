@@ -112,10 +112,12 @@ def test_a_later_process_of_the_same_number_is_not_the_job(job):
     ],
 )
 def test_an_exit_code_counts_more_than_everything_else(code, state, job):
+    # The clock of files may be a few milliseconds behind.
+    before = time.time() - 1
     status = job.started(boot_id=OTHER_BOOT).exit_code(code, "why").status
     assert (status.state, status.exit_code, status.reason) == (state, code, "why")
     assert status.final
-    assert abs(status.ended - time.time()) < 10
+    assert before <= status.ended <= time.time()
 
 
 def test_markers_say_why_a_job_ended_but_a_finished_one_is_done(job):

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 
 import pytest
+from suite.clock import HandClock
 
 from runbook.node_checks import peers
 
 
 def bandwidth(monkeypatch: pytest.MonkeyPatch, slow_chunks: int) -> float:
     """Return the bytes per second to a peer that acknowledges its first megabytes late."""
-    monkeypatch.setattr(peers, "LARGE_SECONDS", 0.2)
+    clock = HandClock()
+    monkeypatch.setattr(peers, "time", clock)
     near, far = socket.socketpair()
 
     def serve() -> None:
@@ -22,15 +23,14 @@ def bandwidth(monkeypatch: pytest.MonkeyPatch, slow_chunks: int) -> float:
         while num_bytes := peers._LENGTH.unpack(peers._receive(far, peers._LENGTH.size))[0]:
             peers._receive(far, num_bytes)
             acknowledged += 1
-            if acknowledged <= slow_chunks:
-                time.sleep(0.25)
+            clock.sleep(1.25 if acknowledged <= slow_chunks else 0.01)
             far.sendall(b"k")
 
     with near, far:
         server = threading.Thread(target=serve)
         server.start()
         facts = peers._measure_large(near)
-        server.join(30)
+        server.join()
     return float(str(facts["bytes_per_second"]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import itertools
 import os
 import pwd
 import subprocess
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from suite.clock import HandClock
 
 from runbook.node_checks import (
     caches,
@@ -103,21 +105,28 @@ def test_the_mount_of_a_link_is_its_targets(tmp_path):
     assert mount_of(link).kind == "proc"
 
 
+def resolve_in(monkeypatch: pytest.MonkeyPatch, seconds: Iterator[float]) -> None:
+    """Let each look-up of a name take the next of these seconds, on a clock of its own."""
+    clock = HandClock()
+
+    def resolve(name: str) -> list[str]:
+        clock.sleep(next(seconds))
+        return ["10.0.0.1"]
+
+    monkeypatch.setattr(networks, "time", clock)
+    monkeypatch.setattr(networks, "_resolve", resolve)
+
+
 def test_a_name_whose_packet_was_lost_once_is_not_slow(monkeypatch):
-    pauses = iter((0.0, 0.6, 0.0))
     monkeypatch.setenv("RUNBOOK_NODES", "n1")
-    monkeypatch.setattr(networks, "_resolve", lambda name: [str(time.sleep(next(pauses)))])
-    assert networks.look_at_names()["seconds"]["n1"] < 0.5
+    resolve_in(monkeypatch, iter((0.0, 5.0, 0.25)))
+    assert networks.look_at_names()["seconds"] == {"n1": 0.25}
 
 
 def test_a_name_that_takes_long_again_has_these_seconds(monkeypatch):
-    def resolve(name: str) -> list[str]:
-        time.sleep(0.2)
-        return ["10.0.0.1"]
-
     monkeypatch.setenv("RUNBOOK_NODES", "n1 n2")
-    monkeypatch.setattr(networks, "_resolve", resolve)
-    assert min(networks.look_at_names()["seconds"].values()) >= 0.2
+    resolve_in(monkeypatch, itertools.repeat(0.75))
+    assert networks.look_at_names()["seconds"] == {"n1": 0.75, "n2": 0.75}
     monkeypatch.setattr(networks, "NAMES_SECONDS", 0.0)
     assert list(networks.look_at_names()["seconds"]) == ["n1"]
 
