@@ -1,4 +1,4 @@
-"""`python -m runbook.node_checks RUNG...`: answer the questions of some rungs on this node.
+"""`python -m runbook.node_checks RUNG...`: run the checks of some rungs on this node.
 
 A job starts it once on each node. It writes each answer as a line of output, and always exits with
 0. The reader of these lines decides whether the answers are good.
@@ -31,7 +31,7 @@ LOCAL_SECONDS = 15.0
 FOLDER_SECONDS = 30.0
 """Time limit of a file server. A server that takes longer for a megabyte hangs or is overloaded."""
 TORCH_SECONDS = 90.0
-"""Time limit of importing torch.
+"""Time limit for importing torch.
 
 On the clusters that our documents describe, importing it from a cold shared file system took up to
 a minute.
@@ -39,7 +39,7 @@ a minute.
 
 
 def main() -> int:
-    """Answer the questions of each rung named on the command line."""
+    """Run the checks of each rung named on the command line."""
     arguments = _arguments()
     for name in arguments.rungs:
         rung = Rung(name)
@@ -108,12 +108,12 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--token", default="", help=("the content of the file `token` in each folder")
     )
-    parser.add_argument("--device", default="cpu", help="what the plan computes on")
+    parser.add_argument("--device", default="cpu", help="the kind of device that the plan uses")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # A question that hangs must not keep the process alive.
+    # A check that hangs must not keep the process alive.
     os._exit(code)

@@ -53,13 +53,13 @@ class PartState(Enum):
 
 
 class ProgramEnd(Enum):
-    """The way in which a program on PATH responds when asked for its prefix and version."""
+    """How a program on PATH responds when asked for its prefix and version."""
 
     WELL = "well"
     FAILED = "failed"
     """The program does not start, or is not Python."""
     HUNG = "hung"
-    """The program did not answer in the remaining time, which a cold file server can cause."""
+    """The program did not answer in the remaining time. A cold file server can cause this."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,10 @@ class Cache:
     holds_libraries: bool = False
     """Whether the program loads compiled libraries from the cache, which `noexec` prevents."""
     waits_for_lock: bool = False
-    """Whether a build waits while a lock file exists. Triton locks the file itself and leaves it."""
+    """Whether a build waits while a lock file exists.
+
+    Triton locks such a file instead, and does not delete it.
+    """
 
 
 CACHES = (
@@ -60,9 +63,9 @@ LOCK_NAME = "lock"
 gone, without a time limit.
 """
 OLD_LOCK_SECONDS = 3600.0
-"""No build of an extension takes longer."""
+"""Age in seconds of a lock whose build must have ended. No build of an extension takes longer."""
 MAX_EXAMINED = 1000
-"""Number of entries of a cache that are searched for locks. A cache has a folder for each build."""
+"""Maximum number of entries of a cache that are searched for locks. Each build has a folder."""
 
 
 def look_at_caches() -> Facts:

@@ -27,14 +27,14 @@ in time.
 A cold file server needs about a millisecond for each file, and torch has 3,000 files.
 """
 SOURCE_SUFFIXES = (".py", ".so")
-"""Files that belong to a package: sources, and extensions compiled at its installation."""
+"""Suffixes of a package's files: sources, and extensions that were compiled at installation."""
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 """Folders that only an installer writes to."""
 
 
 @dataclass(frozen=True)
 class ProgramAnswer:
-    """The answer of a Python interpreter. Its texts are empty if the interpreter did not answer."""
+    """What a Python interpreter reported about itself. The texts are empty if it did not answer."""
 
     ended: ProgramEnd
     prefix: str = ""

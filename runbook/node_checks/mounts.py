@@ -22,7 +22,7 @@ NETWORK_TYPES = (
     "dvs",
     "glusterfs",
 )
-"""Names of the types of shared file systems in /proc/self/mountinfo."""
+"""Types of file systems in /proc/self/mountinfo that nodes share."""
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ _IS_UP = 0x1
 _IS_RUNNING = 0x40
 NAME_ATTEMPTS = 2
 SUSPECT_NAME_SECONDS = 0.5
-"""A look-up of a name that takes longer is repeated."""
+"""A name look-up that takes longer than this many seconds is repeated."""
 NAMES_SECONDS = 14.0
-"""No look-up starts later than this. One that takes 5 s at each attempt still ends within the
-check's limit.
+"""Seconds after which no look-up starts.
+
+One that takes 5 s at each attempt still ends within the check's limit.
 """
 
 
@@ -198,7 +199,7 @@ def look_at_names() -> Facts:
 
 
 def _resolve(name: str) -> list[str]:
-    """Return the addresses of a name. Raise `OSError` if it is not known."""
+    """Return the addresses of a name. Raise `OSError` if the name cannot be resolved."""
     entries = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     return sorted({str(entry[4][0]) for entry in entries})
 

@@ -39,7 +39,7 @@ DEVICE_FILES = (
     DeviceFile("/dev/zero", 1, 5),
     DeviceFile("/dev/urandom", 1, 9),
 )
-"""The numbers are from admin-guide/devices.txt of the kernel."""
+"""Device files that programs need. The numbers are from the kernel's admin-guide/devices.txt."""
 
 
 def look_at_account() -> Facts:
@@ -81,16 +81,18 @@ def device_fault(device: DeviceFile) -> str:
     if not stat.S_ISCHR(status.st_mode):
         return "it is not a device, but a file that a program left in its place"
     if (os.major(status.st_rdev), os.minor(status.st_rdev)) != (device.major, device.minor):
-        return "it is another device"
+        return "it is a different device"
     if not os.access(device.path, os.R_OK):
         return "it cannot be read"
     return ""
 
 
 def look_at_kernel_settings() -> Facts:
-    """Return each of KERNEL_SETTINGS that the kernel has. Of several numbers, the last one counts.
+    """Return each of KERNEL_SETTINGS, with None for a setting that the kernel does not have.
 
-    The last of the three numbers of tcp_rmem and tcp_wmem is the largest buffer of a connection.
+    For a setting with several numbers, return the last one.
+
+    Of the three numbers of tcp_rmem and tcp_wmem, the last one is a connection's largest buffer.
     """
     return {name: kernel_setting(name) for name in KERNEL_SETTINGS}
 

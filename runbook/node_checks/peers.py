@@ -35,7 +35,7 @@ A SYN that a firewall drops is repeated after 1, 3 and 7 s; a fourth attempt wou
 LISTEN_SECONDS = 25.0
 """Longest time between the starts of the containers on different nodes."""
 LATE_SECONDS = 15.0
-"""How long a node that has called its own peers waits for the nodes that still have to call it."""
+"""Seconds that a node, after calling its peers, waits for nodes that still have to call it."""
 SMALL_BYTES = 64
 SMALL_ROUNDS = 200
 SMALL_SECONDS = 2.0

@@ -24,7 +24,7 @@ applies to unchanged folders).
 POLL_SECONDS = 0.1
 WRITE_ATTEMPTS = 3
 SUSPECT_WRITE_SECONDS = 0.5
-"""A write of a megabyte that takes longer is repeated."""
+"""If writing a megabyte takes longer than this many seconds, it is repeated."""
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:

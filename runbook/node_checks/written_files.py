@@ -1,4 +1,4 @@
-"""Tries whether a folder accepts files."""
+"""Tests whether files can be written to a folder."""
 
 import tempfile
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: the copy on this node.
+"""`python -m runbook.packed_environment ensure|remove MANIFEST FOLDER`: manage this node's copy.
 
 A job starts it once on each node. `ensure` writes one line of JSON to standard output, and text for
 people to standard error. It exits with 0 if the node has a Python (its copy, or the shared one),

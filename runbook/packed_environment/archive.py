@@ -26,7 +26,7 @@ PIECE = 4 * 2**20
 WORDS = 3
 """Number of lines of a program's own output that an error message repeats."""
 LONGEST_TEXT = 65_536
-"""Number of bytes that are read of a program's own output."""
+"""Maximum number of bytes that are read from a program's own output."""
 _C_LOCALE = {**os.environ, "LC_ALL": "C"}
 
 
@@ -60,7 +60,7 @@ def write_archive(
 ) -> None:
     """Write all entries to a tar file.
 
-    After every thousand entries, call `report` with their number.
+    After every thousand entries, call `report` with the number of entries so far.
     """
     with (
         _compressor(path, compression) as stream,
@@ -101,7 +101,7 @@ def _add(tar: tarfile.TarFile, entry: PackedEntry, sources: Sequence[PackedSourc
     info = tarfile.TarInfo(entry.place)
     mode = entry.status.st_mode
     info.mode = stat.S_IMODE(mode) & 0o755 | 0o400
-    # A compiled file contains its module's time
+    # A compiled file records the modification time of its source
     info.mtime = int(entry.status.st_mtime)
     if stat.S_ISLNK(mode):
         info.type = tarfile.SYMTYPE

@@ -19,7 +19,7 @@ CONDA_FOLDERS = frozenset({"pkgs", "envs", "conda-bld"})
 UNUSED_LIBRARY = frozenset({"test", "idlelib", "site-packages"})
 """Folders of the standard library that training never imports.
 
-A standard library's packages are included only if the environment uses them.
+The installation's own packages are included only if the environment uses them.
 """
 
 

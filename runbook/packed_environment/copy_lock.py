@@ -36,12 +36,12 @@ def lock_file(copy: Path) -> Path:
 
 
 def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.ExitStack) -> bool:
-    """Return whether the copy is ready, and hold its lock until the stack ends.
+    """Return whether the copy is ready, and hold its lock until the stack is closed.
 
     If the copy is ready, the lock is shared, so that nobody can remove the copy. A training run
     holds the lock for days, so processes that find a copy ready must not wait. If the copy is not
-    ready, the lock is exclusive. Raise `LockTimeout` if another process keeps the lock and the copy
-    does not become ready.
+    ready, the lock is exclusive. Raise `LockTimeout` if another process holds the lock for too long
+    and the copy does not become ready.
     """
     stream = stack.enter_context(lock_file(copy).open("a"))
     began = time.monotonic()
@@ -68,7 +68,7 @@ def wait_for_copy(copy: Path, is_ready: Callable[[], bool], stack: contextlib.Ex
 
 
 def try_lock(copy: Path, stack: contextlib.ExitStack) -> bool:
-    """Return whether a copy is unused. If so, keep it locked until the stack ends."""
+    """Return whether a copy is unused. If so, lock it until the stack is closed."""
     stream = stack.enter_context(lock_file(copy).open("a"))
     return try_alone(stream)
 

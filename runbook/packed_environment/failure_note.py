@@ -1,6 +1,6 @@
 """A note about a recent failure on a node, for the job's other ranks on that node.
 
-Without the note, each rank would try the same, and would compare tens of thousands of files on the
+Without the note, each rank would try again, and would compare tens of thousands of files on the
 shared file system.
 """
 

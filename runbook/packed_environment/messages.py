@@ -9,7 +9,7 @@ class CopyMessage(Message):
     """Messages about the copy of a packed environment on a node."""
 
     ARCHIVE_GONE = "{path} does not exist"
-    COPY_IN_USE = "{copy} is kept, because another job uses it"
+    COPY_IN_USE = "{copy} is not removed, because another job uses it"
     COPY_NOT_FINISHED = "another process did not finish {copy} within {seconds:g} s"
     COPY_NOT_READY = (
         "other processes use {copy}, which is not ready (it was removed or replaced), and did "

@@ -1,8 +1,8 @@
-"""Makes, checks and removes the copy of a packed environment on a node's disk, under a lock.
+"""Creates, checks and removes the copy of a packed environment on a node's disk, under a lock.
 
 Every process that runs from a copy holds a shared lock on the file next to the copy. python.sh
 takes the lock, and Python inherits it. A process that creates or removes a copy holds the lock
-exclusively, so no copy in use is removed, even if a process dies.
+exclusively, so a copy that is in use is never removed, even if a process dies.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class CopyError(CodedError):
 
 @dataclass(frozen=True)
 class CopyResult:
-    """A node's answer, which is written as a line of JSON."""
+    """The result on a node, which is written as a line of JSON."""
 
     node: str
     state: CopyState
@@ -111,7 +111,7 @@ class CopyResult:
 
 
 def ensure_copy(manifest_path: Path, folder: str) -> CopyResult:
-    """Make the copy if it is missing, and report which Python this node uses."""
+    """Create the copy if it is missing, and report which Python this node uses."""
     began = time.monotonic()
     node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -172,8 +172,8 @@ def shared_is_unchanged(manifest: EnvironmentManifest) -> bool:
 def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> bool:
     """Return whether the shared environment is unchanged.
 
-    If another rank on this node has already noted the answer, it is read from that note; otherwise
-    it is determined and noted.
+    Another rank on this node may have noted this already. If not, compare the files and note the
+    result.
     """
     note = _failure_note(manifest, folder)
     if note is None:
@@ -189,7 +189,7 @@ def _shared_is_unchanged_on_node(manifest: EnvironmentManifest, folder: str) -> 
 
 
 def copies_folder(folder: str) -> Path:
-    """Return this user's folder for copies, in a node's folder that may contain variables."""
+    """Return this user's folder for copies. The path of `folder` may contain variables."""
     expanded = os.path.expandvars(folder)
     if not expanded.startswith("/"):
         raise CopyError(
@@ -282,7 +282,7 @@ def _require_own_folder(root: Path) -> None:
             reason=error.strerror,
         ) from error
 
-    # In /tmp, anybody can create a link of this name that points to another folder
+    # In /tmp, anybody can create a link with this name that points to another folder
     if stat.S_ISLNK(status.st_mode):
         raise CopyError(CopyProblem.NO_FOLDER, CopyMessage.FOLDER_IS_A_LINK, root=root)
     if status.st_uid != user or not os.access(root, os.W_OK):
@@ -439,7 +439,7 @@ def _probe(manifest: EnvironmentManifest, copy: Path) -> None:
         expected.append(os.path.realpath(copy / BASE))
     prefixes = ended.stdout.splitlines()
     if ended.returncode or prefixes[: len(expected)] != expected:
-        stderr_text = (ended.stderr.strip().splitlines() or prefixes or ["it said nothing"])[-1]
+        stderr_text = (ended.stderr.strip().splitlines() or prefixes or ["it printed nothing"])[-1]
         raise CopyError(
             CopyProblem.DOES_NOT_RUN,
             CopyMessage.DOES_NOT_RUN,
@@ -457,7 +457,7 @@ _COPY_NAME = re.compile(r"[0-9a-f]{16}")
 
 
 def _remove_unused(root: Path, wanted: Path) -> None:
-    """Remove copies and files that killed jobs have left behind."""
+    """Remove copies of other environments that are incomplete or have been unused for a day."""
     for path in root.iterdir():
         is_other = _COPY_NAME.fullmatch(path.name) is not None and path != wanted
         if is_other and path.is_dir() and _age(path / READY) > UNUSED_SECONDS:
@@ -485,6 +485,6 @@ def remove_copy(copy: Path) -> bool:
         _remove_tree(copy.with_name(f"{copy.name}.part"))
         _note_of(copy).remove()
 
-        # The lock file is kept, because otherwise a waiting process would get the lock of a deleted
+        # Keep the lock file. If it were removed, a waiting process would get the lock of a deleted
         # file.
     return True

@@ -127,7 +127,7 @@ def write_manifest(folder: Path, manifest: EnvironmentManifest) -> None:
 
 
 def remove_old_archives(folder: Path, newest: str) -> None:
-    """Remove all archives except the newest."""
+    """Remove all archives except the newest `KEPT_ARCHIVES`."""
     archives = []
     for suffix in archive.SUFFIXES.values():
         archives += [path for path in folder.glob(f"environment-*{suffix}") if path.name != newest]

@@ -28,7 +28,7 @@ _THROUGH_SHELL = re.compile(
 
 
 def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPath | None:
-    """Return the path in the archive of an absolute path, or None if that is not packed."""
+    """Return the place of an absolute path in the archive, or None if the path is not packed."""
     for source in sorted(sources, key=lambda source: len(str(source.folder)), reverse=True):
         folder = os.path.realpath(source.folder)
         if path != folder and not path.startswith(f"{folder}/"):
@@ -44,7 +44,7 @@ def place_in_archive(path: str, sources: Sequence[PackedSource]) -> PurePosixPat
 def moved_link(entry: PackedEntry, sources: Sequence[PackedSource]) -> str:
     """Return the target of a link in the archive.
 
-    A link to its own folder is kept. A link to another packed folder becomes relative, and any
+    A link within its own folder is kept. A link to another packed folder becomes relative, and any
     other link becomes absolute.
     """
     link = entry.file.readlink()
@@ -79,7 +79,7 @@ def moved_script(content: bytes) -> bytes | None:
 
 
 def moved_config(text: str, copy: Path) -> str:
-    r"""Return pyvenv.cfg for a copy whose installation was packed too.
+    r"""Return the text of pyvenv.cfg for a copy whose installation was packed too.
 
     >>> print(moved_config("home = /old/bin\nversion = 3.11.7\ncommand = x\n", Path("/tmp/copy")))
     home = /tmp/copy/base/bin
@@ -91,7 +91,7 @@ def moved_config(text: str, copy: Path) -> str:
         key = line.partition("=")[0].strip().lower()
         if key == "home":
             lines.append(f"home = {copy / BASE / 'bin'}")
-        elif key not in ("executable", "command"):  # The original environment
+        elif key not in ("executable", "command"):  # They name the original environment
             lines.append(line)
 
     return "\n".join(lines) + "\n"

@@ -24,7 +24,7 @@ def look_at_environment() -> Facts:
 
 
 def checksum(value: str) -> str:
-    """Return a short text by which equal secrets are recognized, and nothing else."""
+    """Return a short checksum that shows whether two secrets are equal, and nothing else."""
     return f"(checksum {hashlib.sha256(value.encode()).hexdigest()[:8]})"
 
 
@@ -32,7 +32,7 @@ def look_at_named_files() -> Facts:
     """Return the variables that name a file or folder which does not exist here."""
     absent = {}
     for name in FILE_VARIABLES:
-        # The loader reads spaces in LD_PRELOAD as colons, and $LIB as a folder of its own.
+        # The loader treats spaces in LD_PRELOAD like colons, and expands $LIB itself.
         for path in os.environ.get(name, "").replace(" ", ":").split(":"):
             if path.startswith("/") and "$" not in path and not Path(path).exists():
                 absent[name] = path
@@ -54,4 +54,4 @@ FILE_VARIABLES = (
     "SSL_CERT_FILE",
     "TORCH_HOME",
 )
-"""Variables that name files which programs open without looking for another one."""
+"""Variables that name a file or folder for which programs have no substitute."""

@@ -1,4 +1,4 @@
-"""Facts about the file systems of the folders that a training uses."""
+"""Facts about the file systems of the folders that a training run uses."""
 
 import os
 import statistics

@@ -1,4 +1,4 @@
-"""Names of the groups of facts, as the parts of a node's answer have them."""
+"""Names of the groups of facts, as they appear in a node's answer."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ PREFIX = "facts: "
 
 
 class FactGroup(StrEnum):
-    """A group of facts that one function looks at, with a time limit of its own."""
+    """A group of facts that one function collects within its own time limit."""
 
     SYSTEM = "system"
     LIMITS = "limits"

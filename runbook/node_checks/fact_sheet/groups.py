@@ -1,4 +1,4 @@
-"""Which function looks at each group of facts."""
+"""The function that collects each group of facts."""
 
 from collections.abc import Callable
 from functools import partial

@@ -38,9 +38,10 @@ def look_at_network() -> Facts:
 
 
 def routes(text: str) -> str:
-    r"""Return interface and mask of each line of /proc/net/route, in order.
+    r"""Return the interface and mask in each line of /proc/net/route, in order.
 
-    Nodes of different racks have different networks, but as many and as large ones.
+    Nodes in different racks have different networks, but the number and sizes of the networks are
+    the same.
 
     >>> routes("Iface Destination ...\neth0 0042000A 0 1 0 0 0 00FFFFFF")
     'eth0 00FFFFFF'
@@ -54,7 +55,7 @@ def routes(text: str) -> str:
 
 
 def route_metrics(text: str) -> str:
-    """Return what the routes of `ip route show` set for connections.
+    """Return the connection settings in the routes of `ip route show`.
 
     >>> route_metrics("10.0.0.0/24 dev eth0 src 10.0.0.2 advmss 88; default via 10.0.0.1")
     'advmss 88'

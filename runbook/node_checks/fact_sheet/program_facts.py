@@ -27,7 +27,7 @@ PROGRAMS = (
     "tar",
 )
 ASKED = ("gcc", "g++", "ld", "ninja", "nvcc", "hipcc")
-"""Programs with which extensions and kernels are compiled. They are started once."""
+"""Programs that compile extensions and kernels. Each of them is started once."""
 PROGRAM_SECONDS = 8
 DEVICES = (
     "nvidia*",
@@ -49,7 +49,7 @@ MODULES = (
 
 
 def look_at_all_programs() -> Facts:
-    """Return the path and size of each program on PATH, and the answer of each compiler."""
+    """Return the path and size of each program on PATH, and the version of each compiler."""
     facts: Facts = {}
     for name in PROGRAMS:
         path = shutil.which(name)
@@ -74,7 +74,7 @@ def version_line(path: str) -> str:
 
 
 def look_at_packages() -> Facts:
-    """Return the version of every installed package of Python."""
+    """Return the version of every installed Python package."""
     return {str(each.metadata["Name"]): each.version for each in distributions()}
 
 

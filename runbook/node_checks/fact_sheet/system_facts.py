@@ -1,4 +1,4 @@
-"""Facts about a node's kernel, processor, memory, and what it grants to a process."""
+"""Facts about a node's kernel, processor and memory, and about the limits of a process."""
 
 import os
 import platform
@@ -21,7 +21,7 @@ OF_ONE_MACHINE = (
     "BOOTIF=",
     "rd.",
 )
-"""Beginnings of words of a kernel's command line that name a disk or an address of the machine."""
+"""Prefixes of words in a kernel's command line that name a disk or an address of the machine."""
 FILES = {
     "clock source": Path("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
     "frequency governor": PROCESSORS / "cpu0/cpufreq/scaling_governor",
@@ -104,7 +104,7 @@ def _fields(text: str, names: tuple[str, ...]) -> dict[str, str]:
 
 
 def _text(path: Path) -> str:
-    """Return the content of a file of the kernel, or the reason why there is none."""
+    """Return the content of a kernel file, or the reason why it cannot be read."""
     try:
         return path.read_text(errors="replace").strip()
     except OSError as error:
