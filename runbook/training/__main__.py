@@ -93,10 +93,10 @@ def main() -> int:
     """Run this rank, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runbook.training", description=__doc__)
     parser.add_argument(
-        "plan", type=Path, help="plan.json of the run; its relative paths start from its folder"
+        "plan", type=Path, help="plan.json of the run; the paths in it are relative to its folder"
     )
     parser.add_argument(
-        "--phase", default=FULL, help="which phase of it: 04-training or 03-smoke-test"
+        "--phase", default=FULL, help="phase to train: 04-training or 03-smoke-test"
     )
     parser.add_argument(
         "--until",
@@ -131,7 +131,8 @@ def main() -> int:
 def leave(code: int) -> None:
     """Exit at once.
 
-    After a failure, the exit handlers of torch and gloo might wait for ranks that no longer run.
+    After a failure, the exit handlers of torch and gloo might wait for ranks that are no longer
+    running.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -28,7 +28,7 @@ CHANNEL_SECONDS = 10.0  # Seconds to wait for a channel's answer
 SENT_EVENTS = {"failed": TrainingMessage.TRAINING_FAILED}
 """Events of events.jsonl that are sent like alarms.
 
-The fields of an event are the values that its message shows.
+An event's fields fill the placeholders of its message.
 """
 
 
@@ -40,7 +40,7 @@ class AlertSender:
 
     def __init__(self, spec: PhasePlan) -> None:
         self.spec = spec
-        # Threads that are sending alarms, by key
+        # By channel, the thread that failed first: each channel's failure is reported once
         self._broken: dict[str, Thread] = {}
         self._threads: list[Thread] = []
 
@@ -66,7 +66,7 @@ class AlertSender:
                         daemon=True,
                     )
                 )
-                # No more threads can be started, but the log already has the alarm
+                # If no more threads can be started, the alarm is still in the log
                 with contextlib.suppress(RuntimeError):
                     self._threads[-1].start()
 

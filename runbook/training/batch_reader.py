@@ -135,7 +135,7 @@ def _pack(batch: Batch) -> torch.Tensor:
 
 
 def _unpack(message: torch.Tensor) -> Batch:
-    """Unpack a micro-batch from a message of `_pack`."""
+    """Unpack a micro-batch from a message that `_pack` made."""
     batch = Batch()
     for key, part in zip(_KEYS, message, strict=True):
         if key == "loss_mask":

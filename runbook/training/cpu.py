@@ -203,7 +203,7 @@ def _widened(multiply_into: Callable[..., Any]) -> Callable[..., torch.Tensor]:
 
 
 def product(input: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Return `left @ right + bias`, computed in the fastest way on this processor."""
+    """Return `input @ right + bias`, computed in the fastest way on this processor."""
     if input.dtype == torch.float32 and onednn_is_faster():
         return onednn_matmul(input, right, bias)
     if bias is None:
@@ -219,7 +219,7 @@ def onednn_matmul(
     right: torch.Tensor,
     bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Return `left @ right + bias` of two float32 matrices.
+    """Return `input @ right + bias` for two float32 matrices.
 
     If the inner dimension is larger than a row of the result, `SUM_DEPTH` products are summed at a
     time. Otherwise, copying the result (possibly all logits) would cost more than the extra
@@ -246,7 +246,7 @@ def _matmul(
     bias: torch.Tensor | None = None,
     addend: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    # oneDNN would be a hundred times slower
+    # With any other strides, oneDNN would be a hundred times slower
     if not (right.is_contiguous() or right.t().is_contiguous()):
         right = right.contiguous()
 
@@ -257,7 +257,7 @@ def _matmul(
 
 
 def add_weight_gradient(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tensor) -> None:
-    """Add `gradient.t() @ values` block by block.
+    """Add `gradient.t() @ values` to `total`, block by block.
 
     oneDNN copies a float32 factor that is sliced or transposed. With blocks, the whole gradient
     (perhaps of all logits) is never copied. If `values` is the smaller factor, it is copied once.

@@ -384,7 +384,7 @@ class TrainingLoop:
         record, stop_request, bad = self.stepper.step(train, self.progress)
         self.stopping.stepped(record.seconds)
         self._report_slow_ranks()
-        # Otherwise the step was skipped, and its record has no loss to judge.
+        # A skipped step has no loss to judge.
         was_computed = bool(record.parts) or record.loss is not None
         alarms = [*self.stepper.watch.look(record)] if was_computed else []
         if self.log.ranks.is_last:
@@ -474,7 +474,8 @@ class TrainingLoop:
         if action == "stop":
             raise self.bad_steps.error(bad)
         self._say(
-            f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action}, by training.{bad.key}"
+            f"{bad.fault} is {bad.value} at iteration {bad.iteration}: {action} "
+            f"(training.{bad.key})"
         )
         return action
 
@@ -627,12 +628,12 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        # A copy in node memory is not a complete checkpoint
+        # A copy in node memory is outside the run's folder
         is_in_run = folder.is_relative_to(self.spec.root)
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 
     def _sample(self) -> None:
-        """Continue the plan's prompt until the document ends.
+        """Continue the plan's prompt until the document ends, or up to `sampling.tokens` tokens.
 
         The same weights always produce the same text.
         """
@@ -680,7 +681,7 @@ class StepOutcome:
 
 
 class Stepper:
-    """Computes a step, agrees on its loss with all ranks, updates the weights, and judges it."""
+    """Computes a step, shares its loss with all ranks, updates the weights, and finds bad steps."""
 
     def __init__(
         self,
@@ -964,7 +965,7 @@ def make_replayer(spec: PhasePlan, engine: TrainingEngine) -> Any:
     from runbook.training.engines.megatron_engine import MegatronEngine
     from runbook.training.replay.replayer import Replayer
 
-    assert isinstance(engine, MegatronEngine), "a rule of the plan refuses every other engine"
+    assert isinstance(engine, MegatronEngine), "a rule of the plan rejects every other engine"
     return Replayer(spec, engine)
 
 
@@ -977,7 +978,7 @@ def _check_writable(folder: Path) -> None:
     while not parent.exists() and not parent.is_symlink():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
-        why = "may not be written to" if parent.is_dir() else "is no folder"
+        why = "may not be written to" if parent.is_dir() else "is not a folder"
         raise RefusedError(TrainingMessage.CHECKPOINT_FOLDER, folder=folder, parent=parent, why=why)
 
 

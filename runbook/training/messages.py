@@ -25,9 +25,9 @@ class TrainingMessage(Message):
         "{binary} has {bytes_there} bytes, but its index states {tokens} tokens x {itemsize} bytes "
         "= {bytes_expected}"
     )
-    BLEND_NOT_USABLE = "the blend of token files cannot be trained from:\n  {problems}"
+    BLEND_NOT_USABLE = "the blend of token files cannot be used:\n  {problems}"
     CACHE_NOT_MADE = "data.cache {folder} cannot be created: {error}"
-    CHECKPOINT_DOES_NOT_FIT = "{folder} does not fit this model: {key} {fault}"
+    CHECKPOINT_DOES_NOT_FIT = "{folder} does not match this model: {key} {fault}"
     CHECKPOINT_FOLDER = (
         "checkpoint.folder {folder}: {parent} {why}, so no checkpoint could be saved"
     )
@@ -95,7 +95,7 @@ class TrainingMessage(Message):
     )
     FINGERPRINT_DIFFERS = "a fingerprint of {fingerprint} (plan: {planned_fingerprint})"
     FOLDER_NOT_EMPTY = (
-        "{folder} is not empty, and its files are never overwritten. Give another folder"
+        "{folder} is not empty, and its files are never overwritten. Choose another folder"
     )
     FOLDER_NOT_MADE = "the folder {folder} cannot be created: {error}"
     FOLDER_OF_SOMEBODY_ELSE = "{top} belongs to another user"
@@ -228,12 +228,12 @@ class TrainingMessage(Message):
         "rank {rank} on {host} recomputed a micro-batch and got different numbers, first in "
         "{place}: {num_wrong} of {num_computed} computations differ from {judge}"
     )
-    OTHER_TENSORS = "{path} has different tensors than this rank"
+    OTHER_TENSORS = "{path} has different tensors from this rank's"
     PADDING_KEPT = (
         "the vocabulary of {vocabulary:,} stays padded to {padded:,}, as in the checkpoint (plan: "
         "{planned:,})"
     )
-    PART_MISSING = "{folder} does not fit this model: a part of {key} is missing"
+    PART_MISSING = "{folder} does not match this model: a part of {key} is missing"
     PLAIN_FILE_NEEDED = "it is not a regular file but a pipe, a device or a folder"
     POLICY_STOPS = (
         "training.{key} is {policy}; skip would leave out a bad step, and rollback would return "
@@ -246,11 +246,9 @@ class TrainingMessage(Message):
         "{world_size} ranks do not divide into groups of parallel.tensor {tensor} x pipeline "
         "{pipeline}"
     )
-    RANK_GONE = "another rank is gone, or did not answer in time: {error}"
+    RANK_GONE = "another rank has ended, or did not answer in time: {error}"
     RANK_IS_IN = "rank {rank} is {collectives}: {path}"
-    RANK_SILENT = (
-        "rank 0 showed no sign of life for {silence_seconds:.0f} s while it was {description}"
-    )
+    RANK_SILENT = "rank 0 did not report for {silence_seconds:.0f} s while it was {description}"
     RENDEZVOUS_FAILED = "{text}: {reason}. Cause: {cause}"
     ROPE_TYPE = "{path} belongs to a different model: {key} has rope_type {rotary} (plan: default)"
     ROTARY_KEYS = "{path} belongs to a different model: {key} has {unknown}"
@@ -273,7 +271,7 @@ class TrainingMessage(Message):
         "the .bin, but after the sequences before it, it must begin at byte {right_byte}: the "
         "index was overwritten"
     )
-    SHAPE_OF_ANOTHER_MODEL = "{folder}: {key} has shape {shape}: another model"
+    SHAPE_OF_ANOTHER_MODEL = "{folder} belongs to a different model: {key} has shape {shape}"
     SHARD_CUT_SHORT = "{path} is missing or truncated: {key} ends at byte {end:,}"
     SHARE_TOO_SHORT = (
         "{prefix}.bin has {sequences} documents; the {use} share of split {split} is {documents} "
@@ -288,7 +286,7 @@ class TrainingMessage(Message):
     STATE_WITHOUT_ARGS = "{path} has no args, so the model of its weights is unknown"
     STORED_SHAPE = "{folder}: {name} has shape {stored}, but the plan's model has {shape}"
     TENSOR_DESCRIPTION = "{folder} describes {name!r} as {problem}"
-    TENSOR_MISSING = "{folder} does not fit this model: {key} is missing"
+    TENSOR_MISSING = "{folder} does not match this model: {key} is missing"
     TENSOR_NOT_READABLE = "{path} contains a tensor that cannot be read: {key}: {reason}"
     TENSOR_OUTSIDE_FILE = (
         "{path} contains a tensor that cannot be read: .metadata places it at byte {offset!r}, "

@@ -93,7 +93,7 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Answer one request."""
+    """Handle one request, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m runbook.training.offline", description=__doc__)
     parser.add_argument("command", choices=list(COMMANDS))
     parser.add_argument("plan", type=Path)

@@ -29,7 +29,7 @@ class OfflineRequest:
     # Whether to compute in float32 with the optimizer's float32 weights, as `score` does
     exact: bool = False
     out: str = ""  # Folder to export to
-    # Largest size of a file of weights, in bytes
+    # Largest size of a weight file, in bytes
     shard_bytes: int = SHARD_BYTES
     source: str = ""  # Folder to import from
     # Which weights to score: `trained`, `first`

@@ -59,8 +59,8 @@ clock late.
 Facts = dict[str, object]
 """The facts that the probe has found about a rank.
 
-A part is None until it has been examined, and remains None if `errors` has the reason for its
-failure.
+A part is None until it has been examined. If that fails, it stays None, and `errors` has the
+reason.
 """
 
 
@@ -114,7 +114,7 @@ def main() -> int:
     }
 
     def look(part: str, action: Callable[[], Facts | None], step: str = "") -> None:
-        """Keep a part's facts, or its error."""
+        """Store a part's facts, or its error."""
         try:
             facts[part] = action()
         except Exception as error:  # noqa: BLE001 - other packages raise errors of any type
@@ -147,7 +147,7 @@ def main() -> int:
 
 
 def _import_megatron(ranks: Ranks, deadline: "Deadline") -> None:
-    """Import megatron-core. Without it, the groups cannot be made, which is reported there."""
+    """Import megatron-core. If it is missing, the step that makes the groups reports that."""
     with (
         deadline.over(IMPORT_STEP, [ranks.rank], IMPORT_SECONDS),
         contextlib.suppress(ModuleNotFoundError),
@@ -165,7 +165,7 @@ def _installed_version(name: str) -> str | None:
 class Deadline:
     """Ends this rank if a collective step takes too long.
 
-    If so, a file contains the name of the step.
+    The rank's file then contains the name of that step.
     """
 
     def __init__(
@@ -375,10 +375,10 @@ class NamedGroup:
 def _try_groups(ranks: Ranks, layout: str, deadline: Deadline) -> Facts:
     """Create the trainer's process groups in the trainer's order.
 
-    Sum over each group of this rank.
+    Run an all-reduce over each group that this rank belongs to.
 
-    `layout` is tensor x pipeline x context, such as 2x4x1. Only the first sum over a group opens
-    its connections, so a group that has been created may still hang.
+    `layout` is tensor x pipeline x context, such as 2x4x1. A group opens its connections only at
+    its first all-reduce, so it may hang even though it was created.
     """
     groups = _make_groups(layout, deadline)
     results = []
@@ -425,9 +425,9 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 
 
 def _sum_over(group: NamedGroup) -> Facts:
-    """Sum a megabyte over a group.
+    """Run an all-reduce of a megabyte over a group.
 
-    Return the group's name, the seconds of its first sum, and whether the sum is correct.
+    Return the group's name, the seconds that this took, and whether the sum is correct.
     """
     import torch
 
@@ -448,14 +448,14 @@ def _sum_over(group: NamedGroup) -> Facts:
 
 
 def _reach(ranks: Ranks, deadline: Deadline) -> Facts:
-    """Time a sum over all ranks, and measure the spread of their clocks after they meet."""
+    """Time an all-reduce over all ranks, and measure the spread of their clocks."""
     import torch
 
     from runbook.training.cpu import answer_for_cpu
     from runbook.training.process_groups import device, join_process_group, sum_speed
 
     def clock_spread() -> float:
-        """Return the seconds between the earliest and the latest clock once all ranks have met."""
+        """Return the seconds between the earliest and the latest clock after a barrier."""
         clocks = torch.zeros(ranks.world_size, dtype=torch.float64, device=device())
         torch.distributed.barrier()
         clocks[ranks.rank] = time.time()
@@ -512,7 +512,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--write-folder",
         type=Path,
-        help="folder that each node writes a file to, to measure the speed",
+        help="folder in which each node writes a file, to measure the write speed",
     )
     return parser.parse_args()
 
@@ -520,5 +520,5 @@ def _arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     code = main()
     sys.stdout.flush()
-    # gloo's exit handlers might wait for ranks that no longer run
+    # gloo's exit handlers might wait for ranks that are no longer running
     os._exit(code)

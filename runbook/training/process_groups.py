@@ -81,7 +81,7 @@ def join_process_group(ranks: Ranks, timeout_seconds: int) -> None:
 def wait_for_listener(port: int, seconds: float) -> None:
     """Wait until a process of this machine listens at a TCP port, but not longer than `seconds`."""
     if not any(table.exists() for table in TCP_TABLES):
-        return  # the kernel's tables do not show whether a process listens
+        return  # this system does not show whether a process is listening
     end = time.monotonic() + seconds
     while not has_listener(port) and time.monotonic() < end:
         time.sleep(LISTENER_POLL_SECONDS)
@@ -91,7 +91,7 @@ def has_listener(port: int) -> bool:
     """Return whether a process of this machine listens at a TCP port."""
     suffix = f":{port:04X}"
     for table in TCP_TABLES:
-        if not table.exists():  # without IPv6
+        if not table.exists():  # no IPv6
             continue
         for line in table.read_text().splitlines()[1:]:
             _, local_address, _, state, *_ = line.split()
@@ -161,14 +161,14 @@ def wait_for_gpu() -> None:
 
 
 def sum_speed(num_bytes: int, rounds: int) -> tuple[float, float]:
-    """Return the median seconds of a sum over all ranks, and the bus bandwidth.
+    """Return the median seconds of an all-reduce over all ranks, and the bus bandwidth.
 
     As in nccl-tests, the bus bandwidth is 2 (n - 1) / n x bytes / s.
     """
     ranks = torch.distributed.get_world_size()
     message = torch.zeros(num_bytes // 4, dtype=torch.float32, device=device())
     seconds = []
-    # The first sum opens the connections
+    # The first all-reduce opens the connections
     for _ in range(rounds + 1):
         torch.distributed.barrier()
         wait_for_gpu()
@@ -239,7 +239,7 @@ def run_on_first_rank(action: Callable[[], T]) -> T:
 # Interval in seconds at which rank 0 reports that it is alive while it works alone
 SIGN_SECONDS = 5.0
 PROGRESS_SECONDS = 60.0
-# How often per second all ranks together check the first rank's store
+# Number of times per second that all ranks together check rank 0's store
 CHECKS_PER_SECOND = 200.0
 _long_actions = itertools.count()
 
@@ -247,8 +247,8 @@ _long_actions = itertools.count()
 def run_long_on_first_rank(action: Callable[[], T], description: str, silence_seconds: float) -> T:
     """Run an action on the first rank, even if it takes longer than the process groups' timeout.
 
-    The other ranks wait at the store, outside of any collective. The waiting ranks give up if rank
-    0 has shown no sign of life for `silence_seconds`.
+    The other ranks poll the store instead of waiting in a collective. They give up if rank 0 has
+    not reported for `silence_seconds`.
     """
     number = next(_long_actions)
     first = torch.distributed.get_rank() == 0

@@ -147,7 +147,7 @@ def die_with_launcher(ranks: Ranks) -> None:
         0,
         0,
     )
-    # The launcher has died between these two lines
+    # The launcher died before prctl was called
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -242,9 +242,9 @@ def own_gpu(local_rank: int, visible: int, environment: Mapping[str, str] = os.e
 def claim_gpu(store: Any, rank: int, number: int) -> None:
     """Refuse to train if two ranks use the same GPU.
 
-    All ranks share `store`. NCCL would report the conflict only at the first sum, without naming
-    the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on their
-    own. A GPU without an identity (older torch versions) is not checked.
+    All ranks share `store`. NCCL would report the conflict only at the first collective, without
+    naming the ranks. Two ranks that each see a single GPU as number 0 cannot notice the conflict on
+    their own. A GPU without an identity (older torch versions) is not checked.
     """
     import torch
 

@@ -590,7 +590,11 @@ def _unknown(shards):
             TrainingMessage.TENSOR_DESCRIPTION,
             {"problem": containing("bytes, but the folder contains only")},
         ),
-        ("kind", TrainingMessage.TENSOR_DESCRIPTION, {"problem": containing("no tensor")}),
+        (
+            "kind",
+            TrainingMessage.TENSOR_DESCRIPTION,
+            {"problem": containing("something other than a tensor")},
+        ),
         ("content", TrainingMessage.TENSOR_NOT_READABLE, {}),
         ("place", TrainingMessage.TENSOR_OUTSIDE_FILE, {}),
         ("nan", TrainingMessage.WEIGHT_NOT_FINITE, {}),

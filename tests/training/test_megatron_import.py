@@ -605,7 +605,7 @@ def test_a_folder_that_lacks_files_is_refused(copied, offline, tmp_path):
         (
             "nonsense",
             TrainingMessage.TENSOR_DESCRIPTION,
-            {"name": QKV, "problem": containing("no tensor")},
+            {"name": QKV, "problem": containing("something other than a tensor")},
         ),
     ],
 )

@@ -322,7 +322,7 @@ def test_a_checkpoint_folder_that_cannot_be_written_is_refused(kind, zygote, run
         TrainingMessage.CHECKPOINT_FOLDER,
         folder=folder,
         parent=folder,
-        why=containing("is no folder"),
+        why=containing("is not a folder"),
     )
     assert not (run / "metrics.jsonl").exists()
 

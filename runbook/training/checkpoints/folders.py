@@ -120,7 +120,7 @@ def seal_checkpoint(
     )
     for folder in (part / SHARDS, part):
         sync_folder(folder)
-    # An incomplete or damaged checkpoint of the same iteration, which was not loaded
+    # This is an incomplete or damaged checkpoint of the same iteration, which was not loaded
     if final.exists():
         shutil.rmtree(final)
     injected_faults.armed.save("rename")

@@ -260,7 +260,7 @@ class PendingSave:
             yield
         except TrainingError as error:
             run_on_first_rank(lambda: shutil.rmtree(self._part, ignore_errors=True))
-            # An imported weight cannot be used
+            # An imported weight was refused: keep that reason
             if isinstance(error, RefusedError):
                 raise
             failure = TrainingError(
@@ -422,7 +422,7 @@ def _changes(spec: PhasePlan, checkpoint: CheckpointFolder) -> tuple[list[str], 
 
 
 def _verify(checkpoint: CheckpointFolder) -> str:
-    """Return the problems in the checkpoint's files. Each rank verifies some of the files."""
+    """Return the first problem in a checkpoint's files, or ''. Each rank verifies some of them."""
     rank = torch.distributed.get_rank()
     ranks = torch.distributed.get_world_size()
     problems = [""] * ranks

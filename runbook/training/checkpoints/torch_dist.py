@@ -60,7 +60,7 @@ WrittenShards: TypeAlias = tuple[list[Any], dict[str, str]]
 
 
 class ShardWriter:
-    """Writes a state of the training into a checkpoint folder.
+    """Writes a training state into a checkpoint folder.
 
     Once a writer exists, the ranks have agreed on which rank writes what, but nothing is on disk
     yet.
@@ -235,7 +235,7 @@ def _lookup(
     keys_without_data: Collection[str],
     read: Callable[[str], torch.Tensor] | None,
 ) -> Callable[[Any], Any]:
-    """Return the function that the writer gets the data of an item from.
+    """Return the function from which the writer gets an item's data.
 
     The data is read from imported weights, or taken from a host copy or from the state.
     """
@@ -573,7 +573,7 @@ def _data_offset(
         or like.storage_offset()
     ):
         raise ValueError(
-            f"it is {tuple(like.shape)} of {like.dtype}, and described as {described} of {dtype}"
+            f"it is {tuple(like.shape)} of {like.dtype}, but described as {described} of {dtype}"
         )
 
     if offset + like.numel() * dtype.itemsize > item_bytes:
@@ -672,7 +672,7 @@ _NOT_NEEDED = (
     "types.SimpleNamespace",
     "_io.BytesIO",
 )
-"""Classes and functions in Megatron-LM's files that describe no tensors.
+"""Classes and functions in Megatron-LM's files that do not describe tensors.
 
 Placeholders replace them, so none of them is called.
 """
@@ -915,7 +915,7 @@ def _check_tensor_sizes(folder: Path, description: metadata.Metadata) -> None:
 
         num_bytes = _described_bytes(tensor)
         if num_bytes is None:
-            problem = "no tensor"
+            problem = "something other than a tensor"
         elif num_bytes > folder_bytes:
             problem = f"{num_bytes:,} bytes, but the folder contains only {folder_bytes:,}"
         else:

@@ -141,9 +141,9 @@ def newest_weights(spec: PhasePlan, iteration: int = 0) -> WholeWeights:
 
     if iteration:
         available = ", ".join(str(candidate.iteration) for candidate in checkpoints) or "none"
-        fault = f"no whole checkpoint at iteration {iteration} (there are: {available})"
+        fault = f"no complete checkpoint at iteration {iteration} (available: {available})"
     elif problems:
-        fault = "no whole checkpoint"
+        fault = "no complete checkpoint"
     else:
         fault = "no checkpoint: the training has not saved one yet"
 

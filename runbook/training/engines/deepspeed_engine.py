@@ -75,7 +75,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         return initialize_engine(GptWithLoss(self.model), self.adam, self.spec, MODEL_PARALLEL_UNIT)
 
     def _mend(self) -> None:
-        """Override behavior of DeepSpeed that does not fit this training loop."""
+        """Override behavior of DeepSpeed that is incompatible with this training loop."""
         for state in self.adam.state.values():
             # DeepSpeed takes a step with a learning rate of 0 to allocate the moments
             state["step"].zero_()
@@ -282,7 +282,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
         if not hasattr(weight, "ds_id"):
             return None
         part = _cut_part(self.engine.optimizer, self.adam, weight)
-        assert part is not None, "ZeRO 3 cuts every weight over all ranks"
+        assert part is not None, "ZeRO 3 shards every weight over all ranks"
         shard: torch.Tensor = weight.ds_tensor  # type: ignore[attr-defined]
         return part.start, shard.view(-1).narrow(0, 0, part.stop - part.start)
 
@@ -319,7 +319,7 @@ class DeepSpeedEngine(engine.TrainingEngine):
                 setattr(scaler, key, value if key == "cur_scale" else int(value))
 
     def _loss_scaler(self) -> Any:
-        """The fp16 loss scaler, or None."""
+        """Return the fp16 loss scaler, or None."""
         if not self.engine.fp16_enabled():
             return None
         return self.engine.optimizer.loss_scaler

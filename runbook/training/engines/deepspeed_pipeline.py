@@ -202,7 +202,7 @@ class Part(torch.nn.Module):
 
 
 class Block(Part):
-    """One transformer layer. DeepSpeed distributes layers over the stages by this class."""
+    """One transformer layer. DeepSpeed divides the layers of this class evenly over the stages."""
 
 
 class Vocabulary(torch.nn.Module):

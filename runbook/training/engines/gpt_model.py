@@ -498,7 +498,7 @@ def whole_sequence(own_piece: torch.Tensor) -> torch.Tensor:
 class Norm:
     """LayerNorm or RMSNorm from torch.
 
-    Megatron-core's own wrapper of these norms refuses sequence parallelism.
+    Megatron-core's own wrapper of these norms does not support sequence parallelism.
 
     A norm works on one token at a time, so a part of the sequence is enough. All tensor-parallel
     ranks have the same weights, but each rank applies them to different tokens. The weights are
@@ -622,7 +622,7 @@ def _draw_block(
     """Fill a block of a matrix panel by panel, in a few threads.
 
     The block's corner is at `first_row` and `first_column`. A panel's numbers depend only on its
-    position, not on the rank or thread. numpy releases Python's lock while it generates numbers.
+    position, not on the rank or thread. numpy releases the GIL while it generates numbers.
     """
     right = first_column + block.shape[1]
     panels = range(first_column // PANEL, -(-right // PANEL))

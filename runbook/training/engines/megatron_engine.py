@@ -267,7 +267,7 @@ class MegatronEngine(engine.TrainingEngine):
             scaler.load_state_dict({**whole, "scale": torch.tensor([values["scale"]])})
 
     def _loss_scaler(self) -> Any:
-        """The fp16 loss scaler, or None."""
+        """Return the fp16 loss scaler, or None."""
         return getattr(optimizers.inner_optimizer(self.optimizer), "grad_scaler", None)
 
     def _owned(self) -> OwnedState:

@@ -208,7 +208,7 @@ class HeartbeatWriter:
         faulthandler.register(STACK_SIGNAL, file=self._stacks, all_threads=True)
 
     def write_stacks(self) -> None:
-        """Replace the stacks in the file by those of this moment. A full disk is not an error."""
+        """Replace the stacks in the file with the current ones. A full disk is not an error."""
         if self._stacks is None:
             return
         with contextlib.suppress(OSError):

@@ -236,7 +236,7 @@ def first_without_room(
 ) -> int:
     """Return the iteration of the first save that does not fit on the disk, or 0 if all saves fit.
 
-    This takes the space of the saves that are kept until then into account.
+    This takes into account the space of the saves that are kept until then.
     """
     keep = spec.checkpoint.keep
     newest = sorted(saved)[-keep:]

@@ -52,7 +52,7 @@ class Hang:
 def silent_ranks(beats: Sequence[Heartbeat]) -> list[Hang]:
     """Return the ranks on this machine without a recent heartbeat.
 
-    Such a rank is stopped or swapped out, or one of its threads keeps Python's global lock.
+    Such a rank is stopped or swapped out, or one of its threads is holding the GIL.
     """
     return [
         Hang(beat, beat.age, TrainingMessage.NO_SIGN_OF_LIFE.fill())
@@ -128,7 +128,7 @@ class HangReports:
 
     No files are used. On each machine, the first healthy rank reports the heartbeats of all its
     ranks. The first machine reads all reports and names the rank that the others are waiting for.
-    That rank's own machine ends it.
+    That rank's own machine kills it.
     """
 
     world_size: int
@@ -191,7 +191,7 @@ class HangReports:
 STACK_SECONDS = 6.0
 """Longest wait for the stacks of a hung rank.
 
-A rank is ended after 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others
+A rank is killed after 0.6 of a timeout of at least 20 s, so at least 8 s remain until the others
 time out.
 """
 STACK_LINES = 40
@@ -530,7 +530,7 @@ def message_key(
     own_rank: int,
     peer: int,
 ) -> str:
-    """Return the name that a rank counts its messages to or from `peer` under.
+    """Return the name under which a rank counts its messages to or from `peer`.
 
     The receiver counts messages under `recv`, and the sender counts them under `send`.
 
@@ -558,7 +558,7 @@ def entered() -> dict[str, int]:
     from torch.distributed import distributed_c10d
 
     counts = dict[str, int]()
-    # A group is being created at this moment
+    # This fails if a group is being created at this moment
     with contextlib.suppress(RuntimeError):
         counts = dict.fromkeys(distributed_c10d._world.pg_names.values(), 0)
     counts.update(list(_entered.items()))

@@ -26,7 +26,7 @@ def slower_kernels(spec: PhasePlan) -> str:
     if spec.tuning.kernels != "auto" or not on_gpu():
         return ""
     fault = triton_fault()
-    return f"training.kernels auto: a step takes longer, on plain kernels: {fault}" if fault else ""
+    return f"training.kernels auto: plain kernels make a step longer: {fault}" if fault else ""
 
 
 def is_said_by(rank: int, reason: str, first_reason: str) -> bool:

@@ -6,7 +6,7 @@ import torch
 
 
 def use_own_norm() -> None:
-    """Replace the code that megatron-core computes the norm with if Apex is missing.
+    """Replace the code with which megatron-core computes the norm if Apex is missing.
 
     megatron-core's code copies the norm of every weight to the host.
     """

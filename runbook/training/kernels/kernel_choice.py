@@ -3,7 +3,7 @@
 `compiled` replaces four parts of megatron-core on a GPU, without Transformer Engine or Apex:
 
 - `norm`: the gradient norm is read back once, not once for each weight (see gradient_norm.py);
-- `linear`: the bias is added inside the matrix product, and the product of a weight's gradient adds
+- `linear`: the bias is added inside the matrix product, and the matmul for a weight's gradient adds
   to the float32 sum (see linear.py);
 - `layers`: norms, activations, biases and residual sums are one Triton kernel each (see layer.py);
 - `cross_entropy`: the loss and its gradient are one Triton kernel each (see loss.py).
@@ -69,8 +69,8 @@ def fault_of_8_bits(parts: frozenset[str]) -> str:
         return triton_fault() or "it needs training.kernels auto or compiled"
     if on_gpu() and torch.cuda.get_device_capability() < (8, 9):
         return (
-            f"{torch.cuda.get_device_name()} has no 8-bit matrix products (Ada, Hopper and later "
-            "have)"
+            f"{torch.cuda.get_device_name()} cannot compute 8-bit matrix products (Ada, Hopper and "
+            "later GPUs can)"
         )
 
     return ""

@@ -81,7 +81,7 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Multiply in place of the function that megatron-core's layers call."""
+    """Compute the matmul of a layer, in place of megatron-core's own function."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
@@ -232,7 +232,7 @@ def _add_product(gradient: torch.Tensor, values: torch.Tensor, total: torch.Tens
 
 
 def _embed(module: Any, ids: torch.Tensor) -> torch.Tensor:
-    """Look up embeddings in place of megatron-core's function.
+    """Look up embeddings, in place of megatron-core's own function.
 
     Return zeros for tokens that belong to other tensor-parallel ranks.
     """

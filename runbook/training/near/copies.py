@@ -603,7 +603,7 @@ def _random_bytes() -> bytes:
 
 
 def identity_of(spec: PhasePlan) -> dict[str, object]:
-    """Return the values that must be equal for a saved state to fit a training run, as JSON."""
+    """Return, as JSON, the values that must be equal for a training run to load a saved state."""
     identity = {
         "fingerprint": spec.fingerprint,
         "engine": spec.engine,
@@ -616,7 +616,7 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Put the node's name in front of a fault, because all nodes have the same paths."""
+    """Prefix a fault with the node's name, because all nodes have the same paths."""
     return f"{socket.gethostname()}: {fault}"
 
 

@@ -26,7 +26,7 @@ def remove_copies(spec: PhasePlan) -> bool:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Remove the copies of a phase's training run. Return 1 if some copies are still there."""
+    """Remove the copies of a phase's training run. Return 1 if some copies remain."""
     parser = argparse.ArgumentParser(
         prog="python -m runbook.training.near.removal", description=__doc__
     )

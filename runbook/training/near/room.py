@@ -40,7 +40,7 @@ def lack_of_room(folder: Path, needed: int) -> str:
     room, where = min(rooms)
     if needed <= USABLE_SHARE * room:
         return ""
-    return f"copies need {in_bytes(needed)} on this node, and {in_bytes(room)} are {where}"
+    return f"copies need {in_bytes(needed)} on this node, but only {in_bytes(room)} are {where}"
 
 
 def _left_in_groups() -> Iterator[int]:

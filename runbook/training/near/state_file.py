@@ -135,7 +135,7 @@ def open_state(path: Path) -> OpenState:
 
         names = {each.name for each in fields(StateHeader)}
         if not isinstance(content, dict) or set(content) != names:
-            raise ValueError("its header has other fields")
+            raise ValueError("its header has unexpected fields")
         state = OpenState(path, StateHeader(**content), LENGTH_BYTES + length)
         if size != state.file_bytes:
             raise ValueError(f"it has {size:,} bytes, expected {state.file_bytes:,}")

@@ -44,7 +44,7 @@ class _Stream:
 
 
 def install() -> None:
-    """Make torch.cuda behave as with a GPU, for the remaining life of this process."""
+    """Make torch.cuda behave as if there were a GPU, until this process ends."""
     from megatron.core.tensor_parallel import random
 
     _setup_privateuseone_for_python_backend(NAME)
@@ -99,7 +99,7 @@ class StandIn(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Handle a call of torch from Python."""
+        """Handle a call to torch from Python."""
         options = dict(kwargs or {})
         if func is _original(torch.tensor) and isinstance(args[0], list | tuple):
             args = (tree_map_only(torch.Tensor, torch.Tensor.item, args[0]), *args[1:])

@@ -470,7 +470,7 @@ def _fused_kernels(counter: OperatorCounter) -> Answers:
 
 
 def _answers_for_deepspeed(spec: PhasePlan) -> Answers:
-    """Return replacements for the functions that DeepSpeed receives other ranks' messages with.
+    """Return replacements for the functions with which DeepSpeed receives other ranks' messages.
 
     The replacements return the content that these messages would have.
     """

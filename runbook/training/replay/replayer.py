@@ -205,7 +205,7 @@ class Replayer:
         states: RandomStates,
         computations: list[Computation],
     ) -> Computation:
-        """Recompute the micro-batches, also on another replica, and record the result.
+        """Recompute the micro-batches here and on another replica, and record the result.
 
         Return the last computation that this rank ran itself.
         """
@@ -236,7 +236,7 @@ class Replayer:
         size = group.size()
         if size == 1:
             return None
-        # The micro-batches are pickled for the neighbour, because it has a different device.
+        # The neighbour has a different device, so the micro-batches are sent from host memory.
         on_host = []
         for batch in first:
             on_host.append({key: value.cpu() for key, value in batch.items()})
@@ -307,7 +307,7 @@ class Replayer:
         )
 
     def lines(self) -> Iterator[ReplayLine]:
-        """Return the line for replay.jsonl about the step just computed, on rank 0.
+        """Yield the lines for replay.jsonl about the step just computed, on rank 0.
 
         All ranks must call this.
         """

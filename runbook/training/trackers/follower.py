@@ -126,7 +126,7 @@ class Follower:
                     self._say_unsent()
                     return 1
 
-                LOG.exception("not sent; tried again in %.0f s", wait)
+                LOG.exception("not sent; trying again in %.0f s", wait)
 
             if not is_more:
                 self._pause(wait)
