@@ -49,6 +49,7 @@ def run(
     from runbook.phases.runner import RunRequest, expand_variants, run_phases
     from runbook.runs.run_folder import RUNS_VARIABLE
     from runbook.runs.run_names import named_run
+    from runbook.runs.status import jobs_that_continue, scheduler_of
 
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
@@ -59,6 +60,10 @@ def run(
         outcome, folder = run_phases(request, click.echo)
         worst = worst or outcome.exit_code
         click.echo(card(folder, request.phases()))
+        if outcome.exit_code:
+            # Below the card, because its length would push the lines off the screen.
+            for line in jobs_that_continue(folder, scheduler_of(folder)):
+                click.echo(line)
 
     if all_variants:
         from runbook.phases.p05_analysis.phase import variants_of, variants_text

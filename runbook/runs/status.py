@@ -477,6 +477,19 @@ def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
         )
 
 
+def jobs_that_continue(folder: Path, scheduler: Scheduler) -> list[str]:
+    """Return a line about each active job, for a command that ends before the jobs do."""
+    return [
+        RunMessage.JOB_CONTINUES.fill(
+            job_name=job.path.name,
+            state=status.state,
+            reason=status.reason,
+            folder_name=folder.name,
+        )
+        for job, status in active_jobs(folder, scheduler)
+    ]
+
+
 def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
     """Cancel every active job of a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]

@@ -21,6 +21,7 @@ from toy_run import (
     write_metrics,
 )
 
+from runbook.cli.program import cli
 from runbook.core.errors import HeldError, JobError, RecordError
 from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.core.messages import CoreMessage
@@ -28,6 +29,7 @@ from runbook.jobs.job_folder import JobState
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.watcher_wait import begin_wait, read_wait
 from runbook.next_job.decisions import RECOVERY_SECONDS
+from runbook.phases import runner
 from runbook.phases.job_control import readiness
 from runbook.phases.job_control import training_jobs as jobs
 from runbook.phases.messages import PhaseMessage
@@ -35,8 +37,9 @@ from runbook.phases.p03_smoke_test import phase as smoke_test
 from runbook.phases.p04_training import phase as training
 from runbook.phases.phase_steps import phase_step, train_step
 from runbook.phases.training_outputs import move_to_history, training_outputs
+from runbook.records.engine.execute import Outcome
 from runbook.results.history import Event, History, Step
-from runbook.runs import step
+from runbook.runs import status, step
 from runbook.runs.messages import RunMessage
 from runbook.runs.status import cancel_jobs, refuse_while_a_job_runs, stop_jobs
 from runbook.runs.step import ChangedOutputError, StepState, StepStatus, mark_path, write_mark
@@ -109,6 +112,23 @@ def test_a_job_that_ended_early_is_followed_by_another_over_the_same_files(
     assert queue.calls == ["submit 04-training", "submit 04-training-2"]
     assert events(open_phase) == ["begun", "submitted", "submitted"]
     assert metrics.exists()
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLED])
+def test_a_run_that_is_interrupted_ends_with_the_jobs_that_continue(
+    open_phase, queue, state, monkeypatch, capsys
+):
+    """A user who pressed Ctrl-C would otherwise believe that the training has ended too."""
+    launch_jobs(open_phase)
+    queue.states["04-training"] = state
+    interrupted = Outcome("interrupted", 130, "", open_phase.folder)
+    monkeypatch.setattr(runner, "run_phases", lambda request, say: (interrupted, open_phase.folder))
+    monkeypatch.setattr(status, "scheduler_of", lambda folder: queue)
+    assert cli.main(["run", "local"], standalone_mode=False) == 130
+    continues = RunMessage.JOB_CONTINUES.fill(
+        job_name="04-training", state=state, reason="told so", folder_name="local"
+    )
+    assert capsys.readouterr().out.endswith(f"{continues}\n") is (state is JobState.RUNNING)
 
 
 def test_a_job_that_runs_with_other_values_is_neither_watched_nor_moved_from_under(
