@@ -11,7 +11,7 @@ _ABSURD = {"no device", "memory"}
 
 
 def _suspected(text: str) -> set[str]:
-    return {part.name for part, has_sign in ranked_suspects(text, {}) if has_sign}
+    return {suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign}
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def _named(text: str) -> list[str]:
 def _usual(text: str) -> list[str]:
     """Return the names of the most likely causes for the kind of training run that a text
     describes."""
-    return [part.name for part, _ in ranked_suspects(text, {})][:LISTED_CAUSES]
+    return [suspect.part.name for suspect in ranked_suspects(text, {})][:LISTED_CAUSES]
 
 
 def _first_causes(text: str, models) -> list[str]:
@@ -150,7 +150,7 @@ def test_a_newer_device_that_is_slower_may_be_faulty_or_lack_its_software():
     text = "the H100 is slower than the A800, 8 GPUs"
     assert _usual(text)[0] == "stragglers"
     assert "software version" in [
-        part.name for part, has_sign in ranked_suspects(text, {}) if has_sign
+        suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign
     ]
     assert _usual("the H100 is faster than the A800, 8 GPUs") == []
 
@@ -229,12 +229,12 @@ def test_a_question_about_another_subject_has_none(text):
     ],
 )
 def test_a_sign_of_the_set_up_raises_its_cause(text, cause):
-    assert cause in [part.name for part, has_sign in ranked_suspects(text, {}) if has_sign]
+    assert cause in [suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign]
 
 
 def test_a_step_that_takes_the_planned_time_is_compared_with_other_work():
     text = "it is slow on two GPUs"
-    as_planned = [part.name for part, _ in ranked_suspects(text, {}, slowdown=1.1)]
+    as_planned = [suspect.part.name for suspect in ranked_suspects(text, {}, slowdown=1.1)]
     assert as_planned[0] == "unequal work"
     alone = "it is slow"
     assert ranked_suspects(alone, {}, slowdown=1.1)[0].part.name == "unequal work"
@@ -251,13 +251,13 @@ def test_a_parts_symptom_raises_the_causes_of_its_effect():
         same_effect=("saves",),
     )
     ranked = ranked_suspects("it is slow", {}, [symptom])
-    names = [part.name for part, _ in ranked]
+    names = [suspect.part.name for suspect in ranked]
     assert ranked[0].part is symptom
     assert names.index("saves") < names.index("software version")
 
 
 def test_suspects_take_no_time():
-    parts = [part for part, _ in ranked_suspects("training is slow", {})]
+    parts = [suspect.part for suspect in ranked_suspects("training is slow", {})]
     assert parts
     assert all(part.is_suspected and part.seconds == 0 for part in parts)
 

@@ -22,7 +22,7 @@ def _named(text: str) -> list[str]:
 
 def _suspected(text: str) -> list[str]:
     """Return the names of the causes that a text shows signs of, most likely first."""
-    return [part.name for part, has_sign in ranked_suspects(text, {}) if has_sign]
+    return [suspect.part.name for suspect in ranked_suspects(text, {}) if suspect.has_sign]
 
 
 def _first_causes(text: str, models) -> list[str]:

@@ -28,7 +28,10 @@ from runbook.tools.speed.measured import measured_parts
 from runbook.tools.speed.messages import SpeedMessage
 from runbook.tools.speed.parts import GapPart, fill
 from runbook.tools.speed.published_rows import billions_in
-from runbook.tools.speed.signs import signs, stated_causes
+from runbook.tools.speed.ruled_out import causes_ruled_out
+from runbook.tools.speed.signs import distinct_lines, signs, stated_causes
+from runbook.tools.speed.similar_stories import SimilarStories, StoryIndex
+from runbook.tools.speed.story_suspects import with_stories
 from runbook.tools.speed.suspects import LISTED_CAUSES, ranked_suspects
 
 _OTHER_FLOPS = 0.07
@@ -89,7 +92,7 @@ class Explanation:
             values["gap"] = max(0.0, self.reached - self.expected)
         values["unit"] = "seconds a step"
         values["first_causes"] = _causes(self.parts)[:LISTED_CAUSES]
-        values["parts"] = [part.as_row() for part in self.parts]
+        values["parts"] = [{**part.as_row(), "stories": list(part.stories)} for part in self.parts]
         return values
 
     def as_table(self) -> Table:
@@ -127,6 +130,15 @@ class Explanation:
             yield SpeedMessage.BEST_CHANGE.fill(change=changes[0])
 
 
+@dataclass(frozen=True)
+class _Description:
+    """What a user says about a training run, and the public stories that are similar to it."""
+
+    text: str
+    facts: Facts
+    similar: SimilarStories
+
+
 def _causes(parts: Sequence[GapPart]) -> list[str]:
     """Return the distinct causes of parts, in order, without the unexplained part."""
     causes = dict.fromkeys(part.name for part in parts if part.name != "unexplained")
@@ -145,19 +157,21 @@ def explain(
     log: ParsedLog,
     facts: Facts,
     models: Mapping[str, Model],
+    stories: StoryIndex | None = None,
 ) -> Explanation:
     """Explain the gap between the expected and the reached step time.
 
     The expected time comes from the facts. The reached time comes from the log, or else from the
-    facts.
+    facts. Without stories, only the rules name suspects.
     """
+    similar = stories.similar(text) if stories else SimilarStories()
+    description = _Description(text, facts, similar)
     steady, measured = measured_parts(text, log, facts)
     missing = _missing_words(facts, models)
     training = described_training(facts, models)
     if isinstance(training, str):
         return _without_model(
-            text,
-            facts,
+            description,
             steady,
             measured,
             missing,
@@ -203,7 +217,7 @@ def explain(
         unpriced += _suspected_network(setup, reached)
     parts = fill(reached - expected, measured, modelled, unpriced)
     slowdown = reached / planned if is_comparable and reached_by_unit else math.inf
-    parts = _with_suspects(parts, text, facts, reached, slowdown)
+    parts = _with_suspects(parts, description, reached, slowdown)
     return Explanation(
         expected,
         reached,
@@ -227,8 +241,7 @@ def _logged_seconds(steady: float, measured: Sequence[GapPart]) -> float:
 
 
 def _without_model(
-    text: str,
-    facts: Facts,
+    description: _Description,
     steady: float,
     measured: Sequence[GapPart],
     missing: Sequence[str],
@@ -236,12 +249,13 @@ def _without_model(
 ) -> Explanation:
     """Return what is known, and the `reason`, if the step model does not cover the training run."""
     reached = _logged_seconds(steady, measured)
+    facts = description.facts
     stated = float(facts.get("expected.seconds") or 0)
-    named = [*signs(text, reached)]
+    named = [*signs(description.text, reached)]
     causes = {part.name for part in named}
     named += [part for part in stated_causes(facts) if part.name not in causes]
     parts = fill(reached - (stated or steady), measured, named)
-    parts = _with_suspects(parts, text, facts, reached, math.inf)
+    parts = _with_suspects(parts, description, reached, math.inf)
     return Explanation(
         expected=stated or None,
         reached=reached or None,
@@ -254,23 +268,26 @@ def _without_model(
 
 def _with_suspects(
     parts: Sequence[GapPart],
-    text: str,
-    facts: Facts,
+    description: _Description,
     reached: float,
     slowdown: float,
 ) -> list[GapPart]:
     """Return the parts, likeliest first, with suspects added until there are enough causes.
 
-    A symptom is ranked with the suspects. If the text names a cause, only suspects with a sign are
-    added.
+    A symptom is ranked with the suspects. If the text names a cause, only suspects with a sign or a
+    similar story are added, and none that the text rules out.
     Parts that are too small to explain a complaint come last.
     """
     symptoms = [part for part in parts if part.same_effect]
-    suspects = ranked_suspects(text, facts, symptoms, slowdown)
+    suspects = ranked_suspects(description.text, description.facts, symptoms, slowdown)
+    suspects = with_stories(suspects, description.similar)
+    plain = distinct_lines(description.text.lower())
+    ruled_out = causes_ruled_out(plain) - {part.name for part in parts}
+    suspects = [suspect for suspect in suspects if suspect.part.name not in ruled_out]
     small = [part for part in parts if suspects and _is_small(part, parts, reached)]
     ranked = [part for part in parts if part not in (*symptoms, *small)]
     is_named = any(part.is_printed for part in ranked)
-    for part, has_sign in suspects:
+    for part, has_sign, _ in suspects:
         causes = _causes(ranked)
         is_wanted = len(causes) < LISTED_CAUSES and (has_sign or not is_named)
         if part.name not in causes and (part.same_effect or is_wanted):

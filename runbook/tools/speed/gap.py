@@ -20,6 +20,7 @@ from runbook.runs.planned_run import PlannedRun
 from runbook.tools.speed.explain import Explanation, explain
 from runbook.tools.speed.facts import facts_of_run, read_facts, read_words
 from runbook.tools.speed.messages import SpeedMessage
+from runbook.tools.speed.similar_stories import public_index
 
 READ_FOR_FACTS = 4 * 2**20
 """Number of bytes at the start of a log that are searched for arguments and sentences."""
@@ -63,7 +64,7 @@ def explain_log(path: Path, settings: Settings | None, set_words: Sequence[str])
     facts |= read_words(set_words)
     catalogue = read_models(settings.project if settings else project_root())
     models = {name: catalogue.get(name) for name in catalogue.names}
-    return explain(text, log, facts, models)
+    return explain(text, log, facts, models, public_index())
 
 
 def gap_figure(explanation: Explanation) -> Any:

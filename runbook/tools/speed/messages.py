@@ -50,6 +50,7 @@ class SpeedMessage(Message):
         "the log prints {printed:.0f} TFLOP/s, in another convention: {ours:.0f} in ours"
     )
     ROW_NOT_READABLE = "{path}, line {line_num}: {error}. Save the table as CSV with commas."
+    SIMILAR_STORIES = "accepted in {count} of {nearest} similar public stories ({addresses})"
     TABLE_NOT_READABLE = "{path}: {reason}. Give the path of a CSV file."
     TABLE_NOT_UTF8 = "{path} is not UTF-8 text (byte {start}). Save the table as CSV in UTF-8."
     TABLE_TOO_LARGE = "{path} has more than {max_bytes} MiB, so it is not a table of results."

@@ -30,6 +30,9 @@ class GapPart:
     A symptom is ranked with the suspects, because any of these causes may be behind it.
     """
 
+    stories: tuple[str, ...] = ()
+    """Addresses of similar public stories that accepted the cause, most similar first."""
+
     def as_row(self) -> dict[str, str | float]:
         """Return the part's values that are shown to people and in --json."""
         return {

@@ -633,6 +633,8 @@ class Suspect(NamedTuple):
 
     Without a sign, the cause is merely common for training runs of this kind.
     """
+    share: float
+    """Estimated probability of the cause, among all suspects of the rules."""
 
 
 @dataclass
@@ -731,6 +733,13 @@ def ranked_suspects(
     return [*_as_parts(suspicions, symptoms)]
 
 
+def usual_remedy(cause: str) -> str:
+    """Return what to do about a cause if nothing more is known, or '' if there is no such remedy."""
+    remedies = {sign.cause: sign.remedy for sign in _SIGNS_OF_SET_UP if sign.remedy}
+    remedies |= {usual.cause: usual.remedy for usual in USUAL_CAUSES}
+    return REMEDIES.get(cause) or remedies.get(cause, "")
+
+
 def _signs_of_durations(text: str) -> Iterator[_Sign]:
     """Yield the signs in the times that a text states."""
     if is_out_of_proportion(text):
@@ -745,6 +754,8 @@ def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[
     The part of a symptom is not changed.
     """
     parts = {symptom.name: symptom for symptom in symptoms}
+    odds = {cause: math.exp(suspicion.weight) for cause, suspicion in suspicions.by_cause.items()}
+    total = sum(odds.values())
     by_weight = sorted(suspicions.by_cause.items(), key=lambda item: -item[1].weight)
     for cause, suspicion in by_weight:
         suspected = GapPart(
@@ -759,7 +770,7 @@ def _as_parts(suspicions: _Suspicions, symptoms: Sequence[GapPart]) -> Iterator[
             and suspicion.weight > _LOG_SHARE_OF_DEVICES
         )
         has_sign = suspicion.factor > 1 or is_of_devices
-        yield Suspect(parts.get(cause, suspected), has_sign)
+        yield Suspect(parts.get(cause, suspected), has_sign, odds[cause] / total)
 
 
 def _evidence_of_topic(topic: TopicOfComplaint) -> str:

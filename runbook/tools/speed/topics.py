@@ -396,6 +396,15 @@ def topics_of_complaints(text: str) -> list[TopicOfComplaint]:
     return sorted(topics, key=lambda topic: topic.distance)
 
 
+def topics_in(clause: str) -> list[str]:
+    """Return the causes whose subject a clause in lower case mentions.
+
+    >>> topics_in("the loader is fine")
+    ['data wait']
+    """
+    return [topic.cause for topic in _TOPICS if re.search(topic.words, clause)]
+
+
 def _places_of_suspicions(sentences: list[str]) -> list[int]:
     """Return the indices of sentences that name a suspected cause.
 

@@ -1,0 +1,174 @@
+"""Finds the public stories that are most similar to a text about slow training.
+
+A text and a story are compared by their words and pairs of neighboring words, of which rare ones
+count more. The causes of the most similar stories are guesses: the text need not name them.
+"""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+
+from runbook.tools.speed.phrases import first_stated
+from runbook.tools.speed.public_stories import Story, read_stories
+from runbook.tools.speed.signs import distinct_lines
+from runbook.tools.speed.topics import asks_about_speed, complains
+
+NEAREST = 20
+"""Number of similar stories whose causes are counted.
+
+Chosen by leave-one-out cross-validation over the training stories, like the weight in
+`story_suspects`: with 10 to 40 stories the accepted cause is as often among the first three.
+"""
+LEAST_KNOWN_WORDS = 4
+"""Fewest telling words of the stories that a text must have. 207 of 212 stories share as many with
+the other stories."""
+_TELLING_LETTERS = 4
+"""Fewest letters of a telling word. Most shorter words say nothing: "how do I use it"."""
+_MOST_CHARACTERS = 20_000
+"""Length of the text that is compared. A question is shorter; the rest of a log adds no words."""
+_PROSE_WORDS = 4
+"""Fewest words of a line of prose. Shorter lines are options, values or parts of a table."""
+_WORD = re.compile(r"[a-z][a-z0-9_+.-]*[a-z0-9]|[a-z]")
+_ENDING = re.compile(r"(?:ing|ed|es|s)$")
+"""Endings that are cut off, so that "saves" and "saving" are the same word."""
+_LONGEST_UNCUT = 4
+"""Longest word that keeps its ending: "runs" is cut wrongly less often than "bus"."""
+_UNHAPPY = (
+    r"\b(?:slow\w*|long(?:er)?|low(?:er)?|only|hardly|stuck|stall\w*|idle|wait\w*|drop(?:s|ped)?"
+    r"|bottleneck\w*|worse|less|hours?|days?|takes?|took|needs?|faster|than|why|normal|expected"
+    r"|suddenly|grow\w*|increas\w+|fluctuat\w+|regress\w+|as fast as|lots of|little)\b|\bs/it\b|\?"
+)
+"""Words of a text that may be about slow training.
+
+They are wider than `complains` allows, because a guess from stories also needs their words.
+"""
+
+_CONTENT = r"\bas (?:planned|expected|it should)\b"
+"""Words of a sentence about a training run that is as fast as it should be."""
+
+
+@dataclass(frozen=True)
+class SimilarStories:
+    """The stories that are most similar to a text, and their similarities, most similar first."""
+
+    stories: Sequence[Story] = ()
+    similarities: Sequence[float] = ()
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of each cause in the stories, weighted by similarity.
+
+        A story with two causes counts half for each.
+        """
+        total = sum(self.similarities)
+        shares = defaultdict[str, float](float)
+        for story, similarity in zip(self.stories, self.similarities, strict=True):
+            for cause in story.causes:
+                shares[cause] += similarity / total / len(story.causes)
+        return dict(shares)
+
+    def with_cause(self, cause: str) -> list[Story]:
+        """Return the stories that accepted a cause, most similar first."""
+        return [story for story in self.stories if cause in story.causes]
+
+
+@dataclass
+class StoryIndex:
+    """An index of stories by their words and pairs of words."""
+
+    stories: Sequence[Story]
+    _stories_by_term: dict[str, list[int]] = field(init=False)
+    _rarity: dict[str, float] = field(init=False)
+    """Natural logarithm of the number of stories per story with the term."""
+    _lengths: list[float] = field(init=False)
+    """For each story, the length of the vector of its terms' rarities."""
+
+    def __post_init__(self) -> None:
+        """Count the stories with each term."""
+        self._stories_by_term = defaultdict(list)
+        terms_of_stories = [terms_of(story.text.lower()) for story in self.stories]
+        for place, terms in enumerate(terms_of_stories):
+            for term in terms:
+                self._stories_by_term[term].append(place)
+        count = len(self.stories) + 1
+        self._rarity = {
+            term: math.log(count / len(places)) for term, places in self._stories_by_term.items()
+        }
+        self._lengths = [self._length(terms) for terms in terms_of_stories]
+
+    def similar(self, text: str) -> SimilarStories:
+        """Return the stories that are most similar to a text, or none if it is about another subject.
+
+        >>> index = StoryIndex(read_stories())
+        >>> index.similar("How do I install it?").stories
+        ()
+        """
+        plain = distinct_lines(text[:_MOST_CHARACTERS].lower())
+        terms = terms_of(_prose(plain)) & self._stories_by_term.keys()
+        telling = [term for term in terms if " " not in term and len(term) >= _TELLING_LETTERS]
+        if len(telling) < LEAST_KNOWN_WORDS or not _is_unhappy(plain):
+            return SimilarStories()
+        products = defaultdict[int, float](float)
+        for term in terms:
+            for place in self._stories_by_term[term]:
+                products[place] += self._rarity[term] ** 2
+        length = self._length(terms)
+        cosines = {
+            place: product / length / self._lengths[place] for place, product in products.items()
+        }
+        nearest = sorted(cosines, key=lambda place: (-cosines[place], place))[:NEAREST]
+        return SimilarStories(
+            tuple(self.stories[place] for place in nearest),
+            tuple(cosines[place] for place in nearest),
+        )
+
+    def _length(self, terms: set[str]) -> float:
+        """Return the length of the vector of the terms' rarities."""
+        return math.sqrt(sum(self._rarity[term] ** 2 for term in terms)) or 1.0
+
+
+@cache
+def public_index() -> StoryIndex:
+    """Return the index of all public stories. It is built when `explain` first needs it."""
+    return StoryIndex(read_stories())
+
+
+def terms_of(text: str) -> set[str]:
+    """Return the words of a lower-case text without their endings, and the pairs of neighbors.
+
+    >>> sorted(terms_of("saving checkpoints takes long"))
+    ['checkpoint', 'checkpoint tak', 'long', 'sav', 'sav checkpoint', 'tak', 'tak long']
+    """
+    words = [*_words(text)]
+    pairs = {f"{first} {second}" for first, second in pairwise(words)}
+    return {*words, *pairs}
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield the words of a lower-case text without their endings."""
+    for word in _WORD.findall(text):
+        yield _ENDING.sub("", word) if len(word) > _LONGEST_UNCUT else word
+
+
+def _prose(text: str) -> str:
+    r"""Return the lines with several words of a lower-case text.
+
+    >>> _prose("it is slow on one node\n--bf16 true\nlr: 3e-4")
+    'it is slow on one node'
+    """
+    lines = text.splitlines()
+    return "\n".join(line for line in lines if len(_WORD.findall(line)) >= _PROSE_WORDS)
+
+
+def _is_unhappy(text: str) -> bool:
+    """Return whether a lower-case text may be about slow training.
+
+    >>> _is_unhappy("8 h100 on 4 nodes"), _is_unhappy("it is not slow"), _is_unhappy("2 s at most?")
+    (False, False, True)
+    """
+    if complains(text) or asks_about_speed(text):
+        return True
+    return first_stated(_UNHAPPY, text, unless=_CONTENT) is not None

@@ -1,0 +1,196 @@
+"""Causes that an answer takes from the public stories most similar to its text.
+
+The measurement is repeated here: held-out stories are answered with the other stories only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+
+import pytest
+from log_lines import parse_lines
+
+from runbook.params.catalogues import read_models
+from runbook.params.project import project_root
+from runbook.tools.speed.checks import checks_of
+from runbook.tools.speed.explain import Explanation, explain
+from runbook.tools.speed.facts import read_facts
+from runbook.tools.speed.gap import explain_log
+from runbook.tools.speed.parts import GapPart
+from runbook.tools.speed.public_stories import Story, StoryUse, read_stories, stories_for
+from runbook.tools.speed.ruled_out import causes_ruled_out
+from runbook.tools.speed.similar_stories import LEAST_KNOWN_WORDS, NEAREST, StoryIndex
+from runbook.tools.speed.suspects import LISTED_CAUSES
+
+HELD_OUT_SHARE = 4
+"""One in four stories that were collected for the search is held out, by the hash of its address."""
+VAGUE = "The images of coco need 20 minutes an epoch on a 3090, where a colleague has two."
+ANOTHER_MODEL = "another model"
+"""A part that explain computes, and that one story accepts. It has no check."""
+
+
+def _story(address: str, cause: str, text: str) -> Story:
+    return Story(StoryUse.TRAINING, address, (cause,), text)
+
+
+@pytest.fixture(scope="module")
+def models():
+    catalogue = read_models(project_root())
+    return {name: catalogue.get(name) for name in catalogue.names}
+
+
+@pytest.fixture(scope="module")
+def index() -> StoryIndex:
+    """Return an index without the held-out stories, as in the measurement."""
+    return StoryIndex(stories_for([StoryUse.RULES, StoryUse.TRAINING]))
+
+
+@pytest.fixture(scope="module")
+def answer(models):
+    def tell(text: str, stories: StoryIndex | None = None) -> Explanation:
+        return explain(text, parse_lines([]), read_facts(text, {}), models, stories)
+
+    return tell
+
+
+def _first_causes(explained: Explanation) -> list[str]:
+    return explained.as_dict()["first_causes"]
+
+
+def test_each_story_has_one_address_known_causes_and_a_text():
+    stories = read_stories()
+    assert len({story.address for story in stories}) == len(stories)
+    for story in stories:
+        assert story.url.startswith("https://"), story.address
+        assert len(story.text) > 20, story.address
+        for cause in {*story.causes} - {ANOTHER_MODEL}:
+            assert [*checks_of([GapPart(cause, 0.0, "", "")], 1)], (story.address, cause)
+
+
+def test_the_hash_of_the_address_decides_which_stories_are_held_out():
+    """A story cannot be held out, or used, because of its answer."""
+    for story in read_stories():
+        digest = hashlib.sha256(story.address.encode()).hexdigest()
+        is_held_out = int(digest, 16) % HELD_OUT_SHARE == 0
+        if story.use is not StoryUse.RULES:
+            assert (story.use is StoryUse.HELD_OUT) == is_held_out, story.address
+
+
+def test_a_cause_with_evidence_stays_first(answer, index):
+    text = f"{VAGUE} num_workers: 0"
+    assert _first_causes(answer(text)) == ["data wait"]
+    first = _first_causes(answer(text, index))
+    assert first[0] == "data wait"
+    assert len(first) == LISTED_CAUSES
+
+
+def test_similar_stories_suggest_causes_where_the_rules_know_none(answer, index):
+    text = (
+        "A run of deepspeed with zero takes 150s instead of 23s for a small llama: adam takes 1.5s."
+    )
+    assert _first_causes(answer(text)) == []
+    explained = answer(text, index)
+    assert "offload" in _first_causes(explained)
+    assert all(part.is_suspected and part.seconds == 0 for part in explained.parts)
+
+
+def test_the_most_similar_story_counts_most():
+    stories = [
+        _story("a/a#1", "saves", "writing the weights to our disk array blocks training for long"),
+        _story("b/b#2", "network", "several machines with plain ethernet cables are slower"),
+        _story("c/c#3", "host", "the profile shows gaps between launches of tiny models"),
+    ]
+    similar = StoryIndex(stories).similar("training blocks for long while writing weights")
+    assert similar.stories[0] is stories[0]
+    shares = similar.shares()
+    assert max(shares, key=shares.__getitem__) == "saves"
+
+
+def test_an_answer_names_the_stories_it_comes_from(answer, index):
+    explained = answer(VAGUE, index)
+    parts = [part for part in explained.parts if part.stories]
+    addresses = {story.address for story in index.stories}
+    assert parts
+    for part in parts:
+        assert set(part.stories) <= addresses
+        assert part.stories[0] in part.evidence
+        assert f"{len(part.stories)} of {NEAREST}" in part.evidence
+
+
+def test_a_cause_that_the_text_rules_out_is_not_taken_from_stories(answer, index):
+    assert "data wait" in _first_causes(answer(VAGUE, index))
+    ruled_out = f"{VAGUE} We already checked that the loader is fine."
+    assert "data wait" not in _first_causes(answer(ruled_out, index))
+
+
+@pytest.mark.parametrize(
+    ("text", "causes"),
+    [
+        ("it is slow. the network is fine", {"network"}),
+        ("the loader is not the bottleneck, but the speed is low", {"data wait"}),
+        ("we ruled out validation: it is switched off", {"evaluation"}),
+        ("there is no problem with the gpu temperature", {"stragglers"}),
+        ("is the network fine?", set()),
+        ("the network is slow, everything else is fine", set()),
+        ("more workers do not help", set()),
+    ],
+)
+def test_words_that_rule_a_cause_out_are_read(text, causes):
+    assert causes_ruled_out(text) == causes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It is slow. Why?",
+        "How do I install it?",
+        "Llama 3 8B on 64 H100: 9,800 tokens/s per GPU, MFU 41 %, loss 2.31.",
+        "We train a 7B model on 256 A100 with ZeRO 1; a step takes 8.1 s, as planned.",
+        "GPU utilization is 98 % and the loader has 8 workers per rank.",
+        "Training on several machines is not slower than on one machine with all gpus.",
+        "lr: 3e-4\nbatch_size: 8\nzero_stage: 3\nbf16: true",
+    ],
+)
+def test_too_few_words_or_no_complaint_find_no_story(text, index):
+    assert index.similar(text).stories == ()
+
+
+def test_one_more_telling_word_is_enough():
+    words = ["alpha", "beta", "gamma", "delta", "epsilon"]
+    index = StoryIndex([_story("a/a#1", "saves", " ".join(words))])
+    enough = " ".join(words[:LEAST_KNOWN_WORDS])
+    assert index.similar(f"slow: {enough}").stories
+    too_few = " ".join(words[: LEAST_KNOWN_WORDS - 1])
+    assert index.similar(f"slow: {too_few}").stories == ()
+
+
+def test_the_index_is_built_and_searched_quickly():
+    """`explain` builds the index in each call, so that it must cost less than its start."""
+    stories = read_stories()
+    began = time.process_time()
+    StoryIndex(stories).similar(VAGUE)
+    assert time.process_time() - began < 0.15
+
+
+def test_json_lists_the_similar_stories_of_a_cause(tmp_path):
+    question = tmp_path / "question.txt"
+    question.write_text(VAGUE)
+    explained = explain_log(question, None, [])
+    parts = json.loads(json.dumps(explained.as_dict()))["parts"]
+    assert any(part["stories"] for part in parts)
+    assert all("#" in address or ":" in address for part in parts for address in part["stories"])
+
+
+def test_training_stories_are_answered_by_the_others(answer):
+    """Leave-one-out cross-validation, which chose the parameters of the search."""
+    stories = stories_for([StoryUse.RULES, StoryUse.TRAINING])
+    training = stories_for([StoryUse.TRAINING])[::4]
+    by_rules = 0
+    with_stories = 0
+    for story in training:
+        others = StoryIndex([other for other in stories if other is not story])
+        by_rules += bool(set(_first_causes(answer(story.text))) & set(story.causes))
+        with_stories += bool(set(_first_causes(answer(story.text, others))) & set(story.causes))
+    assert with_stories >= by_rules + 5
