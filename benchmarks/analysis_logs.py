@@ -216,7 +216,7 @@ def count(output: Path) -> int:
 
 
 def measure(name: str, lines: int, folder: Path) -> dict[str, object]:
-    """One row of the table."""
+    """Write the log of one format and read it. Return the row of the table."""
     path = folder / "log"
     output = folder / "json"
     make(path, FORMATS[name], lines)

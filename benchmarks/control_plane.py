@@ -7,11 +7,11 @@ The stand-in ranks call the trainer's own modules.
 Each stand-in rank has a watchdog, a heartbeat and a report, but no model and no thread. The
 benchmark calls their checks one after the other: the ranks see a simulated clock, and the cost is
 measured on the real clock. The benchmark counts metadata operations of the file system (open, stat,
-rename, unlink, mkdir, listing) by Python's audit hook, and by wrappers, because a stat does not
-raise an audit event. It counts the operations in the job's folder separately from those in the
-machine's own memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds
-of rank 0, and memory. The real rank.sh runs under strace. Python's imports and the shards
-themselves are not counted, because every rank needs them even without a control plane.
+rename, unlink, mkdir, listing) with Python's audit hook, and with wrappers, because a stat raises
+no audit event. It counts the operations in the job's folder separately from those in the machine's
+own memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank
+0, and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are
+not counted, because every rank needs them even without a control plane.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ OPERATIONS = Operations()
 
 
 class StandInStore:
-    """The ranks' store. It is in the memory of rank 0's process, not in a file."""
+    """The ranks' store, which is in the memory of rank 0's process, not in a file."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -175,7 +175,7 @@ class ControlPlane:
         return Ranks(rank, self.num_ranks, rank % self.local, "srun", "node0", 29500)
 
     def start(self) -> dict[str, Any]:
-        """Every rank reads the plan and opens its machine's heartbeats."""
+        """Let every rank read the plan and open the heartbeats of its machine."""
         environment = {"RUNBOOK_JOB_FOLDER": str(self.job), "LOCAL_WORLD_SIZE": str(self.local)}
         with OPERATIONS.counting(self.folder) as counts:
             for rank in range(self.num_ranks):
@@ -295,7 +295,7 @@ class ControlPlane:
         }
 
     def hang(self) -> dict[str, Any]:
-        """Measure how the watchdogs name the rank that causes a hang.
+        """Measure what it costs the watchdogs to find the rank that causes a hang.
 
         All ranks hang because of a rank on the last machine.
         """

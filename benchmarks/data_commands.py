@@ -45,7 +45,10 @@ class Run:
 
 
 def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") -> list[str]:
-    """`runbook data tokenize`, which treats a literal end-of-text as Megatron's tool does."""
+    """Return the command `runbook data tokenize`.
+
+    It treats a literal end-of-text token as Megatron's tool does.
+    """
     words = [
         sys.executable,
         "-c",
@@ -66,7 +69,7 @@ def ours(inputs: list[Path], prefix: Path, workers: int, encoder: str = "auto") 
     ]
 
 
-NO_CHECKOUT = "{folder} is no checkout of Megatron-LM: it has no tools/preprocess_data.py"
+NO_CHECKOUT = "{folder} is not a checkout of Megatron-LM: it has no tools/preprocess_data.py"
 
 
 @dataclass(frozen=True)

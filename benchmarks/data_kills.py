@@ -3,9 +3,9 @@
     python -m benchmarks.data_kills FOLDER [--kills 50] [--workers 2] [--seed 1]
 
 FOLDER contains a few hundred megabytes of text. Each moment is within the duration of an
-undisturbed run. At the end the bytes must equal those of the undisturbed run, and each kill may
-cost at most one shard per worker. A hook in the processes' sitecustomize records each start of a
-shard; a shard that started n times was repeated n - 1 times.
+undisturbed run. At the end, the output must equal that of the undisturbed run byte for byte, and
+each kill may cost at most one shard per worker. A hook in the processes' sitecustomize records each
+start of a shard; a shard that started n times was repeated n - 1 times.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def begun(log: Path) -> Counter[int]:
 
 
 def run(words: list[str], env: dict[str, str], seconds: float | None) -> bool:
-    """Return whether the command ended in time; otherwise kill it with its whole process group."""
+    """Return whether the command ended in time. If it did not, kill its whole process group."""
     process = subprocess.Popen(
         words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
     )
@@ -105,7 +105,7 @@ def main() -> None:
                 raise SystemExit(1)
         print(
             f"{kills} kills in {rounds} rounds of {shards} shards, {arguments.workers} workers, an undisturbed run "
-            f"takes {length:.1f} s: the same bytes each time; {lost} shards done again in all, at most {worst} a kill"
+            f"takes {length:.1f} s: the same bytes each time; {lost} shards repeated in total, at most {worst} per kill"
         )
         if worst > arguments.workers:
             raise SystemExit(1)

@@ -9,9 +9,9 @@ two workers.
 CHECKOUT is a clone of NVIDIA/Megatron-LM; PYTHON is an interpreter that can import it (torch,
 transformers, triton; gigatoken for its fast tool). Without CHECKOUT, Hugging Face's tokenizers,
 which Megatron's tool calls, are measured with our own reader. If gigatoken and awkward are
-installed here, gigatoken is measured as well: with a minimal writer around it
-(`benchmarks.gigatoken_writer`), and bound to one core, as our command is. Every measured command is
-a separate process, timed from its start to its end with its imports. Commands alternate, so that
+installed here, gigatoken is measured as well. It has a minimal writer around it
+(`benchmarks.gigatoken_writer`), and is bound to one core, as our command is. Every measured command
+is a separate process, timed from its start to its end with its imports. Commands alternate, so that
 other load on the machine slows all of them; the median is reported. Our command with one worker is
 bound to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our
 command reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must
@@ -137,7 +137,7 @@ def rows(
 def slow_rows(
     folder: Path, megatron: Megatron
 ) -> dict[str, tuple[list[str], Path, dict[str, Any]]]:
-    """Megatron's slow tool, which takes minutes."""
+    """Return the commands of Megatron's slow tool, which takes minutes."""
     whole = folder / "whole.jsonl"
     out = folder.parent / "out"
     return {

@@ -41,7 +41,7 @@ RIVALS = {
 }
 STEPS = 5
 LEFT_OUT = 2
-"""Number of steps per turn, and number of steps at its start that are not counted."""
+"""Number of steps per turn (`STEPS`), and how many of them, at the start, are not counted."""
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
     )
     parser.add_argument("what", choices=("agree", "speed"))
     parser.add_argument("--rounds", type=int, default=5, help="turns of each engine (speed)")
-    parser.add_argument("--copies", type=int, default=1, help="data-parallel copies (speed)")
+    parser.add_argument("--copies", type=int, default=1, help="data-parallel replicas (speed)")
     parser.add_argument("--precision", default="bf16", help="fp32 or bf16 (speed)")
     arguments = parser.parse_args()
     with warm() as zygote, tempfile.TemporaryDirectory() as folder:
@@ -72,7 +72,7 @@ def warm() -> Iterator[Zygote]:
 
 
 def agree(zygote: Zygote, root: Path) -> None:
-    """Largest relative difference of losses and gradient norms from megatron-core in one process."""
+    """Print how far losses and gradient norms differ from those of megatron-core in one process."""
     specs.write_corpus(root / "corpus_text_document")
     one = metrics(zygote, root, specs.spec(iterations=ITERATIONS))
     say(

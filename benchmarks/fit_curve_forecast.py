@@ -37,7 +37,7 @@ from runbook.forecast.laws import Array
 
 FOLDER = Path(__file__).parent / "forecast"
 SHARES_FITTED = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""Shares of the steps at which each curve is cut for the fit."""
+"""Fractions of the steps at which each curve is cut for the fit."""
 REPETITIONS_FITTED = 4
 """Maximum number of repetitions of one recipe that the fit uses."""
 DIGITS = 5
@@ -74,7 +74,7 @@ class Curve:
         return self.folder.rpartition("-")[2]
 
     def cut(self, share: float) -> "Cut | None":
-        """Return a curve up to a share of the steps, or None if that leaves too few points."""
+        """Return a curve up to a fraction of the steps, or None if that leaves too few points."""
         mask = self.steps <= share * self.total_steps
         if mask.sum() < 4:
             return None
@@ -160,7 +160,7 @@ def few_repetitions(curves: list[Curve]) -> list[Curve]:
 
 
 def cuts_of(curves: list[Curve], shares: tuple[float, ...]) -> list[Cut]:
-    """Return the curves cut at each of the shares."""
+    """Return the curves cut at each of these fractions."""
     cuts = [curve.cut(share) for share in shares for curve in curves]
     return [cut for cut in cuts if cut is not None]
 

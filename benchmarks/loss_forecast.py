@@ -2,10 +2,10 @@
 
     python -m benchmarks.loss_forecast [FIT.csv TARGET.csv]
 
-Two protocols. `parts`: fit the part below a threshold of compute, forecast the part above it, as
-the tables mark them. `rolling`: fit the smallest 50, 65 and 80% of all runs by compute, and
-forecast the others. Next to each, the result of a plain fit of E + A/N^a + B/D^b is shown, without
-weights, penalties, vote or correction.
+There are two protocols. `parts` fits the runs below a threshold of compute and forecasts those
+above it, as marked in the tables. `rolling` fits the smallest 50, 65 and 80% of all runs by
+compute, and forecasts the others. Next to each result is that of a plain fit of E + A/N^a + B/D^b,
+without weights, penalties, vote or correction.
 
 Then each ladder of ladders_corpus.csv and ladders_blind.csv forecasts its run. The line through the
 rungs was chosen with the first table, before the second existed. If you pass two tables of your

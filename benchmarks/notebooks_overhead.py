@@ -116,7 +116,7 @@ class Watcher:
         self.client.execute("picture.follow(lambda: scheduler.state(job))")
 
     def end(self) -> int:
-        """Stop looking, and return how many figures were drawn."""
+        """Stop watching, and return how many figures were drawn."""
         self.manager.interrupt_kernel()
         self.client.get_shell_msg(timeout=30)
         drawn = 0

@@ -70,18 +70,19 @@ THIRD_BLIND = "benchmarks/third_blind_results.csv"
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 BLIND_ERRORS = Path(__file__).parent / "blind_errors.csv"
-"""Errors of the second and third blind sets, before the causes of the third's were looked for.
+"""Errors of the second and third blind sets, measured before anyone looked for the causes of the
+third set's errors.
 
-Near-twins are left out. The intervals learn from these errors how far off programs are that the fit
-never saw.
+Near-twins are left out. From these errors, the intervals learn how far off predictions are for
+programs that the fit never saw.
 """
 STEP_TIMES = "a100_step_times.csv"
 """Step times of VIA-Research/vTrain (f8dda8473a48).
 
 Its rows on one node are the output of vTrain's simulator, although its data folder calls them
 measured: tests/planning/test_simulated_steps.py proves it. They are sums of kernel times that were
-profiled once on an A100. The fit keeps them, because without them the errors of other sources that
-are left out do not fall (docs/measurements/predicted-speed.md).
+profiled once on an A100. The fit keeps them, because leaving them out does not reduce the errors of
+other left-out sources (docs/measurements/predicted-speed.md).
 """
 COVERAGE = 0.8
 """The fraction of rows that an interval should contain."""
@@ -94,7 +95,7 @@ SHRINKAGE = 3.0
 """The number of sources at which a family's own sources count as much as all families together."""
 SOURCE_WEIGHT = 1.0
 """A row is weighted by n^-SOURCE_WEIGHT if its source has n rows, so that all sources have the same
-weight: the next row comes from a new source, whose errors are alike.
+weight. The next row to predict comes from a new source, and the errors of one source are alike.
 """
 LEAST_ROWS = 9
 LEAST_SOURCES = 3
@@ -286,7 +287,9 @@ def read_blind(path: Path) -> dict[str, list[Known]]:
 
 
 def source_of(text: str) -> str:
-    """Return who measured a row: all pages of one project of one publisher are one source.
+    """Return the source of a row: the project or publisher that measured it.
+
+    Pages of the same project count as one source.
 
     >>> source_of("github mosaicml/llm-foundry scripts/x"), source_of("arXiv:2312.12705 (abstract)")
     ('mosaicml/llm-foundry', 'arXiv:2312.12705')
@@ -314,7 +317,7 @@ def predicted(row: Known, coefficients: Coefficients) -> float:
 
 
 def errors(rows: Sequence[Known], coefficients: Coefficients) -> list[float]:
-    """Return the relative error of each row; a row without prediction is a miss."""
+    """Return the relative error of each row. A row without a prediction counts as a miss."""
     return [predicted(row, coefficients) / row.answer - 1 if row.setup else MISS for row in rows]
 
 
@@ -403,7 +406,7 @@ def slopes_at(rows: Sequence[Known], moves: numpy.ndarray) -> numpy.ndarray:
 
 
 def flat(values: Coefficients) -> dict[str, float]:
-    """Return every coefficient by its name, the sustained shares by family."""
+    """Return every coefficient by name, and the sustained shares by family."""
     others = {
         field.name: getattr(values, field.name)
         for field in fields(values)
@@ -531,9 +534,9 @@ def for_intervals(left_out: Sequence[LeftOut]) -> list[LeftOut]:
 def intervals(left_out: Sequence[LeftOut]) -> dict[tuple[str, str], float]:
     """Return the half-widths of the 80 % interval by family and node count (`WIDTHS`).
 
-    '' is any other family. They are conformal on left-out sources, and shrunk toward the half-width
-    of all families at that node count. The more sources a family has, the less it is shrunk
-    (`SHRINKAGE`).
+    The family '' stands for any other. The half-widths are conformal on left-out sources, and
+    shrunk toward the half-width of all families at that node count. The more sources a family has,
+    the less it is shrunk (`SHRINKAGE`).
     """
     widths: dict[tuple[str, str], float] = {}
     for nodes in NODE_COUNTS:

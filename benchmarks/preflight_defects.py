@@ -85,7 +85,8 @@ def preflight(project: Project, defect: Defect, place: Place) -> dict[str, objec
     variables = {name: text.format(**vars(place)) for name, text in defect.variables.items()}
     errors = []
     rung, command = defect.during
-    # The answers of two nodes do not fit into a pipe, which nobody reads before stderr has ended.
+    # Standard output goes to a file, because the answers of two nodes would fill a pipe, which
+    # nobody reads before stderr has ended.
     try:
         with (
             tempfile.TemporaryFile("w+") as stdout,

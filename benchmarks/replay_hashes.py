@@ -53,7 +53,7 @@ class NoFingerprints:
 
 
 def step_kinds(arguments: argparse.Namespace) -> dict[str, Callable[[], None]]:
-    """Build the model of a shape; return a function for each kind of step."""
+    """Build the model of a shape. Return a function for each kind of step."""
     from benchmarks.gpu_stages.programs import OurProgram, ProgramOptions, phase_content
     from runbook.plan_file import schema
     from runbook.training.replay.replayer import Replayer
@@ -98,7 +98,7 @@ def step_kinds(arguments: argparse.Namespace) -> dict[str, Callable[[], None]]:
 
 
 def measure_shape(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Let the kinds of steps take turns; return medians in ms."""
+    """Let the kinds of steps take turns. Return medians in ms."""
     from benchmarks.gpu_stages import device
 
     kinds = step_kinds(arguments)

@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 python -m benchmarks.training_profile [--shape smoke] [--precision bf16] [--steps 3] [--page FILE]
 
 The program sums torch.profiler's self time of each operator by the part that it serves. Every call
-of an operator counts as fast as the fastest call with the same shapes, because other load on the
-machine only adds time. An operator inside our attention, our loss or an optimizer belongs to that
-part. Under torch.compile a generated kernel may contain several parts: its name lists their
+of an operator is counted with the time of the fastest call with the same shapes, because other load
+on the machine only adds time. An operator inside our attention, our loss or an optimizer belongs to
+that part. Under torch.compile a generated kernel may contain several parts: its name lists their
 operators, and the first one in `OPERATORS` decides.
 """
 
@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--page", type=Path, help="a page with marks, between which the table is written"
+        "--page", type=Path, help="a page with markers, between which the table is written"
     )
     parser.add_argument("--worker", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

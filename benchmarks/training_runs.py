@@ -85,7 +85,7 @@ def scaling(zygote: Zygote, root: Path, precision: str, rounds: int) -> None:
 
 
 def saving(zygote: Zygote, root: Path, rounds: int) -> None:
-    """Show the stall of a save in the foreground and of a save in the background."""
+    """Print the stall of a save in the foreground and of a save in the background."""
     stalls: dict[bool, list[float]] = {False: [], True: []}
     steps: dict[bool, list[float]] = {False: [], True: []}
     for turn in range(rounds):

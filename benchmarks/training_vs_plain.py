@@ -6,14 +6,14 @@
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
 Each program is a separate process with its own model; the processes take steps in turn, so that
-other load slows all of them, and the median is reported. Both get the same random tokens; reading
-data is left out on both sides. `ours` is the megatron-core engine's own compute and update; `plain`
-is benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison,
-`even` and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32
-copy in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides;
-the processor time of each step is shown next to it, because a busy machine stretches wall time but
-not processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's peak.
-If a model does not fit into a GPU's memory, its program ends, and its row says so.
+other load slows all of them, and the median is reported. All programs get the same random tokens,
+and none of them reads data. `ours` is the megatron-core engine's own compute and update; `plain` is
+benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison, `even`
+and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
+in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides; the
+processor time of each step is shown next to it, because a busy machine stretches wall time but not
+processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's peak. If a
+model does not fit into a GPU's memory, its program ends, and its row says so.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ class Program:
         if self.failed:
             return
         assert self._process.stdin and self._process.stdout
-        # the program has ended in the meantime and does not answer
+        # the program may have ended in the meantime
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write("step\n")
             self._process.stdin.flush()
@@ -230,7 +230,7 @@ def compare(
     sequences: int,
     limit: float = math.inf,
 ) -> list[dict[str, Any]]:
-    """Return the rows of one shape and precision; after `limit` seconds no new round begins."""
+    """Return the rows of one shape and precision. After `limit` seconds, no new round begins."""
     begin = time.monotonic()
     programs = [Program(name, shape, precision, sequences) for name in names]
     for program in programs:
@@ -304,7 +304,7 @@ def mfu(shape: str, precision: str, sequences_per_second: float) -> float | None
 
 
 def line(row: dict[str, Any], against: dict[str, Any]) -> str:
-    """Print a row in comparison with that of the previous program."""
+    """Return a row as text, with its speed relative to another program's."""
     start = f"{row['shape']:7} {row['precision']:4} {row['program']:13} "
     if "failed" in row:
         return start + row["failed"]
@@ -317,7 +317,7 @@ def line(row: dict[str, Any], against: dict[str, Any]) -> str:
 
 
 def page_table(rows: list[dict[str, Any]], date: str, place: str) -> str:
-    """Return the paragraph and the table of the page; the ratios compare tokens per second."""
+    """Return the paragraph and the table of the page. The ratios compare tokens per second."""
     names = [name for name in PROGRAMS if any(row["program"] == name for row in rows)]
     rivals = names[1:]
     head = [
@@ -407,11 +407,11 @@ def main() -> None:
         "--limit",
         type=float,
         default=math.inf,
-        help="seconds of a shape and format; then no new round",
+        help="seconds for a shape and format, after which no new round begins",
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument(
-        "--page", type=Path, help="a page with marks, between which the table is written"
+        "--page", type=Path, help="a page with markers, between which the table is written"
     )
     parser.add_argument("--worker", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

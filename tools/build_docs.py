@@ -42,7 +42,7 @@ _LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:|#|mailto:)([^)\s]+)\)")
 NAMED = set(re.findall(r": ([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
 """Pages of docs/ that mkdocs.yml names."""
 QUIET = {"NO_MKDOCS_2_WARNING": "1"}
-"""Environment variables that stop the theme from advertising its successor in every build."""
+"""Environment variables that keep the theme from advertising its successor in every build."""
 LANGUAGES = {".sh": "bash", ".json": "json", ".yaml": "yaml"}
 
 
@@ -85,7 +85,7 @@ def write(name: str, text: str) -> None:
 def with_links(text: str, pages: set[str]) -> str:
     """Return the text with its links changed to point to pages of the site.
 
-    Links to other files in the repository are replaced by the files' names.
+    A link to any other file in the repository is replaced by the file's name.
     """
 
     def link(match: re.Match[str]) -> str:

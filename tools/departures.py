@@ -19,7 +19,7 @@ EVERY_DOCUMENT = "every-document"
 """Name of the list that applies to all five documents."""
 
 ValuePair = tuple[str | None, str | None]
-"""The document's value and ours. None means that there is no value."""
+"""A document's value and our value. None means that there is no value."""
 
 
 class Departure(Strict):
@@ -29,7 +29,7 @@ class Departure(Strict):
     """The reason, as a sentence."""
 
     variants: list[str] = []
-    """Variants that it applies to ("" is the run itself); empty: all."""
+    """Variants that it applies to ("" is the run itself). If empty, it applies to all variants."""
 
     variants_without: list[str] = []
     """Variants that it does not apply to."""

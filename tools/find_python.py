@@ -43,7 +43,7 @@ def _candidates(version: "tuple[int, int]") -> "list[Path]":
 def _ask(path: Path) -> "tuple[tuple[int, ...], str]":
     """Return an interpreter's version and its real path.
 
-    The version is empty if it does not start.
+    The version is empty if the interpreter does not start.
     """
     program = "import sys; print(*sys.version_info[:2]); print(sys.executable)"
     try:
@@ -57,7 +57,7 @@ def _ask(path: Path) -> "tuple[tuple[int, ...], str]":
 def refusal(version: "tuple[int, ...]", found: "dict[tuple[int, int], str]") -> str:
     """Return why this Python cannot be used and what to type instead.
 
-    The text is empty if it is supported.
+    The text is empty if this Python is supported.
     """
     if version[:2] in SUPPORTED:
         return ""

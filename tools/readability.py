@@ -1,7 +1,7 @@
 """Counts that show how dense the code is: `python tools/readability.py [PATH ...]`.
 
 The worst places are listed too. The counts are symptoms. The goal is that a reader understands a
-function the first time. `tests/test_readability.py` keeps each count from getting worse.
+function the first time. `tests/test_readability.py` fails if a count gets worse.
 """
 
 import ast

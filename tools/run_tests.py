@@ -53,7 +53,7 @@ the part `quick`.
 """
 QUICK = "quick"
 LONG_DRILLS = ("02", "09", "14", "15", "20")
-"""Drills that tests/tools/drills leaves to `runbook drill`, which runs one per turn."""
+"""Drills that are too long for tests/tools/drills. `runbook drill` runs one of them per turn."""
 SUITE_GB = 5
 """Free space that the tests need, in GB.
 
@@ -132,7 +132,7 @@ def long_drills(turn: int | None) -> tuple[str, ...]:
 def current_turn() -> int:
     """Return the turn of this commit, which is the number of commits before it.
 
-    If git does not know it, the turn is the number of days since 1970.
+    If git cannot tell, the turn is the number of days since 1970.
     """
     commits = _git("rev-list", "--count", "HEAD")
     is_shallow = _git("rev-parse", "--is-shallow-repository") == "true"

@@ -1,7 +1,7 @@
 """Draw docs/pictures from one small run in a real JupyterLab: python tools/screenshots.py.
 
-The program needs chromium and takes a few minutes. The run is the small one that the tests use, so
-the pictures show a real run.
+The program needs chromium and takes a few minutes. The run is the small one that the tests use. It
+is a real run, so the pictures are real too.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ LOG_NAME = "set-up.log"
 CUDA_BUILD = (
     "on Linux it comes with CUDA: 2.7 GB to download, 4.8 GB on disk (x86-64, torch 2.13.0)"
 )
-"""Sizes of the wheels that `pip install torch==2.13.0` downloaded on Python 3.12, 2026-11-26."""
+"""Size of the wheels that `pip install torch==2.13.0` downloaded on Python 3.12, 2026-11-26."""
 
 CPU_BUILD = "0.2 GB to download, 0.7 GB on disk"
 """Size of torch-2.13.0+cpu for Python 3.11, 2026-11-26."""
@@ -47,7 +47,7 @@ class Line(Enum):
     CPU_BUILD_OF = "[2/4] {pin} for the CPU from {index}: {size}"
     DONE = "Set up in {seconds:.0f} s."
     ENVIRONMENT = "[1/4] {venv} with Python {version} ({program})"
-    FAILED = "{error}\n\nSetting up failed. All that pip said is in {log}"
+    FAILED = "{error}\n\nThe set-up failed. All of pip's output is in {log}"
     GPU_BUILD_OF = "[2/4] {pin} for {kind} from {index}: some GB"
     INTERRUPTED = "Interrupted. Run the same command again to continue."
     MIRROR = "      If you have a mirror of the CPU builds: make setup TORCH_CPU_INDEX=URL"
@@ -56,8 +56,8 @@ class Line(Enum):
         "and type make setup again."
     )
     NOT_TO_BE_HAD = "      not available there: {reason}"
-    OWN_INDEX_INSTEAD = "      {pin} from pip's own index instead; {size}."
-    OWN_INDEX_OF = "[2/4] {pin} from pip's index; {size}"
+    OWN_INDEX_INSTEAD = "      {pin} from pip's default index instead; {size}."
+    OWN_INDEX_OF = "[2/4] {pin} from pip's default index; {size}"
     PACKAGES = "[3/4] the packages of requirements.lock, {count} lines: 0.5 GB to download"
     PROJECT = "[4/4] gpt3-runbook itself, editable"
 
@@ -85,7 +85,7 @@ class Choices:
     kind: str
     """Build of PyTorch: cpu, nvidia or rocm."""
     torch_index: str
-    """Index of PyTorch's GPU builds; empty: pip's default index."""
+    """Index of PyTorch's GPU builds. If empty, pip's default index is used."""
     cpu_index: str
 
     @property

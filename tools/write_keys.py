@@ -1,4 +1,4 @@
-"""Generates docs/keys.md, the page of all keys, from the docstrings of the schema.
+"""Generates docs/keys.md, the page that lists all keys, from the docstrings of the schema.
 
 tools/write_pages.py writes the page.
 """

@@ -23,7 +23,10 @@ from benchmarks.gpu_stages import device
 from benchmarks.gpu_stages.worker import Emit
 
 INPUT_SETS = 4
-"""Inputs take turns: at 40 MB each, four sets do not fit into the 50 to 60 MB of second-level cache."""
+"""Number of input sets, which are used in turn.
+
+At 40 MB each, four sets exceed the 50 to 60 MB of L2 cache.
+"""
 BACKENDS = {
     "cudnn": SDPBackend.CUDNN_ATTENTION,
     "flash": SDPBackend.FLASH_ATTENTION,

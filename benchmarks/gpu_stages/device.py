@@ -43,7 +43,9 @@ def wait() -> None:
 def seconds_per_call(
     functions: Sequence[Callable[[], Any]], *, repeats: int = 5, calls: int = 10, warmup: int = 3
 ) -> float:
-    """Return the median seconds of a call; the functions take turns, so that none finds its data in the cache.
+    """Return the median seconds of a call.
+
+    The functions take turns, so that none finds its data in the cache.
 
     On a GPU, a group of calls is timed by events around it, so that launching the next one costs nothing.
     """
@@ -91,7 +93,7 @@ class StateReader:
                 self._process = None
 
     def read(self) -> dict[str, str]:
-        """Return the answer by field; empty if nvidia-smi does not answer."""
+        """Return the output by field. The result is empty if nvidia-smi does not answer."""
         if self._process is None:
             return {}
         try:

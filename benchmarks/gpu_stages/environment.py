@@ -87,7 +87,10 @@ def machine() -> dict[str, Any]:
 
 
 def nvidia_smi() -> dict[str, str]:
-    """Return what nvidia-smi reports about the first GPU; empty if it does not answer."""
+    """Return what nvidia-smi reports about the first GPU.
+
+    The result is empty if it does not answer.
+    """
     text = _first_line(
         ["nvidia-smi", f"--query-gpu={','.join(GPU_FIELDS)}", "--format=csv,noheader"]
     )

@@ -4,7 +4,7 @@
 
 NCCL refuses two ranks on one GPU. Here every message goes through the host's memory over gloo, so
 that the kernels, the layouts and the sums of several ranks can be checked where there is only one
-GPU. The speed of such a training run is meaningless. On a CPU the messages take the same detour, so
+GPU. The speed of such a training run is meaningless. On a CPU the messages take the same path, so
 that a rehearsal exercises the same code.
 """
 

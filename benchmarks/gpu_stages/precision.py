@@ -1,6 +1,6 @@
 """8-bit training without Transformer Engine.
 
-The row has the measurement if the trainer accepts 8 bits, otherwise the trainer's reason.
+The row contains the measurement, or the trainer's reason for refusing 8 bits.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class Program(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ProgramOptions:
-    """The program to build; a program ignores the fields that it does not have."""
+    """The program to build, and its options. A program ignores options that do not apply to it."""
 
     program: str
     shape: str

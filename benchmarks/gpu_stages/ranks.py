@@ -30,7 +30,7 @@ from benchmarks.gpu_stages.trainings import (
 from benchmarks.gpu_stages.worker import Emit
 
 TRAINING_SECONDS = 150.0
-"""Seconds that all training runs of a wave have together; they run at the same time."""
+"""Time limit in seconds for all training runs of a wave, which run at the same time."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from benchmarks.gpu_stages.job import DEEPSPEED, PLAIN, TORCH, TRAINER, Job
 
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """The environment variable that lists the trainer's GPU kernels to use in this benchmark, separated
-by commas; if it is unset, all are used.
+by commas. If it is not set, all are used.
 """
 PARTS = ("norm", "linear", "cross_entropy", "layers")
 KERNELS = "compiled"
-"""The value of `training.kernels` that has parts."""
+"""The value of `training.kernels` whose kernels can be selected one by one."""
 LARGE_GPU_BYTES = 100 * 2**30
 """The 6.7B model takes about 120 GiB, which fits on an H200."""
 
@@ -115,7 +115,7 @@ def model_1_3b(*, rehearsal: bool) -> list[Job]:
 
 
 def batches(*, rehearsal: bool) -> list[Job]:
-    """Return the 1.3B jobs with other micro-batches, with the same or fewer tokens per step."""
+    """Return the 1.3B jobs with different micro-batches, with the same or fewer tokens per step."""
     jobs = []
     for micro_batch, count in ((8, 4), (16, 2), (2, 16), (4, 2)):
         jobs.append(

@@ -1,4 +1,7 @@
-"""The short table that the benchmark prints last: 12,000 characters of output come back from a device machine."""
+"""The short table that the benchmark prints last.
+
+It fits into the last 12,000 characters of the output.
+"""
 
 from __future__ import annotations
 

@@ -31,20 +31,30 @@ SHORT_STEPS = 6
 SAVE_AT = 3
 GLOBAL_BATCH = 4
 PEAK_RATE = 3e-4
-"""Low enough for losses to fall evenly: a spike would amplify a difference in rounding."""
+"""Peak learning rate, low enough for losses to fall evenly.
+
+A spike would amplify a difference in rounding.
+"""
 VOCABULARY = 1000
 PADDED_VOCABULARY = 1024
-"""Some of the vocabulary is padding, as at full size; losses of 50,304 tokens would take a CPU an hour."""
+"""Size of the padded vocabulary.
+
+As at full size, some of it is padding. With 50,304 tokens, the losses would take a CPU an hour.
+"""
 SIZES = {
     "full": {"layers": 4, "hidden": 512, "heads": 8, "sequence": 256},
     "rehearsal": {"layers": 2, "hidden": 64, "heads": 4, "sequence": 64},
 }
 AGREES = {"fp32": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
-"""How far apart the losses of two devices may be: the devices add in different orders, and the
-difference grows over 20 steps.
+"""Largest relative difference between the losses of two devices.
+
+The devices add in different orders, and the difference grows over 20 steps.
 """
 RESUME_AGREES = 1e-2
-"""Attention's backward pass on a GPU adds in an order that changes from run to run."""
+"""Largest relative difference after a resume.
+
+Attention's backward pass on a GPU adds in an order that changes from run to run.
+"""
 
 
 def content_of(
