@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -22,6 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from runbook.core.ports import port_of, reserve_port
 from runbook.phases.run_plan import load_plan
 from runbook.planning.cost.calibration import calibrate
 from runbook.runs.run_files import write_plan_file
@@ -139,7 +138,6 @@ def measure(words: str) -> dict[str, float]:
 
 def train(folder: Path, world_size: int) -> None:
     """Run the trainer's ranks to completion."""
-    port = str(free_port())
     shared = {
         "WORLD_SIZE": str(world_size),
         "LOCAL_WORLD_SIZE": str(world_size),
@@ -147,36 +145,22 @@ def train(folder: Path, world_size: int) -> None:
     }
     if world_size == 1:
         shared["OMP_NUM_THREADS"] = "2"
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "runbook.training",
-                str(folder / "plan.json"),
-                "--phase",
-                "04-training",
-            ],
-            env={**os.environ, **shared, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL,
-        )
-        for rank in range(world_size)
-    ]
-    if codes := [code for one in ranks if (code := one.wait())]:
+    command = [sys.executable, "-m", "runbook.training", str(folder / "plan.json")]
+    command += ["--phase", "04-training"]
+    with reserve_port() as reservation:
+        address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port_of(reservation))}
+        ranks = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **shared, **address, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stdout=subprocess.DEVNULL,
+            )
+            for rank in range(world_size)
+        ]
+        codes = [code for one in ranks if (code := one.wait())]
+
+    if codes:
         raise SystemExit(f"a rank ended with {codes[0]}")
-
-
-def free_port() -> int:
-    """Return a port that the kernel does not assign to any other process.
-
-    The port is below the range from which the kernel assigns ports, so that the ranks can bind it.
-    """
-    while True:
-        port = random.randrange(20000, 30000)
-        with socket.socket() as one:
-            if one.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ from benchmarks.gpu_stages.trainings import (
     new_folder,
 )
 from benchmarks.gpu_stages.worker import Emit
+from runbook.core.ports import port_of, reserve_port
 
 TRAINING_SECONDS = 150.0
 """Time limit in seconds for all training runs of a wave, which run at the same time."""
@@ -120,11 +120,12 @@ class Training:
         self._ranks = content["parallel"]["world_size"]
         self._plan = specs.write_plan(self.folder, content)
         self._begun = time.monotonic()
+        self._reservation = reserve_port()
         self.start()
 
     def start(self) -> None:
         """Start all ranks."""
-        port = free_port()
+        port = port_of(self._reservation)
         self.processes = [self._start(rank, port) for rank in range(self._ranks)]
 
     def _start(self, rank: int, port: int) -> subprocess.Popen[bytes]:
@@ -146,6 +147,7 @@ class Training:
         """Wait for the ranks; return how their losses compare with a CPU's, or why there are no losses."""
         ends = time.monotonic() + seconds
         codes = [self._code(process, ends) for process in self.processes]
+        self._reservation.close()
         layout = self._layout
         row = {"check": f"{STEPS} steps {layout.name}", "engine": layout.engine}
         row |= {"precision": layout.precision, "ranks": self._ranks, "exit_codes": codes}
@@ -236,11 +238,3 @@ class NearTraining(Training):
 
 def _is_near(source: str) -> bool:
     return source.startswith("near")
-
-
-def free_port() -> int:
-    """Return a free port."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

@@ -4,12 +4,12 @@ everything.
 
 import json
 import os
-import random
-import socket
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from suite.ports import free_port
 
 from runbook.jobs.fork_server import RankRequest
 from runbook.jobs.warm_trainer import WarmTrainer
@@ -143,12 +143,3 @@ class Job:
     def has_line(self, count):
         path = self.folder / "metrics.jsonl"
         return path.exists() and path.read_text().count("\n") >= count
-
-
-def free_port():
-    """Return a free port below the range that the kernel assigns ports from."""
-    while True:
-        port = random.randrange(15000, 30000)
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from suite.messages import refuses, says
+from suite.ports import free_port
 
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.schema import parse
@@ -153,11 +154,7 @@ def begin_all(number, world_size, variables, port):
 
 @pytest.fixture
 def port():
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 @pytest.mark.parametrize("number", [2, 3])

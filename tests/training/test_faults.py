@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 from suite.messages import containing, count_of, says
+from suite.ports import free_port
 
 from runbook.plan_file.messages import PlanFileMessage
 from runbook.training.checkpoints import folders
 from runbook.training.messages import TrainingMessage
 
 from . import specs
-from .group import free_port
 
 pytestmark = pytest.mark.training
 

@@ -8,9 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runbook.training.probe import IMPORT_STEP
+from suite.ports import free_port
 
-from .group import free_port
+from runbook.training.probe import IMPORT_STEP
 
 SLOW_MODULE = "import time\ntime.sleep(60)\n"
 PROGRAM = """

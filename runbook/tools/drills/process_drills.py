@@ -17,6 +17,7 @@ from runbook.core import shell
 from runbook.core.errors import HeldError
 from runbook.core.files import read_lines
 from runbook.core.locks import hold
+from runbook.core.ports import port_of, reserve_port
 from runbook.core.processes import wait_until
 from runbook.core.shell import Finished
 from runbook.jobs.warm_trainer import still_runs
@@ -289,18 +290,19 @@ def rendezvous(bench: Bench) -> DrillEnding:
             RendezvousCause.PORT_IN_USE,
         )
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = {"MASTER_PORT": str(probe.getsockname()[1])}
+    with reserve_port() as reservation:
+        port = {"MASTER_PORT": str(port_of(reservation))}
+        _judge_rendezvous(
+            ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"]
+        )
+        _judge_rendezvous(
+            ending, "rank 1 missing", _start_ranks(case, [0], port), RendezvousCause.MISSING_RANK
+        )
+        wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
+        _judge_rendezvous(
+            ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid"
+        )
 
-    _judge_rendezvous(ending, "rank 0 missing", _start_ranks(case, [1], port), port["MASTER_PORT"])
-    _judge_rendezvous(
-        ending, "rank 1 missing", _start_ranks(case, [0], port), RendezvousCause.MISSING_RANK
-    )
-    wrong = {**port, "MASTER_ADDR": "no-such-host.invalid"}
-    _judge_rendezvous(
-        ending, "wrong address", _start_ranks(case, [1], wrong), "no-such-host.invalid"
-    )
     failure = case.train()
     ending.rule(not failure and case.done(), "a job that picks its own port trains", failure[:300])
     ending.action = f"each rank named the cause soon after the timeout of {TIMEOUT_SECONDS} s"
