@@ -54,7 +54,7 @@ def test_what_a_program_said_on_standard_output_is_told_when_it_said_nothing_els
         ProgramError,
         CoreMessage.PROGRAM_FAILED,
         exit_code="exit code 1",
-        last_words="\nIts last words:\n  only this",
+        last_words="\nIts last lines of output:\n  only this",
     ):
         shell.run(["sh", "-c", "echo only this; exit 1"])
 
@@ -65,7 +65,7 @@ def test_a_silent_failure_says_so():
         CoreMessage.PROGRAM_FAILED,
         command="false",
         exit_code="exit code 1",
-        last_words=" It said nothing.",
+        last_words=" It printed nothing.",
     ):
         shell.run(["false"])
 
@@ -123,7 +123,7 @@ def test_a_program_that_takes_too_long_is_killed_with_its_children(tmp_path):
         ProgramError,
         CoreMessage.PROGRAM_TIMED_OUT,
         timeout=3.0,
-        last_words="\nIts last words:\n  started",
+        last_words="\nIts last lines of output:\n  started",
     ):
         shell.run(["sh", "-c", script], timeout=3.0, cwd=tmp_path)
     child = int((tmp_path / "child").read_text())
@@ -179,7 +179,7 @@ def test_a_program_that_cannot_be_detached_is_told(tmp_path):
         ProgramError,
         CoreMessage.DETACHED_NOT_STARTED,
         command="true",
-        last_words=containing("\nIts last words:\n", "nowhere"),
+        last_words=containing("\nIts last lines of output:\n", "nowhere"),
     ):
         shell.start_detached(
             ["true"], cwd=tmp_path, out=tmp_path / "nowhere" / "out", err=tmp_path / "err"

@@ -29,12 +29,12 @@ class CommandRow(NamedTuple):
 
 _HELP_BY_GROUP = {
     Group.BEGIN: {
-        "init": "Make a folder a project: copy the notebooks and every parameter file into it.",
+        "init": "Turn a folder into a project: copy the notebooks and all parameter files into it.",
         "adopt": "Turn a job script into a run file, and name known errors in the script.",
         "learn": "Measure a site's nodes, and show what the site file should contain.",
         "doctor": "Check what this machine has and lacks.",
         "preflight": "Find what is wrong with a cluster before a job runs, and name the cause.",
-        "nodes": "Show the bad nodes that the next job leaves out; allow them again.",
+        "nodes": "Show the bad nodes that the next job excludes, or allow them again.",
     },
     Group.PLAN: {
         "check": "List everything that is wrong with a run file.",

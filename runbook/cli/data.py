@@ -143,10 +143,10 @@ def tokenize(
 ) -> None:
     """Turn text into PREFIX_text_document.bin and .idx, byte for byte like Megatron's preprocess_data.py.
 
-    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. If it was
-    interrupted, run it again: it does only what is missing.
+    INPUT is a file or a folder: .jsonl, .txt or .parquet, also as .zst, .gz or .xz. If the command
+    is interrupted, run it again: it does only the missing work.
 
-    On many nodes: run it with --share I/N in each job of an array (N may differ the next time),
+    On many nodes, run it with --share I/N in each job of an array (N may differ the next time),
     then once without --share.
     """
     from runbook.display import Progress
@@ -198,7 +198,7 @@ def _tokenize_share(
 
     before = ""
     if new_shards != total:
-        before = f", {total - new_shards} were done before"
+        before = f", {total - new_shards} were already done"
     text = CliMessage.SHARE_MADE.fill(share=share, made=new_shards, total=total, before=before)
     click.echo(text)
 
@@ -360,10 +360,10 @@ def download(
 ) -> None:
     """Download the missing files of DATASET, a name in params/datasets.yaml, and check each.
 
-    If it was interrupted, run it again: it downloads only what is missing. If a file is missing at
-    the end, it is named and the exit code is 1. HF_ENDPOINT names a mirror of the Hugging Face Hub;
-    the usual proxy variables are used; s3:// needs s5cmd. Token files (.bin and .idx) are verified
-    as well.
+    If the command is interrupted, run it again: it downloads only the missing files. Files that are
+    still missing at the end are named, and the exit code is 1. HF_ENDPOINT names a mirror of the
+    Hugging Face Hub; the usual proxy variables are used; s3:// needs s5cmd. Token files (.bin and
+    .idx) are verified as well.
     """
     from runbook.core.units import show_bytes, show_duration
     from runbook.display import Progress

@@ -47,8 +47,8 @@ def evaluate(
 ) -> None:
     """Score RUN's newest checkpoint and its initial weights on minimal pairs and held-out text (bits per byte).
 
-    Nothing is downloaded. Notebook 06 does the same. docs/evaluation.md says what the scores mean,
-    and how to use --tasks on nodes without internet.
+    Nothing is downloaded. Notebook 06 does the same. docs/evaluation.md explains what the scores
+    mean, and how to use --tasks on nodes without internet.
     """
     names = tuple(name.strip() for name in (tasks or "").split(",") if name.strip())
     stray = []

@@ -57,7 +57,7 @@ def forecast(
 
     With --fit and --predict: from finished smaller training runs of the same family. With --curve:
     from the first part of the training run's own validation curve. With RUN: the same, from the
-    run's evaluations so far. docs/forecast.md says how good the forecasts are.
+    run's evaluations so far. docs/forecast.md shows how accurate the forecasts are.
     """
     tables = (fit_table is not None, target_table is not None, curve_table is not None)
     if run_name and not any(tables):

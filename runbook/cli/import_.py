@@ -21,11 +21,11 @@ from runbook.cli.options import TRAINING_PHASE, on_run_folder
 def import_(folder: Path, source: Path, phase: str) -> None:
     """Start RUN from another program's weights, before its first step.
 
-    From Hugging Face (only .safetensors) it reads gpt2, llama, mistral and qwen2 without a sliding
-    window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and mp_rank_XX
-    files of any layout, without running code from them. The model's values, the vocabulary and the
-    tokenizer must match the run's; each difference is named. A Megatron-LM checkpoint has no
-    tokenizer: make sure that it was trained with the run's.
+    From Hugging Face (only .safetensors), the command reads gpt2, llama, mistral and qwen2 without
+    a sliding window, arcee, starcoder2 and stablelm; from Megatron-LM, torch_dist folders and
+    mp_rank_XX files of any layout, without running code from them. The model's values, the
+    vocabulary and the tokenizer must match the run's; each difference is named. A Megatron-LM
+    checkpoint has no tokenizer: make sure that it was trained with the run's.
     """
     from runbook.phases import trained_model
 

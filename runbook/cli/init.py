@@ -57,11 +57,11 @@ def init(
     model: str,
     **site_options: Any,
 ) -> None:
-    """Make DIR a project: the seven notebooks, and params/ with every run, site and model. No file is replaced.
+    """Turn DIR into a project: the seven notebooks, and params/ with every run, site and model.
 
-    With --site: a site file for your cluster and a first run file, from what its scheduler reports
-    (sinfo; qstat and pbsnodes). An unknown value is marked FILL_IN, and check refuses the file
-    until you replace it.
+    No file is replaced. With --site, the command also writes a site file for your cluster and a
+    first run file, from what its scheduler reports (sinfo; qstat and pbsnodes). An unknown value is
+    marked FILL_IN, and check refuses the file until you replace it.
     """
     from runbook.phases.notebook_copies import make_project
     from runbook.tools.site_setup.draft_site import ClusterWish, check_cluster_wish

@@ -42,9 +42,9 @@ def learn(
 ) -> int:
     """Measure the nodes of SITE, and show how they differ from the site file; --write updates it.
 
-    It runs the checks of `runbook preflight`. A comment after each value gives the date, the job
-    and the nodes. What could not be learned is listed with the reason. Exit code 1 if a check found
-    a defect.
+    The command runs the checks of `runbook preflight`. A comment after each value gives the date,
+    the job and the nodes. Values that could not be measured are listed with the reason. Exit code 1
+    if a check found a defect.
     """
     from runbook.phases.p01_environment.doctor import learn_about
     from runbook.runs.run_folder import RUNS_VARIABLE

@@ -8,7 +8,7 @@ from runbook.plan_file.diagnostics import Message
 class CliMessage(Message):
     """Messages about the command line."""
 
-    ALL_WERE_THERE = "all were already there"
+    ALL_WERE_THERE = "all existed already"
     ANY_EXTRA = (
         "pip install 'gpt3-runbook[all]' installs everything that a run needs, "
         "'gpt3-runbook[{extra}]' installs only this"
@@ -19,7 +19,7 @@ class CliMessage(Message):
     CHECKS_PASSED = "{number} checks, none failed"
     DOCUMENT = "document {number}: {tokens} tokens{cut_note}"
     DOWNLOADED = "{files:,} files, {size} in {folder}: {fetched}; no file is missing"
-    DRAFTED_FROM = "Drafted from the answers of: {source}."
+    DRAFTED_FROM = "Drafted from the output of: {source}."
     FETCHED = "{number:,} fetched in {duration}"
     FILL_IN_VALUES = "fill in the {marked} values marked FILL_IN in {site}; "
     FOLDER_NOT_A_PREFIX = "{value!r} is a folder; add a name, such as {folder}/corpus"
@@ -69,5 +69,5 @@ class CliMessage(Message):
     RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
     THERE_ARE_COMMANDS = "Commands: {commands}."
     TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"
-    TOKENIZED_BEFORE = "done before, nothing to do"
+    TOKENIZED_BEFORE = "already done"
     TOKENIZED_NOW = "done in {duration}"

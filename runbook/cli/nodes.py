@@ -35,7 +35,7 @@ def nodes(
     as_json: bool,
     runs: Path | None,
 ) -> None:
-    """Show the bad nodes of RUN's site, with the evidence; the next job leaves them out.
+    """Show the bad nodes of RUN's site, which the next job excludes, with the evidence.
 
     A node is added after a failed preflight, a job failure caused by the node, a slow rank, or a
     rank that computed wrong numbers (training.replay_interval). Each entry expires. Slurm jobs get

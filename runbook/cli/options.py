@@ -82,7 +82,7 @@ def phase_option(
 ) -> Callable[[Command], Command]:
     """Return an option that takes a phase.
 
-    By default it is called `--phase`, and its value is 04-training. An unknown phase is wrong usage.
+    By default, its name is `--phase` and its value 04-training. An unknown phase is a usage error.
     """
     settings = {
         "default": default,

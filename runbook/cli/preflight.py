@@ -35,8 +35,8 @@ def preflight(
 
     Checks that need no job come first. Then one short job checks each node in plain Python, imports
     torch in a separate process, connects the nodes by TCP, and lets the ranks use each process
-    group of the plan. It stops at the first defect; a missing answer is a defect. Exit code 1 if
-    there is a defect.
+    group of the plan. The command stops at the first defect; a missing answer is a defect. Exit
+    code 1 if there is a defect.
     """
     from runbook.display import CheckTable
     from runbook.phases.p01_environment.doctor import preflight as find_defect
@@ -68,5 +68,5 @@ def _summary(defect: Check | None, not_asked: Sequence[str]) -> str:
         return "No defect was found."
     not_asked_note = ""
     if not_asked:
-        not_asked_note = f" Not asked after it: {', '.join(not_asked)}."
+        not_asked_note = f" Not checked after it: {', '.join(not_asked)}."
     return f"First defect: {defect.as_text()}{not_asked_note}"

@@ -24,7 +24,7 @@ class LazyGroup(click.Group):
     """A group whose commands are imported when they are used, so that `runbook --help` is fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands in the order of work."""
+        """Return the names of all commands, in the order in which they are usually needed."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:

@@ -37,7 +37,7 @@ from runbook.cli.output import show
     default=1,
     show_default=True,
     help="With --upstream: start the program this many times, as a chain of jobs; each must "
-    "continue from the checkpoint of the one before.",
+    "continue from the checkpoint of the previous one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all counts as JSON.")
 @click.option(
@@ -59,9 +59,9 @@ def rehearse(
 ) -> int:
     """Train one step of RUN at full size on fake tensors: memory, work, time and communication of each stage.
 
-    The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written. It
-    needs torch, but no GPU. Exit code 1 if a stage does not fit its device, or if the program of
-    CHECKOUT fails.
+    The real trainer runs, rank by rank, as on the cluster; nothing is computed, sent or written.
+    The command needs torch, but no GPU. Exit code 1 if a stage does not fit its device, or if the
+    program of CHECKOUT fails.
     """
     say = partial(click.echo, err=True)
     if checkout:

@@ -18,7 +18,7 @@ class RunbookError(CodedError):
     def _render_traceback_(self) -> list[str]:
         """Return the text that a notebook shows in place of a traceback.
 
-        The user has to change something, so a traceback of our code does not help.
+        The user has to change something, so a traceback of runbook's code does not help.
         """
         return [f"{type(self).__name__}: {self}"]
 
@@ -32,7 +32,7 @@ class ViewInterrupted(KeyboardInterrupt):
 
 
 class ParamsError(RunbookError):
-    """A run file, site file, catalogue or override has an unusable value.
+    """Raised if a run file, site file, catalogue or override has an unusable value.
 
     Nothing was written.
     """
@@ -41,7 +41,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Values that are valid on their own do not fit together, such as layout and batch."""
+    """Raised if values that are valid by themselves contradict each other (layout and batch)."""
 
     exit_code = 2
 
@@ -52,15 +52,15 @@ class PlanError(RunbookError):
 
 
 class ProgramError(RunbookError):
-    """A program that we started has failed. The error keeps the program's own messages."""
+    """Raised if a program that runbook started failed; contains the program's own messages."""
 
 
 class JobError(RunbookError):
-    """A job could not be submitted, found, watched or cancelled, or ended badly."""
+    """Raised if a job could not be submitted, found, watched or cancelled, or if it failed."""
 
 
 class JobFailedError(JobError):
-    """A job ended badly."""
+    """Raised if a job failed."""
 
     def __init__(self, text: str, job_exit_code: int | None) -> None:
         super().__init__(text)
@@ -69,15 +69,15 @@ class JobFailedError(JobError):
 
 
 class DataError(RunbookError):
-    """Text, tokens or index files are missing, damaged or not as expected."""
+    """Raised if text, tokens or index files are missing, damaged or not as expected."""
 
 
 class RecordError(RunbookError):
-    """A record is missing, has been changed, or cannot be written."""
+    """Raised if a record is missing, has been changed, or cannot be written."""
 
 
 class HeldError(RunbookError):
-    """Another process is working on this run; the message names it."""
+    """Raised if another process is using this run; the message names that process."""
 
 
 def raise_if_failed(checks: Iterable[Check]) -> None:

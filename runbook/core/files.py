@@ -209,7 +209,7 @@ def iterate_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _objects(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
     for line in lines:
-        # The line was cut off by a kill. The analysis counts such lines.
+        # A killed process may have left this line incomplete. The analysis counts such lines.
         with contextlib.suppress(ValueError, RecursionError):
             row = json.loads(line)
             if isinstance(row, dict):

@@ -67,7 +67,7 @@ class Holder:
 
 
 def hold(run_folder: Path, purpose: str) -> contextlib.AbstractContextManager[str]:
-    """Hold a run while something changes its files.
+    """Lock a run while its files are changed.
 
     Yield a sentence about the previous holder if a dead holder's lock was taken over, or else ''.
     If the run is locked, raise `HeldError` with the holder, the time, the host and the purpose.
@@ -148,7 +148,7 @@ def _acquire(path: Path, new_holder: Holder) -> str:
 
 
 def _take_over(path: Path, dead: Holder, new_holder: Holder) -> bool:
-    """Replace a dead holder's lock with ours. Return False if another process did so first."""
+    """Replace a dead holder's lock with a new one. Return False if another process did so first."""
     right = path.with_name(f"{path.name}.{dead.token}")
     if not _create(right, new_holder):
         claimant = _read(right)
@@ -207,12 +207,12 @@ def _writing_seconds(path: Path) -> float:
 
 def _read(path: Path) -> Holder | HeldError | None:
     """Return the holder, None if there is no lock, or the error if the lock cannot be read."""
-    remedy = f"If nobody works on {path.parent}, remove that file and try again."
+    remedy = f"If no process is using {path.parent}, remove that file and try again."
     try:
         return read_json_record(
             path,
             Holder,
-            "a lock of ours",
+            "a lock file of runbook",
             remedy,
             HeldError,
         )

@@ -49,10 +49,10 @@ def run(
 ) -> Finished:
     r"""Run a program to completion, without a shell, and return its output.
 
-    `env` lists changes to our own environment; None removes a variable. Raise `ProgramError`, with
-    the command, the exit code and the end of the output, if the program is missing, takes longer
-    than `timeout` seconds (its process group is then killed) or, unless `check` is False, ends with
-    an exit code other than 0.
+    `env` contains changes to this process's environment; None removes a variable. Raise
+    `ProgramError`, with the command, the exit code and the end of the output, if the program is
+    missing, takes longer than `timeout` seconds (its process group is then killed) or, unless
+    `check` is False, ends with an exit code other than 0.
 
     >>> run(["printf", "%s", "$(date); two words"]).out
     '$(date); two words'
@@ -259,5 +259,7 @@ def _signal_group(leader: subprocess.Popen[str]) -> None:
 def _words(text: str) -> str:
     tail = last_lines(text)
     if tail:
-        return "\nIts last words:\n" + "\n".join(f"  {line}" for line in tail.splitlines())
-    return " It said nothing."
+        return "\nIts last lines of output:\n" + "\n".join(
+            f"  {line}" for line in tail.splitlines()
+        )
+    return " It printed nothing."

@@ -50,7 +50,7 @@ _MOST = 10**30
 
 
 class UnitError(CodedError, ValueError):
-    """A string is not a number with a unit, or the number is too large."""
+    """Raised if a string is not a number with a unit, or if the number is too large."""
 
 
 def parse_bytes(text: str | int) -> int:

@@ -171,7 +171,7 @@ def _amd_gpu(card: Mapping[str, object]) -> Gpu:
 def choose_visible(gpus: Sequence[Gpu], variable: str) -> list[Gpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES or a similar variable names.
 
-    As in CUDA, the list ends at the first word that names no GPU.
+    As in CUDA, the list ends at the first word that does not name a GPU.
 
     >>> both = [Gpu("a", 1, "GPU-7f"), Gpu("b", 1, "GPU-80")]
     >>> [gpu.name for gpu in choose_visible(both, "1,0")], choose_visible(both, ""), choose_visible(both, "-1,0")

@@ -151,7 +151,7 @@ class ParamsMessage(Message):
     RUN_NOT_FIRST = "must be the first key of a run file."
     RUN_WITHOUT_VARIANTS = "there is no such file, so the run has no variants."
     SAME_MEANING = "means the same as {written}, which is also given. Keep one of them."
-    SCALED_DOWN = "{value} does not fit site {site}: {reason}"
+    SCALED_DOWN = "{value} was replaced for site {site}: {reason}"
     SECRET_FILE_EMPTY = "{reference}: the file is empty."
     SECRET_FILE_NOT_READABLE = "{reference}: the file cannot be read: {reason}."
     SECRET_FILE_NOT_TEXT = "{reference}: the file is not UTF-8 text."
@@ -172,7 +172,7 @@ class ParamsMessage(Message):
     )
     UNKNOWN_KEY = "there is no such key. Did you mean {near}?"
     UNKNOWN_KEY_ALONE = "there is no such key."
-    UNKNOWN_KEY_OF_SECTION = "there is no such key. {section} has {parent}."
+    UNKNOWN_KEY_OF_SECTION = "there is no such key. {section} has the keys {parent}."
     UNKNOWN_PARAMETER = "notebooks have no such parameter. {hint}"
     UNKNOWN_SWITCH = (
         "jobs.switch: {word!r} is not + or - followed by a group of site {site}'s environment. Its "
@@ -190,7 +190,7 @@ class ParamsMessage(Message):
 
 
 class ScaleDownReason(Message):
-    """Why a value of another site's run file does not fit a smaller site."""
+    """Why a value of another site's run file is replaced for a smaller site."""
 
     BELONGS_TO_THE_QUEUE = "it applies to the other site's queue"
     BELONGS_TO_THE_SITE = "it applies to the other site"

@@ -42,7 +42,7 @@ All defaults except the default of `run` are empty.
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
 _SETS_RUN = re.compile(r"(?m)^run\b *[:=]")
-"""Matches a cell that sets `run`, also if the cell has a syntax error."""
+"""Matches a cell that sets `run`, even if the cell has a syntax error."""
 _INJECTED = "# Parameters\n"
 """The beginning of the cell that papermill inserts below the parameters cell."""
 
@@ -219,7 +219,7 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each name that was given as a parameter, but that no notebook has.
 
     Papermill only warns about the names that it injects. In the parameters cell, a name that the
-    cell itself reads is a variable of its author.
+    cell itself reads counts as the author's own variable.
     """
     problems = []
     sources = _executed(namespace)
@@ -268,7 +268,7 @@ def _unknown_in(given: Mapping[str, ast.expr], where: str) -> list[Problem]:
 def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each parameter that was deleted from the cell, but is still in force.
 
-    The kernel keeps the value that an earlier execution of the parameters cell gave it.
+    The kernel still has the value from an earlier execution of the parameters cell.
     """
     sources = _executed(namespace)
     newest = _parameters_cell_number(sources)
@@ -293,7 +293,7 @@ def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
 def _refuse_skipped_parameters_cell(namespace: Mapping[str, object]) -> None:
     """Raise an error if a kernel, new or restarted, has not run the parameters cell.
 
-    Without this error, the notebook would work on the default run.
+    Without this error, the notebook would use the default run.
     """
     is_kernel = isinstance(namespace.get("In"), list)
     if not is_kernel or "run" in namespace:
@@ -306,7 +306,7 @@ def _refuse_skipped_parameters_cell(namespace: Mapping[str, object]) -> None:
 def _syntax_errors(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem if the newest execution of the parameters cell was not Python.
 
-    The kernel then still has the values of the execution before.
+    The kernel then still has the values of the previous execution.
     """
     for source in reversed(_executed(namespace)):
         if not _SETS_RUN.search(source):
@@ -407,7 +407,7 @@ def _refuse_two_runs(
 ) -> None:
     """Raise an error if the given values are mostly those of a different run file.
 
-    The command `-p run one -f params/other.yaml` does this.
+    `papermill -p run one -f params/other.yaml` passes such values.
     """
     for name in run_names(file.project):
         other_file = RunFile(file.project / "params" / f"{name}.yaml", "", file.project)

@@ -1,4 +1,4 @@
-"""Problems in a parameter file: unusable values, blanks, secrets, and what YAML 1.1 misreads."""
+"""Problems in a parameter file: unusable or missing values, secrets, and traps of YAML 1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def show(value: Any) -> str:
 
 
 class InvalidParams(ParamsError):
-    """Parameters have one or more problems, each of which is reported once."""
+    """Raised for parameters with one or more problems, each of which is reported once."""
 
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -94,7 +94,7 @@ def statement_of(error: ParamsError) -> Statement:
 
 
 def token_problem(key: str, where: str) -> Problem:
-    """Return the problem of a secret in a place where only its name is allowed."""
+    """Return the problem for a secret in a place where only a reference to it is allowed."""
     rule = ParamsMessage.LOOKS_LIKE_A_SECRET.of()
     return Problem(key, where, rule)
 
@@ -134,7 +134,7 @@ def tokens_in(text: str, where: str) -> list[Problem]:
 
 
 def hidden_problem(key: str, where: str, character: str) -> Problem:
-    """Return the problem of an invisible character, written literally or as an escape."""
+    """Return the problem for an invisible character, written literally or as an escape."""
     rule = ParamsMessage.HIDDEN_CHARACTER.of(character=character)
     return Problem(key, where, rule)
 

@@ -1,6 +1,6 @@
 """The settings of a run: its values with their origins, its site, its model and its datasets.
 
-Also finds the values that the site requires and the run does not give.
+The module also finds the values that the site requires but the run does not set.
 """
 
 from collections.abc import Iterable, Mapping

@@ -874,7 +874,7 @@ class MetricWatch:
         was_above_zero = self._is_above_zero
         self._is_above_zero = step.loss != 0.0
         if was_above_zero and not self._is_above_zero:
-            evidence = "the loss is exactly 0: the same sample again and again, or no token counts"
+            evidence = "the loss is exactly 0: one sample is repeated, or every token is masked"
             yield Alarm(
                 "zero loss",
                 "loss",

@@ -19,7 +19,7 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Batch:
-    """The sequences of one step; with a ramp, of a step after the ramp.
+    """The number of sequences in a step (with a ramp, in a step after the ramp).
 
     >>> batch = Batch(micro=1, global_=8, num_microbatches=8, ramp=Ramp(start=2, increment=2,
     ... samples=30))

@@ -3,7 +3,7 @@
 No other module builds or parses these names.
 
     checkpoints/
-      iter_0000050/                            whole: renamed after its metadata.json was written
+      iter_0000050/                            complete: renamed after its metadata.json was written
         metadata.json  torch_dist/
       iter_0000100.part/                       being written, or left by a save that was killed
       latest_checkpointed_iteration.txt        the tracker

@@ -32,7 +32,7 @@ class CodedError(Exception):
             values = dict(message.values)
             message = message.message
 
-        # Exceptions are kept as text, because not every exception can be pickled and sent to
+        # Exceptions are stored as text, because not every exception can be pickled and sent to
         # another process.
         plain_values = {
             name: str(value) if isinstance(value, BaseException) else value
@@ -55,7 +55,7 @@ class CodedError(Exception):
 
 
 class TrainingError(CodedError):
-    """The training cannot continue. Only the text of the error is shown."""
+    """Raised if training cannot continue. Only the error's text is shown."""
 
     exit_code = FAILED
     on_all_ranks = False
@@ -63,7 +63,7 @@ class TrainingError(CodedError):
 
 
 class RefusedError(TrainingError):
-    """The requested training is impossible.
+    """Raised if the requested training is impossible.
 
     This error is raised before the first step, when nothing has been changed yet.
     """

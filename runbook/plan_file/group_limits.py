@@ -10,7 +10,7 @@ MEETING_SECONDS = 120
 The slowest node has to import torch and megatron-core from a cold file system.
 """
 GROUP_SECONDS = 60
-"""Seconds for each step of a process group: to create it, and to sum over it.
+"""Seconds for each step of a process group: to create it, and to run an all-reduce over it.
 
 The first NCCL collective over 1,024 ranks takes a few seconds, so a collective that takes a minute
 hangs.
@@ -20,7 +20,7 @@ GIVE_UP_SECONDS = 10
 IMPORT_SECONDS = 150
 """Seconds for the import of megatron-core before the ranks meet.
 
-On overloaded cores, the import and the ranks' meeting took 189 s (2026-11-28, a Slurm of two nodes
+On overloaded cores, the import and the rendezvous took 189 s (2026-11-28, a Slurm of two nodes
 on two cores at a load of 20), and the stage's limit ended the ranks in their next step, which
 seemed to hang. This limit is short enough for the ranks to report the import before the stage ends.
 """
@@ -28,4 +28,4 @@ START_SECONDS = 40
 """Seconds in which the launcher starts the ranks' program."""
 _LAST_ARRIVAL_SECONDS = max(IMPORT_SECONDS, MEETING_SECONDS)
 STAGE_SECONDS = START_SECONDS + _LAST_ARRIVAL_SECONDS + GROUP_SECONDS + 2 * GIVE_UP_SECONDS
-"""Seconds of the stage, if the last rank imports or meets at the last moment and one group hangs."""
+"""Seconds that the stage takes if the last rank arrives at the last moment and a group hangs."""

@@ -69,7 +69,7 @@ def recipe(phase: PhasePlan) -> dict[str, Any]:
 def differences(
     saved: Mapping[str, Any], planned: Mapping[str, Any]
 ) -> tuple[list[str], list[str]]:
-    """Return the differences that make two recipes different training runs, and the other ones.
+    """Return the differences that make two recipes different training runs, and the harmless ones.
 
     The text of a difference contains both values.
 

@@ -34,7 +34,7 @@ _NAMES = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
-    str: "a text",
+    str: "text",
 }
 
 Record = TypeVar("Record")
@@ -191,7 +191,9 @@ def _record(
     values = {}
     for key in content:
         if key not in known_keys and key not in getattr(kind, "COMPUTED", ()):
-            problems.append(f"{where}{key}: unknown key; known are {', '.join(known_keys)}")
+            problems.append(
+                f"{where}{key}: unknown key; the known keys are {', '.join(known_keys)}"
+            )
 
     for key, member in members.items():
         if member.metadata.get("flat"):

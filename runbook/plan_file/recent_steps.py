@@ -49,7 +49,7 @@ def _parse(row: dict[str, object]) -> RecentStep:
     grad_norm = row.get("grad_norm")
     segment = row.get("segment")
     if not isinstance(iteration, int):
-        raise TypeError(f"{iteration!r} is no iteration")
+        raise TypeError(f"{iteration!r} is not an iteration")
     return RecentStep(
         iteration,
         loss=loss if isinstance(loss, float) else None,

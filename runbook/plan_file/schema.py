@@ -350,7 +350,7 @@ class Log:
     peak_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
     """Datasheet peak of a device in this number format; 0 if unknown."""
     measured_tflops: float = field(default=0.0, metadata=OMIT_DEFAULT)
-    """Measured speed of the longest matrix product on this machine; 0 if not measured."""
+    """Measured TFLOP/s of a large matrix product on this machine; 0 if not measured."""
     alarm_webhook: str = field(default="", metadata=OMIT_DEFAULT)
     """Reference (env:NAME or file:PATH) to the web address that alarms are posted to."""
     alarm_command: str = field(default="", metadata=OMIT_DEFAULT)
@@ -489,6 +489,6 @@ def parse(content: Any, root: Path = Path()) -> PhasePlan:
         PhasePlan,
         content,
         name="the phase",
-        failure="plan.json cannot be trained from:",
+        failure="plan.json cannot be used for training:",
     )
     return dataclasses.replace(phase, root=root)

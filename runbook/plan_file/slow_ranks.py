@@ -27,7 +27,7 @@ WINDOW_SECONDS = 2.0
 SMALLEST_DELAY = 0.002
 """Minimum delay of a slow rank in seconds per step.
 
-Shorter delays are noise from clock and system.
+Shorter delays are noise from the clock and the system.
 """
 
 

@@ -166,8 +166,8 @@ def _shape(phase: PhasePlan) -> Iterator[str]:
         yield f"model.hidden {shape.hidden} is not divisible by heads {shape.heads}"
     elif shape.position_embedding == "rope" and shape.hidden // shape.heads % 2:
         yield (
-            "model.position_embedding rope turns pairs of numbers, and a head has "
-            f"{shape.hidden // shape.heads}"
+            "model.position_embedding rope rotates pairs of numbers, so the head size must be "
+            f"even, but it is {shape.hidden // shape.heads}"
         )
 
     if shape.vocabulary > shape.padded_vocabulary:

@@ -213,7 +213,7 @@ def test_a_lock_that_is_not_ours_is_left_alone_and_told(text, tmp_path):
     path.write_text(text, errors="surrogateescape")
     os.utime(path, (time.time() - 60,) * 2)
     unreadable = CoreMessage.RECORD_UNREADABLE.of(
-        path=path, meaning="a lock of ours", remedy=containing(tmp_path, "remove that file")
+        path=path, meaning="a lock file of runbook", remedy=containing(tmp_path, "remove that file")
     )
     with refuses(HeldError, unreadable), hold(tmp_path, "planning"):
         pytest.fail("taken")
@@ -225,7 +225,7 @@ def test_a_lock_that_is_just_being_written_is_waited_for(tmp_path, monkeypatch):
     (tmp_path / "lock.json").write_text("")
     began = time.monotonic()
     unreadable = CoreMessage.RECORD_UNREADABLE.of(
-        path=tmp_path / "lock.json", meaning="a lock of ours"
+        path=tmp_path / "lock.json", meaning="a lock file of runbook"
     )
     with refuses(HeldError, unreadable), hold(tmp_path, "planning"):
         pytest.fail("taken")

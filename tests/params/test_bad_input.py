@@ -111,7 +111,8 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("parallell={tensor: 2}", "Did you mean parallel?"),
         (
             "zzzz=1",
-            "there is no such key. A run file has run, site, model, data, parallel, training, jobs.",
+            "there is no such key. A run file has the keys run, site, model, data, parallel, "
+            "training, jobs.",
         ),
         ("jobs.smok.nodes=1", "'smok' is not a phase; the phases are 00-plan"),
         (
@@ -169,7 +170,7 @@ def test_all_faults_of_all_layers_come_in_one_list(project: Path, write):
         ("training.tokens=1e30", "must be less than or equal to 1000000000000000000."),
         (
             "training.epochs=3",
-            "training has engine, framework, precision, fp8, iterations, samples, tokens,",
+            "training has the keys engine, framework, precision, fp8, iterations, samples, tokens,",
         ),
         ("site=lokal", "params/sites has no lokal. Did you mean local?"),
         ("run=else", ParamsMessage.NAME_OUTSIDE_RUN_FILE.value),

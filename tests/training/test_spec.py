@@ -45,11 +45,11 @@ def test_all_problems_come_at_once():
     content["optimizer"] = None
     message = refused(content)
     for problem in (
-        "model.layer: unknown key; known are layers, hidden, heads,",
+        "model.layer: unknown key; the known keys are layers, hidden, heads,",
         "batch.micro: missing",
         'seed: "1234" is not a whole number',
         "model.tied_embeddings: 1 is not true or false",
-        "data.train[0].prefix: 3 is not a text",
+        "data.train[0].prefix: 3 is not text",
         "sampling.prompt_ids: {} is not a list",
         "optimizer: null is not a mapping",
     ):
@@ -143,7 +143,7 @@ def changed(section, key, value, **options):
         (
             specs.spec(model={"position_embedding": "rope", "hidden": 60}),
             1,
-            "rope turns pairs of numbers",
+            "rope rotates pairs of numbers",
         ),
         (
             specs.spec(copies=2),

@@ -187,7 +187,7 @@ class Model(Strict):
     source: str
     """Source of the shape."""
     note: str = ""
-    """Note for readers, for example about a label that does not fit the count."""
+    """Note for readers, for example about a label that does not match the count."""
     training: dict[str, Any] = {}
     """The source's batch, learning rate and initialization for this size (shown as advice, never
     applied).

@@ -191,9 +191,9 @@ class Training(Strict):
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
         "none"
     )
-    """Compute activations again in the backward pass: none, selective or full.
+    """Recompute activations in the backward pass: none, selective or full.
 
-    Saves memory for up to a third more compute.
+    This saves memory for up to a third more compute.
     """
     recompute_method: RecomputeMethod = "uniform"
     """With recompute full: uniform keeps the input of each group of layers; block recomputes only
@@ -288,8 +288,9 @@ class Training(Strict):
     and all numbers are compared (own trainer); 0: never.
     """
     alarms_after: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
-    """First iterations without alarms about loss and gradient norm, such as a noisy warm-up; a NaN
-    or a loss of 0 is always reported. spike_policy does not act in them either.
+    """Number of first iterations without alarms about loss and gradient norm, such as a noisy
+    warm-up; a NaN or a loss of 0 is always reported. spike_policy does not act in these iterations
+    either.
     """
     alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
     """Reference (env:NAME or file:PATH) to the address that alarms are posted to as JSON; empty:
@@ -503,7 +504,7 @@ class Parallel(Strict):
     """Sequence parallelism: divide the work that tensor parallelism does not divide along the
     sequence.
 
-    Saves activation memory if tensor > 1.
+    This saves activation memory if tensor > 1.
     """
     context: Annotated[Whole, Aliases("SPSIZE", "context_parallel_size")] = 1
     """Context-parallel size: devices that share one sequence (DeepSpeed: Ulysses)."""
@@ -548,8 +549,8 @@ class Job(Strict):
     In jobs.data, array x nodes x tasks_per_node tasks share the text.
     """
     restarts: WholeOrZero = 3
-    """Jobs in a row that may end without a new step before a person must look; a new step resets
-    the count.
+    """Jobs in a row that may end without a new step before a person must intervene; a new step
+    resets the count.
     """
     chain: Whole = 1
     """Number of jobs to queue at once, each of which begins when the previous one ends, so that

@@ -272,7 +272,7 @@ class Site(Strict):
     uses our own trainer.
     """
     rehearses: bool = False
-    """Whether run files of other sites are shrunk to fit here. Each change is reported; values
+    """Whether run files of other sites are scaled down to this one. Each change is reported; values
     given on the command line are kept.
     """
     container: Container = Container()

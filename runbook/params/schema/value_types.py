@@ -24,7 +24,7 @@ from runbook.plan_file.schema import TRACKERS
 
 
 class BrokenRuleError(ValueError):
-    """A value breaks a rule. The error contains the rule as data."""
+    """Raised if a value breaks a rule, which the error contains as data."""
 
     def __init__(self, message: ParamsMessage, /, **values: object) -> None:
         self.rule = message.of(**values)
