@@ -650,7 +650,7 @@ def test_an_exception_with_such_words_is_a_failure(line):
         ("Exception: Dataset not found: /data/c4", kinds.DATA),
         ("raise ValueError('hidden_size must be divisible by num_heads')", kinds.CONFIGURATION),
         ("  what():  CUDA out of memory, and no smaller size instead", kinds.DEVICE_MEMORY),
-        ("wandb: ERROR api_key not configured (no-tty)", kinds.HUB),
+        ("wandb: ERROR api_key not configured (no-tty)", kinds.TRACKER),
         ("2024-11-02 10:00:00,123 ERROR train.py:12 flash_attn is not installed", kinds.MODULE),
     ],
 )
@@ -705,7 +705,7 @@ def test_who_was_not_reached_decides(lines, name):
     [
         "redis.exceptions.ConnectionError: Error 111 connecting to n1:6379. Connection refused.",
         "psycopg2.OperationalError: could not connect to server: Connection refused",
-        "mlflow.exceptions.MlflowException: API request to http://mlflow:5000: Connection refused",
+        "pymongo.errors.ServerSelectionTimeoutError: mongo:27017: Connection refused",
     ],
 )
 def test_another_programs_server_names_no_remedy(line):
@@ -1268,3 +1268,130 @@ def test_a_module_that_is_not_there_is_listed_before_the_command_that_it_provide
 )
 def test_words_of_rust_horovod_and_conda_are_known(line, name):
     assert find_cause(find_failures([line])).name == name
+
+
+FAMILIES = (
+    (
+        "wandb.errors.CommError: It appears that you do not have permission to access it",
+        kinds.TRACKER,
+    ),
+    (
+        "mlflow.exceptions.MlflowException: API request to http://mlflow:5000: Connection refused",
+        kinds.TRACKER,
+    ),
+    ("neptune.exceptions.NeptuneInvalidApiTokenException: ", kinds.TRACKER),
+    (
+        "botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the "
+        "GetObject operation: The provided token has expired.",
+        kinds.HUB,
+    ),
+    ("google.auth.exceptions.DefaultCredentialsError: Your default credentials", kinds.HUB),
+    (
+        "ssl.SSLCertVerificationError: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed",
+        kinds.HUB,
+    ),
+    (
+        "  Warning  FailedMount  27s  kubelet  Unable to attach or mount volumes: unmounted [nfs]",
+        kinds.CONTAINER,
+    ),
+    ("      Reason:       CreateContainerConfigError", kinds.CONTAINER),
+    (
+        "ValueError: No available node types can fulfill resource request {'GPU': 1.0}",
+        kinds.REFUSED_JOB,
+    ),
+    ("LibMambaUnsatisfiableError: Encountered problems while solving:", kinds.MODULE),
+    ("ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.10'", kinds.MODULE),
+    ("error: can't find Rust compiler", kinds.BUILD),
+    ("free(): double free detected in tcache 2", kinds.PROGRAM_ENDED),
+    ("*** Error in `python': double free or corruption (!prev): 0x0000 ***", kinds.PROGRAM_ENDED),
+    ("nvidia-nvswitch0: SXid (PCI:0000:84:00.0): 20034, Fatal, Link 30 LTSSM", kinds.NODE),
+    ("EDAC MC0: 1 UE memory read error on CPU_SrcID#0", kinds.NODE),
+    ("blk_update_request: I/O error, dev nvme0n1, sector 12345", kinds.STORAGE),
+    ("CUDA error: CUDA driver is a stub library", kinds.GPU_STACK),
+    (
+        "RuntimeError: GET was unable to find an engine to execute this computation",
+        kinds.GPU_STACK,
+    ),
+    ("RuntimeError: The TPU is already in use by process with pid 1234", kinds.VISIBILITY),
+    (
+        "RuntimeError: Bad StatusOr access: RESOURCE_EXHAUSTED: Error allocating device buffer: "
+        "Attempting to allocate 196.00M. That was not possible. There are 134.44M free.",
+        kinds.DEVICE_MEMORY,
+    ),
+    (
+        "srun: error: Unable to contact slurm controller (connect failure)",
+        kinds.UNREACHED,
+    ),
+    ("=>> PBS: job killed: ncpus 12.3 exceeded limit 8 (sum)", kinds.LIMITS),
+    (
+        "YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)",
+        kinds.KILLED,
+    ),
+    (
+        "ValueError: Requested shape: (1, 2) is not compatible with the stored shape: (3, 4).",
+        kinds.CHECKPOINT_FIT,
+    ),
+    ("OSError: image file is truncated (4 bytes not processed)", kinds.DATA),
+    (
+        "RuntimeError: Expected to have finished reduction in the prior iteration before starting",
+        kinds.CONFIGURATION,
+    ),
+)
+
+
+@pytest.mark.parametrize(("line", "kind"), FAMILIES)
+def test_messages_of_services_kernels_and_libraries_are_known(line, kind):
+    assert find_cause(find_failures([line])).name == kind.name
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: nvidia-nvswitch3: SXid (PCI:0000:04:00.0): 22013, Non-fatal, Link 44 Minion",
+        "EDAC MC0: 1 CE memory read error on CPU_SrcID#0",
+        "WARNING:jax: Unable to initialize backend 'rocm': NOT_FOUND",
+        "wandb: WARNING Serializing object of type str that is 123456 bytes",
+        'MountVolume.SetUp succeeded for volume "data"',
+        "EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro",
+        "Resolved 41 packages, no conflicts",
+    ],
+)
+def test_a_service_or_a_kernel_that_goes_on_names_no_failure(line):
+    assert find_failures([line]) == []
+
+
+def test_munge_without_its_socket_does_not_come_back_by_itself():
+    line = 'srun: error: Munge encode failed: Failed to access "/run/m.socket.2": No such file'
+    (failure,) = find_failures([line])
+    assert (failure.name, failure.decision) == (kinds.CREDENTIAL.name, NextStep.FIX_FIRST)
+
+
+def test_a_tracker_that_lost_its_server_gives_way_to_an_error_of_the_training():
+    lines = ["wandb: ERROR Network error (ConnectTimeout), giving up", *["x"] * 60, OOM]
+    assert find_cause(find_failures(lines)).name == kinds.DEVICE_MEMORY.name
+
+
+BUILT = "Emitting ninja build file /tmp/build.ninja..."
+SSH_FAILED = (
+    "subprocess.CalledProcessError: Command 'ssh n1 hostname' returned non-zero exit status 255."
+)
+
+
+def test_a_command_that_is_no_compiler_is_no_failed_build():
+    assert find_cause(find_failures([BUILT, SSH_FAILED])).name == kinds.SSH.name
+
+
+FRAME_OF_CACHE = '  File "torch/_inductor/codecache.py", line 120, in write'
+STALE = "OSError: [Errno 116] Stale file handle"
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: "])
+def test_lines_of_other_ranks_do_not_push_a_ranks_own_lines_away(prefix):
+    others = ["[rank7]: a line of another rank"] * 30
+    lines = [prefix + FRAME_OF_CACHE, *others, prefix + STALE]
+    assert find_cause(find_failures(lines)).name == kinds.COMPILE_CACHE.name
+
+
+def test_a_line_of_another_rank_does_not_explain_a_ranks_error():
+    lines = ["[rank7]: " + FRAME_OF_CACHE, "[rank3]: " + STALE]
+    assert find_cause(find_failures(lines)).name == kinds.STORAGE.name

@@ -45,8 +45,12 @@ from runbook.results.failures.survived_exceptions import THREAD_HEADING, Survive
 from runbook.results.failures.tracebacks import FRAME, without_margin
 
 CONTEXT_LINES = 10
+MAX_CONTEXT_LINES = 40
+"""Number of lines among which a process's last `CONTEXT_LINES` lines are looked for."""
 LINES_TO_MARK = 10
 """Number of lines before a marked error within which a sentence without a mark may belong to it."""
+_UNKNOWN_PROCESS = (None, "")
+"""Rank and host of a line without a prefix."""
 MAX_EVIDENCE = 300
 MAX_TEXT = 4000
 """Number of characters of a line that are examined, because no program prints an error after them.
@@ -180,7 +184,7 @@ class FailureFinder:
 
     def __init__(self) -> None:
         self._found: dict[str, Failure] = {}
-        self._context: deque[str] = deque(maxlen=CONTEXT_LINES)
+        self._context: deque[str] = deque(maxlen=MAX_CONTEXT_LINES)
         # A warning that is printed at each step is examined only once, because applying all rules
         # takes 0.1 to 0.4 ms.
         self._harmless_shapes: set[str] = set()
@@ -216,7 +220,7 @@ class FailureFinder:
         rule = None
         if words_in_line.has_signal and not is_source:
             log_line = split_prefix(line[:MAX_TEXT])
-            rule = self._rule_of(log_line.text)
+            rule = self._rule_of(log_line)
             # A thread that has lost a connection does not end the program, and a tracker's threads
             # lose theirs at every end.
             is_lost_thread = is_of_thread and rule is not None and rule.kind is PEER_DIED
@@ -369,8 +373,9 @@ class FailureFinder:
             self._words[shape] = words_in_line
         return words_in_line
 
-    def _rule_of(self, text: str) -> Rule | None:
+    def _rule_of(self, log_line: LogLine) -> Rule | None:
         """Return the first rule that matches a line's text, or None."""
+        text = log_line.text
         shape = _CHANGING_NUMBERS.sub("0", text)
         if shape in self._harmless_shapes or is_harmless(text):
             return None
@@ -382,7 +387,7 @@ class FailureFinder:
             if only_in_warnings and not rule.in_warnings:
                 continue
             if rule.matches(text):
-                if self._has_context(rule):
+                if self._has_context(rule, log_line):
                     return rule
                 depends_on_context = True
 
@@ -390,10 +395,27 @@ class FailureFinder:
             self._harmless_shapes.add(shape)
         return None
 
-    def _has_context(self, rule: Rule) -> bool:
+    def _has_context(self, rule: Rule, log_line: LogLine) -> bool:
+        """Return whether the lines before a line contain what the rule requires there."""
         if rule.context is None:
             return True
-        return any(rule.context.search(line) for line in self._context)
+        return any(rule.context.search(text) for text in self._context_of(log_line))
+
+    def _context_of(self, log_line: LogLine) -> list[str]:
+        """Return the last lines that the process of `log_line` may have written before it.
+
+        Other ranks write between these lines. A line without a prefix may come from any process.
+        """
+        process = (log_line.rank, log_line.host)
+        own_lines: list[str] = []
+        other_lines: list[str] = []
+        for distance, line in enumerate(reversed(self._context), start=1):
+            earlier = split_prefix(line)
+            if (earlier.rank, earlier.host) in (_UNKNOWN_PROCESS, process):
+                own_lines.append(earlier.text)
+            elif process == _UNKNOWN_PROCESS and distance <= CONTEXT_LINES:
+                other_lines.append(earlier.text)
+        return own_lines[:CONTEXT_LINES] + other_lines
 
     def _keep(
         self,
@@ -469,7 +491,8 @@ class FailureFinder:
             return False
         if log_line.rank in self._ended_ranks:
             return True
-        return any(_DEEPSPEED_ENDED_WELL.search(line) for line in self._context)
+        last_lines = [*self._context][-CONTEXT_LINES:]
+        return any(_DEEPSPEED_ENDED_WELL.search(line) for line in last_lines)
 
     def _note_end(self, line: str) -> None:
         """Store the rank whose program has ended by itself."""

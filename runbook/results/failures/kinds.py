@@ -144,8 +144,9 @@ BUILD = FailureKind(
     remedy=(
         "Read the compiler's first error above. The major version of nvcc must equal that of "
         "torch.version.cuda, and compiler, ninja, Python headers (python3-config, pybind11) and "
-        "CUDA libraries must be on the paths. Build once on one node before the job, in a "
-        "writable folder."
+        "CUDA libraries must be on the paths. If the compiler does not know the GPU's "
+        "architecture, use a newer toolkit (TRITON_PTXAS_PATH for Triton). Build once on one node "
+        "before the job, in a writable folder."
     ),
 )
 HANGING_BUILD = FailureKind(
@@ -313,8 +314,9 @@ CREDENTIAL = FailureKind(
         "A Slurm daemon did not accept another host's credential. Compare `date` on the nodes and "
         "on the login node, and run `munge -n | unmunge` on a node. Credentials expire if clocks "
         "differ by minutes, a node is overloaded or munged was restarted; the last two pass. If "
-        "it happens again, exclude the node named in the line (sbatch --exclude) and report it to "
-        "the site."
+        "the socket is missing, munged does not run, or the container does not mount /run/munge. "
+        "If it happens again, exclude the node named in the line (sbatch --exclude) and report it "
+        "to the site."
     ),
     decision=NextStep.RETRY_AFTER_WAIT,
 )
@@ -329,10 +331,12 @@ SSH = FailureKind(
 CONTAINER = FailureKind(
     name="container failed",
     remedy=(
-        "The container was not imported, started or mounted. Mount points must exist in the "
-        "image, you need write access to enroot's folders on the node (ENROOT_RUNTIME_PATH, "
-        "ENROOT_CACHE_PATH, ENROOT_DATA_PATH), and the container needs access to the GPUs (--nv, "
-        "--rocm, --gpus all)."
+        "The container was not imported, started or mounted. Name a file by its path "
+        "(./image.sqsh), and an image of enroot by its registry (registry#path:tag), with its "
+        "credentials in enroot's file. Mount points must exist in the image, you need write "
+        "access to enroot's folders on the node (ENROOT_RUNTIME_PATH, ENROOT_CACHE_PATH, "
+        "ENROOT_DATA_PATH), and the container needs access to the GPUs (--nv, --rocm, --gpus "
+        "all)."
     ),
 )
 HUB = FailureKind(
@@ -340,8 +344,17 @@ HUB = FailureKind(
     remedy=(
         "Compute nodes often have no internet. Download models and data on a login node, set "
         "HF_HOME to that folder and HF_HUB_OFFLINE=1. If a model or dataset is gated or private, "
-        "accept the terms and set HF_TOKEN in the job. After error 429, wait or use one packed "
-        "copy."
+        "accept the terms and set HF_TOKEN in the job; object storage needs valid credentials "
+        "there, too. After error 429, wait or use one packed copy."
+    ),
+)
+TRACKER = FailureKind(
+    name="experiment tracker",
+    remedy=(
+        "The experiment tracker has no key in the job, or its server is out of reach. Set the key "
+        "in the job (WANDB_API_KEY, or `wandb login` once), let it write offline "
+        "(WANDB_MODE=offline, then `wandb sync`), or train without it (training.trackers; "
+        "report_to=none in other programs)."
     ),
 )
 NOTEBOOK = FailureKind(
@@ -439,6 +452,7 @@ KINDS = (
     SSH,
     CONTAINER,
     HUB,
+    TRACKER,
     NOTEBOOK,
     KILLED,
     PROGRAM_ENDED,

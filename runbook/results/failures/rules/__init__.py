@@ -10,12 +10,14 @@ from runbook.results.failures.rules.network import NETWORK_RULES
 from runbook.results.failures.rules.programs import PROGRAM_RULES
 from runbook.results.failures.rules.runtimes import RUNTIME_RULES
 from runbook.results.failures.rules.sentences import SENTENCE_RULES
+from runbook.results.failures.rules.services import SERVICE_RULES
 from runbook.results.failures.rules.software import SOFTWARE_RULES
 
 RULES = (
     *COMMAND_RULES,
     *SENTENCE_RULES,
     *RUNTIME_RULES,
+    *SERVICE_RULES,
     *FILE_SYSTEM_RULES,
     *MEMORY_RULES,
     *DEVICE_RULES,

@@ -1,6 +1,13 @@
 """Rules for failures of files: file systems, training data and checkpoints."""
 
-from runbook.results.failures.kinds import CHECKPOINT_DAMAGE, CHECKPOINT_FIT, DATA, FILE, STORAGE
+from runbook.results.failures.kinds import (
+    CHECKPOINT_DAMAGE,
+    CHECKPOINT_FIT,
+    DATA,
+    DISK,
+    FILE,
+    STORAGE,
+)
 from runbook.results.failures.rule import Level, NextStep, Rule
 
 COMMAND_RULES = (
@@ -113,6 +120,8 @@ DATA_RULES = (
             r"is not equal to the input argument value",
             r"Missing key in checkpoint",
             r"set a tensor of shape .{0,200}which has shape",
+            # Orbax
+            r"Requested shape: .{0,80}not compatible with the stored shape",
         ),
         error_patterns=(
             r"(?:tensor|pipeline)[ _-](?:model[ _-])?parallel.{0,60}(?:checkpoint|from args)",
@@ -235,6 +244,45 @@ DATA_RULES = (
         source="NVlabs/nvdiffrast#33",
         in_warnings=False,
     ),
+    # The kernel's messages about a disk of the node
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"EXT4-fs error",
+            r"XFS \(\S+\): .{0,60}(?:I/O error|[Cc]orruption)",
+            r"I/O error, dev \S+ sector",
+            r"Buffer I/O error on dev",
+            r"Aborting journal on device",
+        ),
+        example=(
+            "EXT4-fs error (device nvme19n1): ext4_wait_block_bitmap:517: comm etcd: Cannot read "
+            "block bitmap - block_group = 34, block_bitmap = 1048578"
+        ),
+        counterexample="EXT4-fs (sda1): mounted filesystem with ordered data mode. Opts: errors=remount-ro",
+        source="gardenlinux/gardenlinux#263",
+        decision=NextStep.RETRY_OTHER_NODE,
+    ),
+    # Lustre's clients return these errors if a server of a striped file is gone.
+    Rule(
+        kind=STORAGE,
+        patterns=(
+            r"\[Errno 61\] No data available",
+            r"\[Errno 70\] Communication error on send",
+        ),
+        example="OSError: [Errno 61] No data available: '/lustre/x/a.bin'",
+        counterexample="OSError: [Errno 61] Connection refused",
+        source="Linux, the messages of ENODATA and ECOMM",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
+    # torch.save reports a failed write only in this way.
+    Rule(
+        kind=STORAGE,
+        patterns=(r"basic_ios::clear: iostream error",),
+        example="RuntimeError: basic_ios::clear: iostream error",
+        source="libstdc++, a message of std::ios_base::failure",
+        also=DISK,
+        check="`df` and `df -i` of the folder show whether the disk is full.",
+    ),
     # Slurm starts the job in a different folder, where the job cannot find its files.
     Rule(
         kind=STORAGE,
@@ -306,6 +354,9 @@ DATA_RULES = (
             r"Not a gzipped file",
             r"Compressed file ended",
             r"zlib.error",
+            r"LZMAError\b",
+            r"image file is truncated",
+            r"broken data stream when reading image file",
             r"zstd.{0,30}(?:error|corrupt|incomplete)",
             r"[Uu]nable to open (?:data|dataset)",
             r"last epoch number of samples exceeded",
@@ -360,6 +411,7 @@ DATA_RULES = (
             r"FileNotFoundError: ",
             r"NotADirectoryError: ",
             r"IsADirectoryError: ",
+            r"Parent directory \S+ does not exist",
             r"can't open file",
             # Rust
             r"panicked at .{0,200}kind: NotFound",

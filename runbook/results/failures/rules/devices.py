@@ -26,6 +26,11 @@ DEVICE_RULES = (
         patterns=(
             r"[Uu]ncorrectable (?:ECC|NVLink|memory|hardware)",
             r"NVRM: Xid",
+            # A switch between the GPUs
+            r"\bSXid \(PCI:\S+\): \d+, Fatal",
+            # The kernel's reports about processors and their memory
+            r"\[Hardware Error\]: CPU \d+: Machine Check",
+            r"\bEDAC \S+ \d+ UE\b",
             r"\bX[Ii][Dd] \d+",
             r"fallen off the bus",
             r"GPU_IS_LOST",
@@ -158,8 +163,11 @@ DEVICE_RULES = (
             r"[Yy]ou requested (?:gpu|GPU)s?: \[",
             r"is_available\(\) is False",
             r"Can't find any GPU",
+            r"The TPU is already in use by",
         ),
         error_patterns=(
+            # JAX, which tries the other backends only with a warning
+            r"Unable to initialize backend '\w+'",
             r"num_gpus.{0,20}\b0\b.{0,30}available",
             r"no GPUs? found",
             r"CUDA_VISIBLE_DEVICES.{0,40}(?:invalid|empty|not set)",
@@ -206,6 +214,11 @@ DEVICE_RULES = (
             r"device kernel image is invalid",
             r"the provided PTX was compiled with an unsupported toolchain",
             r"cudaErrorUnsupportedPtxVersion",
+            r"CUDA driver is a stub library",
+            r"cudaErrorStubLibrary",
+            r"cudaErrorSystemDriverMismatch",
+            r"unable to find an engine to execute this computation",
+            r"CUDA error: operation not supported",
             r"FlashAttention only supports .{0,30}GPUs",
             r"requires compute capability",
             r"Torch not compiled with",

@@ -27,6 +27,7 @@ ENDING_RULES = (
             r": Killed$",
             r"return code -9",
             r"exits with return code = -9",
+            r"THE EXIT STRING: Killed",
         ),
         example="  exitcode  : -9 (pid: 4112)",
         source="PyTorch, torchelastic's report of a failed rank",
@@ -65,6 +66,20 @@ ENDING_RULES = (
         unless=rf"died from signal|{_PREPARES_FOR_SIGNALS}",
         example="Fatal Python error: Segmentation fault",
         source="Python, faulthandler",
+    ),
+    # The C library found its heap or stack overwritten, and ended the process.
+    Rule(
+        kind=PROGRAM_ENDED,
+        patterns=(
+            r"\b(?:malloc|free|realloc|munmap_chunk|malloc_consolidate)\(\): (?:invalid|corrupt|unaligned"
+            r"|mismatching|double free|memory)",
+            r"double free or corruption",
+            r"corrupted (?:size vs\. prev_size|double-linked list)",
+            r"\*\*\* stack smashing detected",
+        ),
+        example="double free or corruption (!prev)",
+        counterexample="free(): 3 blocks returned",
+        source="mlcommons/training#770",
     ),
     # A process that aborts has already printed the reason: its own exception, or a wait for another
     # rank.

@@ -138,6 +138,7 @@ JOB_RULES = (
             r"unable to run job, (?:MOM rejected|send to MOM)",
             # The plural matters: srun waits for the daemons of its nodes, not for the controller.
             r"slurm_receive_msgs: .{0,80}failed: ",
+            r"^(?:srun|sbatch|salloc): (?:error|fatal): .{0,80}Unable to contact slurm controller",
             r"Unable to establish control machine address",
             r"^(?:\S*/)?pbsdsh: cannot connect to server",
             r"slurmstepd: error: Unable to resolve ",
@@ -166,6 +167,18 @@ JOB_RULES = (
         source="OpenPBS, a message of src/cmds/qstat.c",
         level=Level.SYMPTOM,
         may_go_on=True,
+    ),
+    # Without its socket, munge does not run on this host, or a container does not see it.
+    Rule(
+        kind=CREDENTIAL,
+        patterns=(r"[Mm]unge encode failed: Failed to access .{0,120}No such file",),
+        example=(
+            'srun: error: Munge encode failed: Failed to access "/var/run/munge/munge.socket.2": '
+            "No such file or directory"
+        ),
+        counterexample="slurmstepd: error: Munge encode failed: Failed to access socket",
+        source="LilyDaytoy/OpenPVSG#17",
+        decision=NextStep.FIX_FIRST,
     ),
     Rule(
         kind=CREDENTIAL,
@@ -348,6 +361,7 @@ JOB_RULES = (
             r"pdsh@\S+: .*ssh exited with exit code 255",
             r"ssh: (?:connect to|Could not)",
             r"Command 'ssh .{0,120}returned non-zero",
+            r"was not reachable via ssh",
             r"ssh_exchange_identification",
             r"pdsh: command not found",
             r"ssh .{0,60}(?:timed out|refused)",
@@ -459,7 +473,8 @@ JOB_RULES = (
             r"Task count specification",
             r"There are not enough slots",
             r"hydra_pmi_proxy",
-            r"HYD\w+ .{0,80}(?:error|fail)",
+            r"HYD\w+ .{0,80}(?:error|fail|unable to connect)",
+            r"detected an attempt to run as root",
             r"(?:\w+_)?bstrap(?![a-z])",
             r"proxy:\d+:\d+@.{0,120}(?:error|unable)",
             r"MPI_Init_?\w*.{0,30}(?:fail|error|abort)",
@@ -600,7 +615,6 @@ JOB_RULES = (
             r"modelscope.{0,60}(?:not exist|fail)",
         ),
         error_patterns=(
-            r"wandb.{0,80}(?:error|Network|failed)",
             r"Invalid (?:user|username|token)",
             r"Unauthorized",
             r"api[_ -]key .{0,40}(?:not|invalid)",

@@ -165,6 +165,7 @@ MEMORY_RULES = (
             r"EMFILE",
             r"received 0 items of ancdata",
             r"[Ff]ile table overflow",
+            r"\bArgument list too long\b",
         ),
         error_patterns=(
             r"ulimit -n",
@@ -218,7 +219,10 @@ MEMORY_RULES = (
             r"HSA_STATUS_ERROR_OUT_OF_RESOURCES",
             r"CUBLAS_STATUS_ALLOC_FAILED",
             r"CUDNN_STATUS_ALLOC_FAILED",
-            r"RESOURCE_EXHAUSTED: .{0,60}(?:OOM|allocating|[Oo]ut of memory)",
+            r"RESOURCE_EXHAUSTED: .{0,80}(?:OOM|allocat(?:e|ing)\b|[Oo]ut of memory)",
+            # The allocator of TPUs
+            r"Attempting to (?:allocate|reserve) .{0,60}That was not possible",
+            r"CUDNN_STATUS_INTERNAL_ERROR_\w*ALLOCATION_FAILED",
             r"NVML_ERROR_INSUFFICIENT_MEMORY",
             r"NCCL WARN Cuda failure (?:\d+ )?'?out of memory",
             r"Cuda failure .{0,40}out of memory",

@@ -125,6 +125,7 @@ NETWORK_RULES = (
             r"RendezvousTimeoutError",
             r"RendezvousConnectionError",
             r"RendezvousClosedError",
+            r"\bRendezvousError\b",
             r"RendezvousGracefulExit",
             r"retrieving ncclUniqueId",
             r"store->get\(",
@@ -170,6 +171,18 @@ NETWORK_RULES = (
         example="RuntimeError: more than one node have assigned same rank at THD/process_group/General.cpp:17",
         counterexample="expert weights are duplicated: rank 0 and rank 4 hold the same shard",
         source="NVIDIA/apex#28",
+    ),
+    # A rank listens on an address that belongs to another host.
+    Rule(
+        kind=RENDEZVOUS,
+        patterns=(r"\[Errno 99\]", r"[Cc]annot assign requested address"),
+        unless=_OF_OTHER_TRANSPORTS,
+        example="OSError: [Errno 99] Cannot assign requested address",
+        counterexample="https://hub.example: Cannot assign requested address",
+        source="gpustack/gpustack#4241",
+        level=Level.SYMPTOM,
+        also=INTERFACE,
+        check="`ip -br addr` on the node of rank 0 must list the address to which MASTER_ADDR resolves.",
     ),
     # The line does not name the other end of the connection. It may be another rank, or a server
     # outside the job.
@@ -416,6 +429,8 @@ NETWORK_RULES = (
             r"BAD TERMINATION",
             r"EXIT CODE: (?:9|134|139|143)",
             r"KILLED BY SIGNAL: (?:9|15)",
+            r"THE EXIT STRING: (?!Killed)",
+            r"control_cb .{0,60}assert \(!closed\) failed",
             r"ncclSystemError",
             r"unhandled system error",
             r"ncclInternalError",

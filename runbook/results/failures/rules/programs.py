@@ -45,7 +45,7 @@ PROGRAM_RULES = (
             r"\b[Ll]oss\s+(?:nan|NaN)\b",
             r"Unexpected result nan",
             r"number of nan iterations: +[1-9]",
-            r"(?:gradient|grad).{0,30}(?:is|are|contains?|has) (?:nan|NaN|inf|non-?finite)",
+            r"(?:[Gg]radient|[Gg]rad).{0,30}(?:is|are|contains?|has) (?:nan|NaN|inf|non-?finite)",
             r"non-?finite (?:loss|grad|norm)",
             r"NaN(?:s|/Inf)? (?:detected|encountered|found|in|loss)",
             r"nan (?:detected|encountered|found|loss)",
@@ -70,12 +70,26 @@ PROGRAM_RULES = (
         source="NVIDIA/Megatron-LM#780",
         in_warnings=True,
     ),
+    # torch.distributions checks its parameters; the next lines show a tensor of NaN.
+    Rule(
+        kind=NAN,
+        patterns=(r"to satisfy the constraint .{0,120}but found invalid values",),
+        example=(
+            "ValueError: Expected parameter logits (Tensor of shape (4, 7)) of distribution "
+            "Categorical to satisfy the constraint IndependentConstraint(Real(), 1), but found "
+            "invalid values:"
+        ),
+        source="PyTorch, a message of torch/distributions/distribution.py",
+        level=Level.SYMPTOM,
+    ),
     # A process group for GPUs was given a tensor in host memory, or vice versa.
     Rule(
         kind=CONFIGURATION,
         patterns=(
             r"Tensors must be CUDA and dense",
             r"No backend type associated with device type",
+            # DistributedDataParallel, whose message names the option that is missing
+            r"Expected to (?:have finished reduction in the prior iteration|mark a variable ready)",
         ),
         example="RuntimeError: Tensors must be CUDA and dense",
         source="Lightning-AI/pytorch-lightning#10378",

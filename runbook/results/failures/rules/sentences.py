@@ -72,7 +72,11 @@ MEMORY_SENTENCES = (
     ),
     Rule(
         kind=LIMITS,
-        patterns=(r"TERM_(?:THREADLIMIT|PROCESSLIMIT): job killed",),
+        patterns=(
+            r"TERM_(?:THREADLIMIT|PROCESSLIMIT): job killed",
+            # PBS: the processes use more cores than were requested.
+            r"job killed: n?cpus? .{0,40}exceeded limit",
+        ),
         example="TERM_THREADLIMIT: job killed after reaching LSF thread limit.",
         source="cdanielmachado/carveme#34",
     ),

@@ -135,6 +135,8 @@ SOFTWARE_RULES = (
             r"fatal error: .{0,80}\.(?:h|hpp|cuh)(?:pp)?: No such file",
             r"ninja: (?:build stopped|error)",
             r"nvcc fatal",
+            r"can't find Rust compiler",
+            r"Microsoft Visual C\+\+ .{0,20}is required",
             r"CUDA_HOME (?:environment variable is not set|does not exist)",
             r"ld(?:\.\w+)?: cannot find -l",
             r"nvcc: (?:[Cc]ommand )?not found",
@@ -202,7 +204,10 @@ SOFTWARE_RULES = (
             r"subprocess\.CalledProcessError",
         ),
         after=r"Building extension module|ninja|Emitting ninja build",
+        # A launcher's command has nothing to do with a build that another rank prints.
+        unless=r"Command '?\[?'?(?:\S*/)?(?:ssh|pdsh|srun|mpirun|mpiexec|git)\b",
         example="CalledProcessError                        Traceback (most recent call last)",
+        counterexample="subprocess.CalledProcessError: Command 'ssh n1 hostname' returned non-zero exit status 255.",
         source="deepspeedai/DeepSpeed#885",
     ),
     Rule(
