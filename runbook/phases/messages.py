@@ -389,6 +389,13 @@ class PhaseMessage(Message):
     SECOND_OWNER = "it also has {address}, which is the address of {name}"
     SECRET_FILE_READABLE = "; only you may read the file"
     SHARES_OF_BLEND = "{share:.1%} {text}"
+    SHARE_OF_DOCUMENTS = "for {use}, {documents:,} of {all_documents} of {prefix}, with {tokens}"
+    SHARE_REMEDY = (
+        "Use more text, or divide it into more documents: the shares of data.split are cut between "
+        "documents, and a .txt file is one (in a .jsonl file, each line is one). Or change "
+        "data.split, or train without evaluation: training.eval_interval=0."
+    )
+    SHARE_RULE = "training and validation each read at least one sample: {sample_tokens:,} tokens"
     SHARE_OF_TEXT = "{share:.1%} (weight {weight:g} in data.blend)"
     SHARE_UNKNOWN = (
         "this is one of {tasks} tasks, but none of the variables {rank_variables} contains its "

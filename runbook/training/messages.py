@@ -275,8 +275,8 @@ class TrainingMessage(Message):
     SHARD_CUT_SHORT = "{path} is missing or truncated: {key} ends at byte {end:,}"
     SHARE_TOO_SHORT = (
         "{prefix}.bin has {sequences} documents; the {use} share of split {split} is {documents} "
-        "of them with {tokens} tokens, but one sample needs {sample_tokens}: use more text, "
-        "another data.split, or {remedy}"
+        "of them with {tokens} tokens, but one sample needs {sample_tokens}: use more documents "
+        "(shares are cut between them), another data.split, or {remedy}"
     )
     SOFTWARE_OF_REHEARSAL = "megatron-core and torch 2.10 or newer (a CPU build is enough)"
     SOFTWARE_TOO_OLD = "a rehearsal needs {needed}: {error}\n"

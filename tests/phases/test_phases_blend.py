@@ -20,6 +20,7 @@ from runbook.phases import open_phase as phases
 from runbook.phases.job_control import readiness
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data import phase as data
+from runbook.phases.p02_data.share_checks import share_checks
 from runbook.phases.phase_steps import TOKENIZE, VERSIONS, YOUNGER_OPTIONS, phase_step
 from runbook.phases.token_inputs import text_identity, tokenize_options
 from runbook.runs.step import fingerprint, read_mark
@@ -52,7 +53,9 @@ def project(tmp_path: Path, runs) -> Path:
 
 
 def opened(project: Path, *words: str, phase: str = "02-data"):
-    settings = params.load("local", set_words=[*TOY, "data.workers=1", *words], project=project)
+    # Most texts here are too short for a validation share.
+    shared = (*TOY, "data.workers=1", "training.eval_interval=0")
+    settings = params.load("local", set_words=[*shared, *words], project=project)
     return phases.open_run_phase(settings, phase)
 
 
@@ -141,10 +144,60 @@ def test_ready_token_files_are_put_where_the_plan_reads_them_and_blend_with_text
     )
 
 
+@pytest.mark.parametrize(
+    ("number_of_documents", "eval_interval", "verdict", "value"),
+    [
+        (1, 50, "fail", ("validation", 0, "1 document", "0 tokens")),
+        (1, 0, "pass", ()),
+        (40, 50, "pass", ()),
+    ],
+)
+def test_text_without_a_sample_for_validation_is_found_before_a_job_waits_for_it(
+    project, number_of_documents, eval_interval, verdict, value
+):
+    """A book in one .txt file is one document, so data.split leaves nothing for validation."""
+    line = json.dumps({"text": "apple pear plum " * 400})
+    (project / "fruit" / "one.jsonl").write_text(f"{line}\n" * number_of_documents)
+    words = ("data.dataset=fruit", f"training.eval_interval={eval_interval}")
+    open_phase = opened(project, *words)
+    data.tokenize(open_phase)
+    checks = share_checks(open_phase.run)
+    assert [check.verdict for check in checks] == [verdict, verdict]
+    if value:
+        names = ("use", "documents", "all_documents", "tokens")
+        assert says(
+            checks[0].value,
+            PhaseMessage.SHARE_OF_DOCUMENTS,
+            prefix="fruit_text_document",
+            **dict(zip(names, value, strict=True)),
+        )
+
+
+def test_held_out_files_are_checked_whole(project):
+    names = ("part1.jsonl", "part2.jsonl", "part3.jsonl")
+    entry = (
+        "parts: {title: Parts, kind: local, folder: parts, licence: ours, source: test, files: ["
+    )
+    entry += ", ".join(f"{{path: {name}}}" for name in names)
+    with (project / "params" / "datasets.yaml").open("a") as stream:
+        stream.write(f"{entry}]}}\n")
+    (project / "parts").mkdir()
+    for name in names:
+        shutil.copy(project / "fruit" / "one.jsonl", project / "parts" / name)
+    (project / "parts" / "part3.jsonl").write_text(json.dumps({"text": "plum"}) + "\n")
+    words = ("data.dataset=parts", "data.held_out=1", "training.eval_interval=50")
+    open_phase = opened(project, *words)
+    data.tokenize(open_phase)
+    (check, _) = share_checks(open_phase.run)
+    assert says(
+        check.value, PhaseMessage.SHARE_OF_DOCUMENTS, use="validation", prefix="part3_text_document"
+    )
+
+
 def test_sources_are_chosen_by_keys_of_the_run_and_a_wrong_name_is_warned_of(project, capsys):
     sources = ["web", "book", "web"]
     lines = [
-        json.dumps({"text": f"some text {number}", "kind": source})
+        json.dumps({"text": f"some text {number} " * 66, "kind": source})
         for number, source in enumerate(sources)
     ]
     (project / "fruit" / "one.jsonl").write_text("\n".join(lines) + "\n")

@@ -27,6 +27,9 @@ from tests.phases.toy_run import open_run
 
 from .reference import EDGE_TEXTS, json_lines
 
+NO_EVALUATION = "training.eval_interval=0"
+"""The texts here are too short for a validation share."""
+
 
 def test_coloured_tokens_need_no_script_and_escape_what_they_hold() -> None:
     html = data.coloured_tokens([(1, "<b>"), (2, " a&b"), (3, "\n")])
@@ -69,7 +72,8 @@ def test_a_phase_by_hand_shows_plan_and_counts(
     source.write_bytes(
         json_lines(EDGE_TEXTS, source="edge") + json_lines(["more words"], source="other")
     )
-    open_phase = open_run("02-data", f"data.folder={source.parent}", runs=runs)
+    words = (f"data.folder={source.parent}", NO_EVALUATION)
+    open_phase = open_run("02-data", *words, runs=runs)
     phase.fetch(open_phase)
     phase.show_source(open_phase)
     phase.tokenize(open_phase)
@@ -136,7 +140,7 @@ def test_ready_token_files_are_shown_and_verified_not_made(
     source.write_bytes(json_lines(EDGE_TEXTS))
     prepare([source], tmp_path / "ready" / "mine", TokenizeOptions(workers=1))
     (tmp_path / "ready" / "mine.manifest.json").unlink()  # made by another program
-    words = ("data.dataset=tokenized", f"data.folder={tmp_path / 'ready'}")
+    words = ("data.dataset=tokenized", f"data.folder={tmp_path / 'ready'}", NO_EVALUATION)
     open_phase = open_run("02-data", *words, runs=runs)
     phase.show_source(open_phase)
     phase.tokenize(open_phase)

@@ -30,6 +30,7 @@ from runbook.params.schema.entries import TOKENIZED, TextShare
 from runbook.phases.job_control import task_jobs
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.open_phase import binder
+from runbook.phases.p02_data.share_checks import share_checks
 from runbook.phases.phase_end import plain_end
 from runbook.phases.phase_steps import TOKENIZING, token_outputs_of
 from runbook.phases.recorded_checks import record_checks
@@ -272,6 +273,7 @@ def verify(run: PlannedRun, session: Session) -> CheckTable:
     checks += check_sources(manifests)
     checks += vocabulary_checks(run.settings, _read_manifests(run))
     checks += _epoch_checks(run, ready)
+    checks += share_checks(run)
     verdicts = record_checks(session, checks)
     session.add_results(results)
     session.plan["tokens"] = run.plan.data.estimated_tokens or None
