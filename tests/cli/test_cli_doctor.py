@@ -96,7 +96,7 @@ def test_outside_a_project_the_rest_is_still_told(runbook, asked, tmp_path, monk
 
 
 def test_a_run_that_cannot_be_asked_from_here_says_what_is_unknown(runbook):
-    """Check that doctor guesses nothing on a machine that is not the site's login node."""
+    """Check that doctor reports as unknown what it can only learn on the site's login node."""
     said = runbook("doctor", "lumi-13b", "--json", "--set", "jobs.environment.partition=dev-g")
     rows = rows_of(said)
     assert said.code == 1

@@ -1,4 +1,4 @@
-"""`runbook nodes`: add, show, forgive."""
+"""`runbook nodes` adds, shows and forgives bad nodes."""
 
 from __future__ import annotations
 

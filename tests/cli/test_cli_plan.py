@@ -1,4 +1,4 @@
-"""check, plan, why, render: describe a run before anything is written."""
+"""The commands check, plan, why and render describe a run before anything is written."""
 
 from __future__ import annotations
 

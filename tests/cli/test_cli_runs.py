@@ -1,4 +1,5 @@
-"""run, status, cancel, logs, report, verify, compare: their output for folders in every state."""
+"""The output of run, status, cancel, logs, report, verify and compare for folders in every
+state."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def test_the_shipped_coefficients_follow_from_the_curves():
 
 
 def test_recipes_left_out_are_forecast_from_half_their_curve():
-    """Leave out every tenth recipe. docs/forecast.md reports the errors of all recipes."""
+    """Fit without every tenth recipe, and forecast these. docs/forecast.md has the errors of all
+    recipes."""
     folders = sorted({curve.folder for curve in CURVES})
     left_out = set(folders[::10])
     coefficients = fit(

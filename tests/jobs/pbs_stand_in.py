@@ -25,7 +25,7 @@ CHUNK = ("ncpus", "mem", "mpiprocs", "ompthreads", "ngpus", "host")
 ATTRIBUTES = ("group_list", "tolerate_node_failures", "umask")
 NO_HISTORY = "PBS is not configured to maintain job history"
 FINISHED, FAILED, TERMINATED = "92", "93", "91"  # substates
-KILL_DELAY_SECONDS = 60  # PBS's is 10 s, in which a slow machine may not end a script
+KILL_DELAY_SECONDS = 60  # PBS waits only 10 s, too short for a slow machine
 QUEUES = {"debug": {"walltime": 3600, "nodect": 2}, "prod": {"walltime": 86400, "nodect": 496}}
 
 

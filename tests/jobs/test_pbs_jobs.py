@@ -233,9 +233,9 @@ def test_what_a_failed_array_holds_back_was_deleted_before_it_ran(pbs, tmp_path,
 def test_a_failed_element_before_the_last_fails_the_array_and_what_waits_for_it(
     pbs, tmp_path, settings
 ):
-    """PBS reports only the last element's exit status, 0, for the array.
+    """For the array, PBS reports only the exit status of the last element, 0.
 
-    It therefore starts jobs that depend on afterok.
+    It therefore starts jobs that depend on the array's success (afterok).
     """
     bad = task(
         tmp_path / "c run",
@@ -288,7 +288,7 @@ def test_out_and_err_can_be_read_while_the_job_runs(pbs, tmp_path, settings):
 
 
 def test_the_walltime_of_any_job_is_named(pbs, tmp_path, settings):
-    """Let the script believe that the job began an hour ago.
+    """Make the script believe that the job began an hour ago.
 
     The queue ends the job once its program is ready.
     """

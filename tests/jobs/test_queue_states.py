@@ -115,7 +115,11 @@ def test_a_job_that_gives_signs_of_life_runs_and_the_queue_is_not_asked(schedule
         (None, None, JobState.LOST),
         (said(JobState.RUNNING), 600, JobState.RUNNING),
         (said(JobState.PENDING), 600, JobState.PENDING),
-        (said(JobState.DONE, "COMPLETED"), 60, JobState.RUNNING),  # waits for the job's own files
+        (
+            said(JobState.DONE, "COMPLETED"),
+            60,
+            JobState.RUNNING,
+        ),  # the job's own files may still arrive
         (said(JobState.DONE, "COMPLETED"), 600, JobState.DONE),
         (said(JobState.FAILED, exit_code=1), 60, JobState.FAILED),
         (said(JobState.FAILED, exit_code=75), 60, JobState.STOPPED),
@@ -291,9 +295,7 @@ def test_a_job_that_has_saved_is_not_ended_by_the_queue_while_its_starter_cleans
     scheduler.submit(folder)
     begin(folder)
     queue.answer = said(JobState.RUNNING)
-    (folder.path / "rank-0").write_text(
-        "75\n"
-    )  # with real pyxis, 20 s before the starter had removed the container
+    (folder.path / "rank-0").write_text("75\n")  # real pyxis took 20 s more to remove the container
     finish = threading.Timer(1.0, lambda: folder.exit_code.write_text("75 \n"))
     finish.start()
     status = scheduler.cancel(folder, grace_seconds=0.1)

@@ -328,7 +328,7 @@ def suspects_of(run, *options):
 
 
 def test_ranks_of_one_stage_on_several_nodes_make_its_nodes_suspects(run):
-    """On four nodes with two ranks each, a stage has two nodes, and either of them may be to blame."""
+    """Two stages on four nodes have two nodes each, and either node of a stage may be to blame."""
     (run.job / "hostfile").write_text("node1\nnode2\nnode3\nnode4\n")
     two_stages = ("--stages=2", "--spares=2")
     run.begin()

@@ -73,7 +73,7 @@ def test_text_that_is_not_utf_8_stops_the_phase_and_is_left_out_where_asked(
 def test_a_file_that_cannot_be_written_whole_is_told_and_the_next_run_goes_on(
     toy: Toy, campaign, tmp_path
 ):
-    """Limit files to 3 MB, as on a full disk. The corpus's tokens take 6.7 MB."""
+    """Limit the size of files to 3 MB, to imitate a full disk. The corpus's tokens take 6.7 MB."""
     runs = tmp_path / "runs"
     command = f"ulimit -f 3000; exec {BIN}/runbook run local --from data --to data --runs {runs}"
     full = toy.call("bash", "-c", command)

@@ -403,9 +403,9 @@ class _ReaderText(HTMLParser):
 
 
 def test_a_report_shows_no_long_numbers_no_bare_bytes_and_no_names_of_variables(campaign):
-    """Exact values may only be in titles and attributes.
+    """Exact values may only appear in titles and attributes.
 
-    Counts stay whole numbers, and quotations stay unchanged.
+    Counts remain whole numbers, and quotations remain unchanged.
     """
     quoted = (REPOSITORY / "runbook/results/published/published_results.csv").read_text()
     records = [*(campaign.folder / "records").glob("*.html")]

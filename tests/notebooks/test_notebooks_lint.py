@@ -1,4 +1,4 @@
-"""The masters in the repository: clean, consistent, and readable without the package."""
+"""The masters in the repository are clean, consistent, and readable without the package."""
 
 from __future__ import annotations
 

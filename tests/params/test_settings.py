@@ -48,7 +48,7 @@ def test_a_job_is_filled_from_the_site(project: Path):
         2,
         1,
         8,
-    )  # torchrun
+    )  # one task per node, for torchrun
     assert job.walltime == 600  # the site's default
     job = load("toy", project=project, set_words=["site=big"]).job("04-training")
     assert (job.nodes, job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (
@@ -56,7 +56,7 @@ def test_a_job_is_filled_from_the_site(project: Path):
         4,
         4,
         8,
-    )  # srun
+    )  # one task per device, for srun
     words = ["jobs.4.devices_per_node=1", "jobs.4.cpus_per_task=3", "site=big"]
     job = load("toy", project=project, set_words=words).job("04-training")
     assert (job.devices_per_node, job.tasks_per_node, job.cpus_per_task) == (1, 1, 3)

@@ -114,7 +114,7 @@ def test_a_later_step_that_was_done_again_counts_once_and_both_can_be_slow(here)
 
 
 def test_an_even_straggler_does_not_explain_a_slow_step():
-    """A rank that lags in every step already lengthens the median step."""
+    """A rank that lags in every step also lengthens the median step."""
     steps = [Step(n, 2.0 if n == 8 else 1.0, loss=3.0, time=100.0 + n) for n in range(1, 13)]
     ranks = tuple(RankTimes(n, 1, 0, [0.1, 0.9]) for n in range(1, 13))
     (row,) = slow_steps_table(History(tuple(steps), rank_times=ranks), count=1)

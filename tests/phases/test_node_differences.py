@@ -184,7 +184,7 @@ def test_a_compiler_that_does_not_start_is_described(tmp_path, monkeypatch):
 
 
 def test_a_version_that_is_not_utf_8_is_read(tmp_path):
-    """A compiler prints its version in the language of the locale, which may be Latin-1."""
+    """A compiler prints its version in the locale's encoding, which may be Latin-1."""
     compiler = tmp_path / "gcc"
     compiler.write_text("#!/bin/sh\nprintf 'gcc (\\351dition) 13.2\\nx'\n")
     compiler.chmod(0o755)

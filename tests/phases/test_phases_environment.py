@@ -226,7 +226,7 @@ def test_a_file_with_a_secret_that_others_can_read_is_told(tmp_path):
 def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(tmp_path):
     """Let the local scheduler start the probe in place of the trainer.
 
-    The processes, gloo and the file are real.
+    The processes, gloo and the written file are real.
     """
     settings = params.load("local", set_words=TOY, project=PROJECT)
     result = climb(settings, make_plan(settings), tmp_path, [], print)
@@ -411,7 +411,7 @@ def test_a_site_without_its_image_or_its_space_fails_by_name(tmp_path):
     )
     (space,) = space_checks(
         settings, make_plan(settings), tmp_path
-    )  # both places are on one file system
+    )  # both folders are on one file system
     assert (
         space.name == "disk"
         and f"free at {tmp_path}, " in space.value

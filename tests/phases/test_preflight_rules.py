@@ -1011,7 +1011,8 @@ def test_a_group_that_hangs_is_told_by_its_name():
 
 
 def test_a_temporary_folder_with_a_long_path_is_warned_of():
-    """A socket's path has at most 107 bytes; multiprocessing adds 32 to the folder's path."""
+    """A socket's path has at most 107 bytes, and multiprocessing adds 32 bytes to the folder's
+    path."""
     assert temporary_path_fault({"folder": "/" + 74 * "x"}, EXPECTED) == ""
     fault = temporary_path_fault({"folder": "/" + 75 * "x"}, EXPECTED)
     assert says(fault, PhaseMessage.TEMPORARY_PATH_TOO_LONG, length=76, most=75)

@@ -78,7 +78,8 @@ def test_a_path_of_json_leads_to_the_value() -> None:
 
 
 def test_readers_of_a_plan_still_ask_a_model_for_its_sizes() -> None:
-    """Users get these objects from `runbook.open(RUN).plan`. Version 0.1.0 had the sizes here."""
+    """Users get these objects from `runbook.open(RUN).plan`. In version 0.1.0, the sizes were
+    attributes of the model itself."""
     plan = make_plan(build({}))
     model = plan.phases[FULL].model
     assert (model.layers, model.hidden) == (model.shape.layers, model.shape.hidden)

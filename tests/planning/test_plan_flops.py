@@ -70,8 +70,8 @@ def test_lumi_table_comes_out(
 
 
 def test_lumi_125m_row_fits_the_vocabulary_of_tensor_2_only() -> None:
-    """The LUMI document prints 11.94 for a row that it labels tensor 1; at that speed, tensor 1
-    results in 11.934, and tensor 2 in 11.939.
+    """The LUMI document prints 11.94 for a row that it labels tensor 1. At that speed, tensor 1
+    gives 11.934, and tensor 2 gives 11.939.
     """
     one, two = (
         flops(gpt(12, 768, 12, padded_vocabulary(50257, tensor)), 1, "narayanan-2021")

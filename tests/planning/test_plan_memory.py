@@ -128,8 +128,8 @@ def test_activations_of_a_layer_are_korthikantis(
 
 
 def test_gated_and_grouped_layers_keep_what_they_make() -> None:
-    """SwiGLU with 2/3 of the width keeps as much as GELU; with queries in groups of 8, an eighth of
-    keys and values remains.
+    """SwiGLU with 2/3 of the width keeps as many activations as GELU. With queries in groups of 8,
+    an eighth of the keys and values remains.
     """
     gated = replace(GPT3, ffn_hidden=2 * 49152 // 3, activation="swiglu")
     assert layer_activations(gated, UNCUT, 1, "bf16")[0] == pytest.approx(34 * 2048 * 12288)
@@ -145,7 +145,8 @@ def stages(sections: dict[str, Any], **others: Any) -> list[StageMemory]:
 
 
 def test_first_stage_holds_all_micro_batches_in_flight() -> None:
-    """With 1F1B, the first stage keeps p micro-batches of L/p layers, and the last stage one."""
+    """With 1F1B, the first stage keeps p micro-batches of L/p layers, and the last stage keeps
+    one."""
     one = stages({"training": {"global_batch": 32}})[0]
     first, last = stages({"parallel": {"pipeline": 2}, "training": {"global_batch": 32}})
     assert first.activations == one.activations
@@ -191,7 +192,8 @@ LUMI = {
 def test_lumi_13b_with_zero_1_on_8_gcds_does_not_fit(
     broken: Callable[..., tuple[Check, ...]],
 ) -> None:
-    """LUMI's table has a speed for this layout, but the states take 70.7e9 of a GCD's 68.7e9 bytes."""
+    """LUMI's table lists a speed for this layout, but the states take 70.7e9 bytes, and a GCD has
+    68.7e9."""
     (stage,) = stages(LUMI, model="13b", device="MI250X-GCD")
     assert stage.states == pytest.approx(70.7e9, abs=0.05e9)
     checks = broken(LUMI, model="13b", device="MI250X-GCD")
@@ -363,7 +365,7 @@ OFFLOADED = {
 
 
 def test_offloaded_states_leave_the_device_for_the_node() -> None:
-    """LUMI's 13B on eight GCDs with ZeRO 1 fits only with offload.
+    """With ZeRO 1, LUMI's 13B model fits on eight GCDs only with offload.
 
     The time of the optimizer step on the host is unknown.
     """

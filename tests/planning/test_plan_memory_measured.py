@@ -309,7 +309,7 @@ def test_workspaces_of_matrix_products_depend_on_the_framework_and_the_device(
 
 
 def test_gradients_in_bf16_and_a_loss_over_the_logits_take_the_memory_that_bridge_saved() -> None:
-    """Two bytes for each parameter's sum, and the fp32 logits; the optimizer's fp32 gradients are
+    """They save two bytes per parameter, and the fp32 logits. The optimizer's fp32 gradients are
     temporary.
     """
     lines = (HERE / "gpu_peaks_unseen.csv").read_text(encoding="utf-8").splitlines()

@@ -250,7 +250,8 @@ def test_the_page_names_the_errors_of_the_third_blind_test() -> None:
 def test_intervals_learn_from_blind_errors_as_first_measured(
     left_out: list[benchmark.LeftOut],
 ) -> None:
-    """The third set's errors stay those of its first prediction, whatever the model became."""
+    """The errors of the third set remain those of its first prediction, however the model has
+    changed."""
     blind = benchmark.read_blind_errors()
     third = [left.error for left in blind if left.row.name.startswith("third")]
     assert (len(third), len(blind)) == (229, 229 + 89)
@@ -305,7 +306,7 @@ def test_a_row_may_state_the_width_of_its_heads(models: dict[str, Model]) -> Non
 
 
 def test_a_row_may_state_the_layers_of_the_first_and_last_stage(models: dict[str, Model]) -> None:
-    """BLOOM's embeddings take the place of a layer on these stages."""
+    """BLOOM's embeddings take the place of one layer on the first stage, and of one on the last."""
     cells = {"layers": "70", "hidden": "14336", "heads": "112", "pp": "12", "tp": "4"}
     stated = setup_for_words(
         models, n_accel="384", first_stage_layers="5", last_stage_layers="5", **cells
@@ -324,7 +325,7 @@ def test_words_state_blocking_launches_and_communication_that_nothing_hides(
 
 
 def test_programs_in_jax_are_not_those_of_the_fit(models: dict[str, Model]) -> None:
-    """Transformer Engine alone does not make a program one of NVIDIA's."""
+    """A program is not one of NVIDIA's just because it uses Transformer Engine."""
     jax = setup_for_words(models, software="MaxText (JAX, XLA), Transformer Engine")
     nemo = setup_for_words(models, software="NeMo, Transformer Engine")
     assert (jax.is_other_program, nemo.is_other_program) == (True, False)
@@ -408,7 +409,7 @@ def test_stages_of_the_first_megatron_send_a_part_from_each_tensor_rank(
 def test_the_first_megatron_reduces_gradients_when_all_work_is_done(
     models: dict[str, Model],
 ) -> None:
-    """A slower network lengthens the step by the whole extra time, because nothing hides it."""
+    """A slower network lengthens the step by the whole extra time, because no work hides it."""
     cells = FIRST_MEGATRON | {"tp": "1", "pp": "1", "global_batch": "64", "micro_batch": "2"}
     first = setup_for_words(models, date="2021-05", **cells)
     slow = replace(first.device, network_bandwidth=first.device.network_bandwidth / 2)

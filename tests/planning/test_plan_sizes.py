@@ -118,7 +118,7 @@ def test_variants_of_the_smoke_shape() -> None:
 
 
 def test_llama_3_8b_has_its_published_count() -> None:
-    """Plan grouped queries, SwiGLU, rotary positions, RMS norms, no biases and untied embeddings.
+    """Count grouped queries, SwiGLU, rotary positions, RMS norms, no biases and untied embeddings.
 
     The published count is 8,030,261,248.
     """
@@ -255,7 +255,7 @@ def test_plain_layer_is_12_h_squared_and_13_h() -> None:
 
 def test_our_own_trainer_trains_one_model_under_every_cut() -> None:
     """Padded rows take part in the loss, so Megatron's rule would make the loss depend on the
-    tensor size.
+    tensor-parallel size.
     """
     for framework, padded in (("runbook", [50304, 50304]), ("megatron-lm", [50304, 50432])):
         plans = [

@@ -1,5 +1,5 @@
-"""A replayed step: the closed forms of pipelines, stages that differ, and counted work at the
-plan's own rates.
+"""A replayed step, compared with the closed forms of pipelines, and with the plan's own times for
+counted work.
 """
 
 from __future__ import annotations

@@ -253,7 +253,7 @@ def test_no_work_hides_the_first_and_the_last_bucket() -> None:
 
 @pytest.mark.parametrize("stages", [4, 8, 16])
 def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> None:
-    """A stage has whole layers.
+    """A stage has a whole number of layers.
 
     With 125, 126 or 127 layers on 8 stages, the other stages wait for those with 16 layers.
     """

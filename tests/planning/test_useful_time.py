@@ -216,7 +216,7 @@ def test_a_new_job_has_all_nodes_although_the_last_failure_left_no_time_for_a_st
 
 
 def test_longer_steps_that_are_lost_with_the_allocation_count_as_lost():
-    """The job continues from copies with fewer nodes until a later failure needs a new job."""
+    """The job continues from copies with fewer nodes until a later failure requires a new job."""
     parts = replace(PARTS, near=NEAR, steps_between_saves=1000)
     faults = [(500.0, GPU), (1500.0, SOFTWARE), (2500.0, GPU)]
     account = simulate(parts, Policy(fewer_nodes=(7,)), 4000, GivenFaults(*faults))
@@ -314,7 +314,7 @@ def test_a_campaign_that_goes_on_behind_a_save_ends_with_its_last_step():
 
 
 def test_steps_behind_copies_are_lost_with_the_allocation():
-    """The third failure needs a new job, which starts with the checkpoint of step 10 again."""
+    """The third failure requires a new job, which starts again from the checkpoint of step 10."""
     first = 60 + 17.5 * 10.5
     second = first + 60 + 5 + 1
     faults = GivenFaults((first, SOFTWARE), (second, GPU))

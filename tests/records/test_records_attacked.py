@@ -1,5 +1,5 @@
-"""Records under attack: no space for the notebook, two writers, a clock that was set back, a stop
-between notebooks.
+"""Records under adverse conditions: no space for the notebook, two writers, a clock that was set
+back, a stop between notebooks.
 """
 
 from __future__ import annotations

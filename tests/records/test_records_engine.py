@@ -175,7 +175,8 @@ def test_nothing_that_a_stopped_notebook_started_lives_on(endings):
 
 
 def test_a_signalled_notebook_ends_before_a_scheduler_loses_patience(endings):
-    """Slurm waits 30 s before it kills. Half of that is left for the work on a slow machine."""
+    """Slurm waits 30 s before it kills a job. Half of that is reserved for the work on a slow
+    machine."""
     waits = client.SECONDS_TO_LEAVE_A_CELL + AsyncKernelManager().shutdown_wait_time
     assert waits < 15
     assert endings["sigterm"].seconds_to_end < 200, "its cell sleeps for 600 s"

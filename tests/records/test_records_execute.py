@@ -122,8 +122,8 @@ def test_braces_in_a_path_are_not_fields(tmp_path):
 
 
 def test_record_of_a_kernel_that_died_under_stock_papermill_does_not_claim_to_be_done(tmp_path):
-    """The notebook of a dead kernel marks every cell as completed. The record was never ended, and
-    says so when it is filed.
+    """If the kernel died, the notebook marks every cell as completed. The record was never
+    completed, and says so when it is filed.
     """
     project = Project(tmp_path)
     process = project.papermill(

@@ -383,7 +383,7 @@ def test_a_log_file_shows_its_alarms():
 
 
 def test_growth_begins_again_where_iterations_come_again():
-    """Iterations repeat after a rollback, or in the log of a run that was started again."""
+    """Iterations repeat after a rollback, or in the log of a restarted run."""
     steps = [*range(1, 201), *range(101, 1300)]
     rows = [
         SimpleNamespace(iteration=n, loss=3.0, grad_norm=0.5 + n / 1000, seconds=2.0 + n / 100)

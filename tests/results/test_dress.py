@@ -1,6 +1,4 @@
-"""Lines as they appear in real logs, pages and mails: the formats are real, and the numbers are
-ours.
-"""
+"""Lines as they appear in real logs, pages and mails. Formats are real, numbers are invented."""
 
 from __future__ import annotations
 

@@ -471,7 +471,7 @@ def test_timers_of_reductions_are_communication(told):
 
 
 def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
-    """Tensor 8 alone does not fit a 70B model on 64 A100s.
+    """A 70B model does not fit on 64 A100s with only tensor 8.
 
     The planner's memory model shows which layouts fit.
     """
@@ -492,7 +492,8 @@ def test_layouts_of_explain_are_the_planners_and_fit_by_its_memory(models):
 
 
 def test_the_planner_takes_every_field_of_a_described_model(models):
-    """Without a separate output layer, a Llama would fit where `runbook plan` refuses it."""
+    """If the output layer were not counted, a Llama would seem to fit where `runbook plan` refuses
+    it."""
     shape = shape_of(models["llama-3-8b"], tensor=2)
     unusual = replace(
         shape,
@@ -506,7 +507,8 @@ def test_the_planner_takes_every_field_of_a_described_model(models):
 
 
 def test_a_described_llama_needs_the_memory_of_its_output_layer(models):
-    """Tensor 2 halves its 525 M parameters, and ZeRO 1 shards the states over 4 replicas."""
+    """Tensor 2 halves the layer's 525 M parameters, and ZeRO 1 shards the states over 4
+    replicas."""
     setup = _eight_h100(shape_of(models["llama-3-8b"], tensor=2))
     tied = replace(setup, shape=replace(setup.shape, tied_embeddings=True))
     needed = layout_search.fullest_device(choice_of(setup))
@@ -546,7 +548,7 @@ def test_the_micro_batch_of_a_single_replica_is_compared(models):
 
 
 def test_option_names_are_those_of_the_run_file_and_of_the_frameworks():
-    """explain understands a new name in the frameworks' tables without any change here."""
+    """explain understands a new name in the frameworks' tables without any other change."""
     for name in option_names("training.shape.kv_heads"):
         assert read_facts(f"--{name.replace('_', '-')} 8", {})["kv_heads"] == "8"
     assert read_facts("--checkpoint-activations", {})["recompute"] == "full"

@@ -1,4 +1,4 @@
-"""What a log says if it shows only the consequences of another rank's end."""
+"""What is reported if a log shows only the consequences of another rank's end."""
 
 from __future__ import annotations
 

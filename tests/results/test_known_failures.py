@@ -300,7 +300,8 @@ def test_the_first_look_lets_every_pattern_through(rule):
 
 
 def test_no_word_of_the_first_look_contains_a_digit():
-    """Of lines that differ only in digits, one is examined, so no such word may have a digit."""
+    """Of lines that differ only in digits, only one is examined, so these words may not contain
+    digits."""
     assert not [word for word in (*SIGNAL_WORDS, *SIGNS) if any(map(str.isdigit, word))]
 
 

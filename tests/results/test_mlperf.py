@@ -105,8 +105,8 @@ def test_positions_in_tokens_or_samples_become_steps(unit, where):
 
 
 def test_the_mean_of_a_block_stands_where_its_evaluation_does():
-    """Rounds name the block's first sample, its last sample or its size; with single steps, no mean
-    is needed.
+    """Rounds of MLPerf record the first sample of a block, its last sample or its size. With single
+    steps, no mean is needed.
     """
     for stats, where in [
         ({"throughput": 4.0}, {"step": 1536}),

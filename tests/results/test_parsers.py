@@ -269,7 +269,7 @@ def test_rates_carry_their_convention():
     without_arguments = (SAMPLES / "megatron-core16.log").read_text().splitlines()[2:]
     assert (
         parse_lines(without_arguments).records[0].tflops_convention == "megatron-full-or-causal"
-    )  # or our trainer's
+    )  # the lines could also be from our trainer
     later = parse("megatron-core.log").records[-1]
     assert (
         later.tflops_convention == "megatron-full-or-causal"

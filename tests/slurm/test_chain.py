@@ -216,7 +216,7 @@ def trainer_on(nodes: Cluster, node: str) -> int:
 
 
 def test_a_failed_step_that_does_not_end_on_a_node_is_left_behind(project, nodes, undisturbed):
-    """Stop a node's step daemon, which then looks as if it waited for an unkillable process."""
+    """Stop a node's step daemon, so that it seems to wait for a process that cannot be killed."""
     words = ["jobs.training.chain=1", "jobs.training.spares=1"]
     run = ChainedRun(project, nodes, "unended", *words)
     with pytest.MonkeyPatch.context() as patch:

@@ -41,7 +41,7 @@ def test_documents_are_read_back(prefix: Path) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.filterwarnings("ignore")  # of torch and megatron-core at import
+@pytest.mark.filterwarnings("ignore")  # torch and megatron-core warn when imported
 def test_megatron_reads_the_same(prefix: Path) -> None:
     """Read the files with megatron-core's own reader, as the trainer does."""
     from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -55,7 +55,7 @@ def test_megatron_reads_the_same(prefix: Path) -> None:
 
 
 @pytest.mark.training
-@pytest.mark.filterwarnings("ignore")  # of torch and megatron-core at import
+@pytest.mark.filterwarnings("ignore")  # torch and megatron-core warn when imported
 def test_megatrons_writer_gives_the_same_bytes(tmp_path: Path, prefix: Path) -> None:
     """Write the files with megatron-core's builder, called as preprocess_data.py calls it."""
     import numpy as np

@@ -509,7 +509,8 @@ def test_a_refused_share_keeps_the_work_of_other_jobs(tmp_path: Path, half_bad: 
 def test_a_starting_job_waits_for_one_that_removes_the_folder(
     tmp_path: Path, corpus_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a refused job could stop another job of the array that starts at the same time."""
+    """Without the wait, a refused job could stop a job of the array that starts at the same
+    time."""
     prefix = tmp_path / "out"
     options = TokenizeOptions(workers=1, shard_bytes=20_000)
     with ExitStack() as removing:

@@ -64,7 +64,7 @@ def test_old_checkpoints_are_deleted_while_the_training_goes_on(tmp_path, monkey
     write(tmp_path, 20, keep=1, in_background=True)
     assert names(tmp_path) == ["iter_0000010.old.part", "iter_0000020", folders.TRACKER]
     may_delete.set()
-    folders.begin_checkpoint(tmp_path, 30)  # has the space of the deleted one
+    folders.begin_checkpoint(tmp_path, 30)  # may use the space of the deleted one
     assert names(tmp_path) == ["iter_0000020", "iter_0000030.part", folders.TRACKER]
 
 

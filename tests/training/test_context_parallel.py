@@ -5,7 +5,7 @@ import warnings
 import pytest
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training import context_parallel
 
 GROUP = object()

@@ -63,7 +63,7 @@ def test_a_damaged_list_of_checksums_means_that_all_is_built_again(text, cache):
 
 
 def test_what_is_built_again_has_its_new_checksum(cache):
-    """The order differs if it is built again for another text."""
+    """An order that is rebuilt for a different text has different contents."""
     at_start = CacheFolder(cache)
     numpy.save(cache / "sample_index.npy", numpy.zeros(12, int))
     at_start.remove_faulty([])

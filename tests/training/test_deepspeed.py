@@ -171,7 +171,7 @@ def without_local_rank():
 
 
 def test_zero_3_trains_and_evaluates_where_the_launcher_sets_no_local_rank(zygote, run):
-    """First seen on an H200, 2026-11-26: DeepSpeed reads the variable in its first steps."""
+    """DeepSpeed reads LOCAL_RANK in its first steps (first seen on an H200, 2026-11-26)."""
     short = {"iterations": 2, "global_batch": 2, "evaluation": {"interval": 2, "iterations": 1}}
     plan = specs.spec(engine="deepspeed", zero_stage=3, **short)
     job = zygote.train(run, plan, patch="training.test_deepspeed:without_local_rank")

@@ -16,7 +16,7 @@ from types import SimpleNamespace  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training.engines import gpt_model
 
 MODEL = SimpleNamespace(init_std=0.02, shape=SimpleNamespace(layers=8))

@@ -82,7 +82,7 @@ def test_a_job_that_overruns_is_killed_and_the_next_one_runs(tmp_path, monkeypat
     tight = job("tight", "results:missing", least_seconds=1e6)
     begun = time.monotonic()
     content = run_jobs(tmp_path, late, broken, tight)
-    assert time.monotonic() - begun < 600  # the slow import alone takes so long
+    assert time.monotonic() - begun < 600  # the slow import alone would take this long
     states = {found["job"]: found["state"] for found in content["jobs"]}
     assert states == {
         "late": "timeout",

@@ -77,7 +77,15 @@ def test_the_next_save_pins_nothing_and_writes_over_the_last(pins):
 
 def test_little_memory_is_left_over(pins):
     copies = host_copies.PinnedCopies(pins.pin, pins.unpin)
-    layer = [2048, 262_144, 2048, 196_608, 786_432, 2048, 524_288]  # bytes, of a small layer
+    layer = [
+        2048,
+        262_144,
+        2048,
+        196_608,
+        786_432,
+        2048,
+        524_288,
+    ]  # the weights of a small layer, in bytes
     for _ in range(12):
         for num_bytes in layer:
             copies.copy(torch.empty(num_bytes, dtype=torch.uint8))

@@ -215,7 +215,7 @@ def test_text_is_the_same_with_and_without_kept_keys_and_values_alone_and_in_a_b
 def test_a_token_is_drawn_from_those_with_the_share_that_is_asked_for():
     torch = pytest.importorskip("torch")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # megatron-core's, at import
+        warnings.simplefilter("ignore")  # megatron-core warns when it is imported
         from runbook.training.sampling import draw_token
 
     generator = torch.Generator().manual_seed(1)
@@ -384,7 +384,7 @@ def test_a_model_that_transformers_does_not_have_is_refused(job, offline, tmp_pa
     code, answer = offline("export", tmp_path, out=str(tmp_path / "hf"))
     assert code == 2
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # megatron-core's, at import
+        warnings.simplefilter("ignore")  # megatron-core warns when it is imported
         from runbook.training.checkpoints import hugging_face
 
     needed = hugging_face.kinds()["gpt2"].needed["normalization"]
@@ -433,7 +433,7 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
 def read_folder(tmp_path_factory):
     """Import a folder with these weights and this config in this process, for the plan's model."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # megatron-core's, at import
+        warnings.simplefilter("ignore")  # megatron-core warns when it is imported
         from runbook.training.checkpoints.hugging_face import ImportedWeights
 
     save = pytest.importorskip("safetensors.torch")

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.training
 torch = pytest.importorskip("torch")
 save = pytest.importorskip("safetensors.torch")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training.checkpoints import folders, hugging_face, torch_dist
     from runbook.training.offline_request import OfflineRequest
     from runbook.training.sampling import _check_draw

@@ -60,8 +60,8 @@ def test_auto_that_falls_back_says_so(tmp_path, monkeypatch, kernels, is_gpu, fa
     ],
 )
 def test_one_rank_says_what_holds_for_all(rank, reason, says):
-    """If every rank reported what holds for all, thousands of equal lines would hide all others.
+    """If every rank reported a fault of all ranks, thousands of equal lines would hide all others.
 
-    What concerns a single rank is reported by that rank.
+    A fault of a single rank is reported by that rank.
     """
     assert compile_faults.is_said_by(rank, reason, first_reason="no compiler") is says

@@ -227,7 +227,9 @@ def test_a_long_sum_is_rounded_no_more_than_a_short_one(turned):
     bias = torch.randn(96)
     expected = left.double() @ right.double() + bias
     right = right.t().contiguous().t() if turned else right
-    assert relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7  # all at once: 6e-7
+    assert (
+        relative(cpu.onednn_matmul(left, right, bias), expected) < 4e-7
+    )  # 6e-7 if summed all at once
 
 
 def test_float32_goes_to_onednn_only_where_mkl_leaves_avx512_unused(monkeypatch, tmp_path):

@@ -26,7 +26,7 @@ from .test_hugging_face import LLAMA, Evil
 pytestmark = pytest.mark.training
 torch = pytest.importorskip("torch")
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training.checkpoints import torch_dist, weights
     from runbook.training.checkpoints.hugging_face import our_shapes
     from runbook.training.checkpoints.megatron_import import MegatronWeights
@@ -656,7 +656,7 @@ def test_a_value_that_is_not_finite_leaves_nothing_behind(copied, offline, tmp_p
 def test_one_weight_is_in_memory_at_a_time(form, saved, zygote, tmp_path):
     """Import models of 113 MB and of 7 MB in files of 8 MB, and compare the memory.
 
-    Torch keeps one file in memory while it is written.
+    Torch keeps one file in memory while writing it.
     """
     grown = {}
     for layers in (1, 16):

@@ -12,7 +12,7 @@ from runbook.plan_file.errors import TrainingError
 from runbook.training.sample_order import DataParallelShare
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training.batch_reader import PIECE_TOKENS, ReadAhead
     from runbook.training.engines.engine import DATA, StepClock
 

@@ -224,7 +224,8 @@ def test_mock_data_trains_without_any_file(zygote, tmp_path):
 
 
 def test_weighted_and_held_out_files_are_blended(zygote, run):
-    """Share a text's weight among its files by their tokens: 30 documents to 10."""
+    """Divide a text's weight among its files in proportion to their tokens (30 and 10
+    documents)."""
     specs.write_corpus(run / "data" / "other", documents=30, seed=8)
     specs.write_corpus(run / "data" / "small", documents=10, seed=9)
     data = {

@@ -201,7 +201,7 @@ def no_room_for_the_third():
 def described_tensors(folder):
     """Return how a checkpoint describes its tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's, at import
+        warnings.simplefilter("ignore")  # torch warns when it is imported
         content = pickle.loads((folder / "torch_dist" / ".metadata").read_bytes())
     described = content.state_dict_metadata.values()
     tensors = [tensor for tensor in described if hasattr(tensor, "properties")]

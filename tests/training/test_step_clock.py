@@ -8,7 +8,7 @@ import warnings
 import pytest
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # megatron-core's, at import
+    warnings.simplefilter("ignore")  # megatron-core warns when it is imported
     from runbook.training.engines.engine import COMPUTE, StepClock
 
 from . import specs
@@ -83,12 +83,14 @@ def test_on_a_gpu_parts_and_rank_times_are_those_of_its_stream_read_without_a_wa
     job = zygote.train(run, content, patch="training.test_step_clock:on_a_gpu")
     assert job.code == 0, job.err[-2000:]
     count = content["batch"]["num_microbatches"]
-    slow = count * (COPY + 2 * FORWARD)  # of the rank that writes the metrics
+    slow = count * (COPY + 2 * FORWARD)  # on the rank that writes the metrics
     for line in job.metrics:
         assert line["data_wait_seconds"] == pytest.approx(count * COPY)
         assert line["communication_seconds"] == pytest.approx(REDUCTION)
         assert line["forward_backward_seconds"] == pytest.approx(slow + REDUCTION)
-    late = [line.get("optimizer_seconds") for line in job.metrics]  # of the previous step
+    late = [
+        line.get("optimizer_seconds") for line in job.metrics
+    ]  # each line has that of the previous step
     assert late == [None, *[pytest.approx(OPTIMIZER)] * 5]
     times = [
         (line["iteration"], line["steps"], line["seconds"])

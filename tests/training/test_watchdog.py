@@ -91,8 +91,8 @@ def test_as_long_as_one_rank_gets_on_nobody_hangs():
 
 
 def test_a_rank_that_waits_for_another_one_itself_is_not_the_cause():
-    """Ranks 0, 1 and 2, 3 share matrices, and 0, 2 and 1, 3 gradients: 1 computes, 0 waits for it,
-    and 2 and 3 wait for both.
+    """Ranks 0 and 1 share matrices, and so do 2 and 3. Ranks 0 and 2 share gradients, and so do 1
+    and 3. Rank 1 computes, rank 0 waits for it, and ranks 2 and 3 wait for both.
     """
     beats = [
         beat(0, entered={"t0": 5, "d0": 3}),
@@ -119,8 +119,8 @@ def test_a_stage_that_has_not_sent_keeps_the_next_one_waiting():
 
 
 def test_where_all_have_entered_as_many_it_is_the_one_that_is_still_inside():
-    """If no rank is inside, none waits for another: all may be reading from a slow disk, or
-    evaluating for a long time.
+    """If no rank is inside a collective, none waits for another. All may be reading from a slow
+    disk, or evaluating for a long time.
     """
     beats = ranks(9, 9, 9)
     beats[1].where = "data.py:7 read"
@@ -288,7 +288,7 @@ def test_a_heartbeat_of_a_process_that_ended_is_nobody_s(tmp_path):
             beat(0, age=20), pid=os.getpid(), start=heartbeat.process_start_ticks(os.getpid())
         )
     )
-    file.write(beat(1, age=20))  # of another job in this folder, which was killed
+    file.write(beat(1, age=20))  # from an earlier job in this folder, which was killed
     assert [read.rank for read in file.read()] == [0]
     file.close(remove=True)
 
@@ -339,8 +339,8 @@ def test_a_rank_whose_threads_go_on_survives_writing_its_stacks():
 
 
 def test_a_stuck_rank_is_not_asked_by_signal_and_a_silent_one_is(monkeypatch, tmp_path):
-    """The answer to a signal can crash a rank whose other threads go on. The other ranks then lose
-    it before the hang is reported.
+    """Answering a signal can crash a rank whose other threads are still running. The other ranks
+    then lose it before the hang is reported.
     """
     asked = []
     monkeypatch.setattr(watchdog, "ask_for_stacks", lambda pid, *_: asked.append(pid) or "asked")
@@ -544,7 +544,7 @@ def test_the_process_groups_wait_longer_where_measured_steps_take_long(monkeypat
     assert raised == [
         pytest.approx(3 * 13 / 0.6),
         pytest.approx(3 * 40 / 0.6),
-    ]  # the planned 60 s are enough for 10 s
+    ]  # the planned 60 s are enough for steps of 10 s
 
 
 def test_a_group_that_keeps_its_own_limit_is_left_out(tmp_path):

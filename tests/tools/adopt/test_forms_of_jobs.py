@@ -325,7 +325,7 @@ def test_overrides_reach_what_refers_to_them_in_nemos_file(tmp_path):
     assert report.check == "passes"
     assert "parallel.virtual_pipeline" not in values(
         report.adopted
-    )  # the base's, which has more stages
+    )  # the base has it, and more stages
 
 
 def test_nemos_launcher_without_a_size_is_nemos(tmp_path):

@@ -48,7 +48,7 @@ def test_every_option_of_the_script_has_a_verdict_with_both_values_and_a_reason(
     assert report.check == "passes"
     assert rows["--num-layers"] == (OptionVerdict.SAME, "24", "24")
     assert rows["--ffn-hidden-size"][0] is OptionVerdict.SAME  # 4 x hidden, which render leaves out
-    assert rows["--lr-warmup-fraction"][0] is OptionVerdict.SAME  # in its own unit
+    assert rows["--lr-warmup-fraction"][0] is OptionVerdict.SAME  # each in its own unit
     assert rows["--train-samples"] == (OptionVerdict.CHANGED, "1000100", "999936")
     assert rows["--attention-dropout"] == (OptionVerdict.CHANGED, "0.1", "0.0")
     assert rows["--save"][0] is OptionVerdict.DROPPED  # without --save-interval, nothing is saved
