@@ -12,12 +12,13 @@ import argparse
 import json
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,8 +44,8 @@ class Outcome:
     nodes: tuple[str, ...]
     seconds: float
     load: float
-    warnings: tuple[str, ...]
-    """Names of the checks that warned."""
+    warnings: Mapping[str, str]
+    """Values of the checks that warned, by name."""
 
     @property
     def is_right(self) -> bool:
@@ -55,6 +56,20 @@ class Outcome:
         says_node = self.defect.node in self.value or self.defect.node in self.nodes
         has_warned = set(self.defect.warnings) <= set(self.warnings)
         return self.check in self.defect.checks and says_cause and says_node and has_warned
+
+    @property
+    def is_warned_of(self) -> bool:
+        """Whether there is no failed check, and a warning names the right cause and node."""
+        texts = [self.warnings[name] for name in self.defect.checks if name in self.warnings]
+        wanted = (*self.defect.words, self.defect.node)
+        return not self.check and any(all(word in text for word in wanted) for text in texts)
+
+    @property
+    def verdict(self) -> str:
+        """What the table says about the defect."""
+        if self.is_right:
+            return "yes"
+        return "warning" if self.is_warned_of else "**no**"
 
 
 def place_of(project: Project, work: Path) -> Place:
@@ -137,7 +152,7 @@ def try_defect(project: Project, node: BrokenNode, defect: Defect, place: Place)
     first = next((check for check in checks if check["verdict"] == "fail"), {})
     value = str(first.get("value", answer.get("words", "")))
     nodes = tuple(first.get("nodes", ()))
-    warnings = tuple(check["name"] for check in checks if check["verdict"] == "warn")
+    warnings = {check["name"]: check["value"] for check in checks if check["verdict"] == "warn"}
     return Outcome(defect, name, value, nodes, seconds, os.getloadavg()[0], warnings)
 
 
@@ -155,11 +170,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     ]
     for outcome in outcomes:
         kind = " (simulated)" if outcome.defect.is_simulated else ""
-        verdict = "yes" if outcome.is_right else "**no**"
-        value = outcome.value.replace("|", "/").replace("\n", " ")[:SHOWN_LETTERS]
-        said = f"`{outcome.check}`: {value}" if outcome.check else "none"
+        check = outcome.check
+        value = outcome.value
+        if outcome.verdict == "warning":
+            check = next(name for name in outcome.defect.checks if name in outcome.warnings)
+            value = outcome.warnings[check]
+        value = value.replace("|", "/").replace("\n", " ")[:SHOWN_LETTERS]
+        said = f"`{check}`: {value}" if check else "none"
         lines.append(
-            f"| {outcome.defect.text}{kind} | {verdict} | {said} | {outcome.seconds:.0f} | {outcome.load:.1f} |"
+            f"| {outcome.defect.text}{kind} | {outcome.verdict} | {said} | {outcome.seconds:.0f} | {outcome.load:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -179,6 +198,8 @@ def main() -> int:
         return 2
     rows = HEALTHY if arguments.healthy else DEFECTS
     chosen = [each for each in rows if not arguments.names or each.name in arguments.names]
+    skipped = [each for each in chosen if each.program and shutil.which(each.program) is None]
+    chosen = [each for each in chosen if each not in skipped]
     if not arguments.names and not arguments.healthy:
         chosen = [SOUND, *chosen, SOUND]
     with tempfile.TemporaryDirectory(prefix="runbook-defects-", dir="/var/tmp") as folder:
@@ -187,8 +208,10 @@ def main() -> int:
     num_right = sum(outcome.is_right for outcome in defects)
     text = table(outcomes)
     verdict = "passed" if arguments.healthy else "named with the right cause"
+    num_warned = sum(outcome.verdict == "warning" for outcome in defects)
     machine = f"{platform.platform()}, {os.cpu_count()} cores"
-    text += f"\n{num_right} of {len(defects)} {verdict}. {machine}.\n"
+    text += f"\n{num_right} of {len(defects)} {verdict}, {num_warned} warned of. {machine}.\n"
+    text += "".join(f"Skipped without {each.program}: {each.text}.\n" for each in skipped)
     sys.stdout.write(text)
     if arguments.out:
         arguments.out.write_text(text)
@@ -208,9 +231,8 @@ def try_all(folder: Path, chosen: Sequence[Defect]) -> list[Outcome]:
         for defect in chosen:
             outcome = try_defect(project, node, defect, place)
             outcomes.append(outcome)
-            mark = "right" if outcome.is_right else "WRONG"
             sys.stderr.write(
-                f"{mark} {defect.name} {outcome.seconds:.0f} s, load {outcome.load:.1f}: "
+                f"{outcome.verdict} {defect.name} {outcome.seconds:.0f} s, load {outcome.load:.1f}: "
                 f"{outcome.check}: {outcome.value[:400]} {outcome.nodes}\n"
             )
     finally:

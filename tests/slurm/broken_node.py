@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -51,6 +52,15 @@ class BrokenNode:
         self._helpers: list[subprocess.Popen[str]] = []
         self._is_touched = False
         self._repairs: list[Callable[[], None]] = []
+        self._peers: dict[str, BrokenNode] = {}
+
+    def peer(self, name: str) -> BrokenNode:
+        """Return the ways to break another node. `heal` repairs that node too."""
+        if name == self.name:
+            return self
+        if name not in self._peers:
+            self._peers[name] = BrokenNode(self.cluster, self.folder, name)
+        return self._peers[name]
 
     def first_process(self) -> int:
         """Return the process with id 1 in the node's own numbering."""
@@ -120,23 +130,54 @@ class BrokenNode:
 
     def configure(self, line: str) -> None:
         """Add a line to slurm.conf, which every daemon reads again."""
+        sound = self._settings_file.read_text()
+        self._repairs.append(lambda: self._write_settings(sound))
+        self._write_settings(f"{sound}{line}\n")
+
+    def configure_others(self, line: str) -> None:
+        """Add a line to slurm.conf, which every daemon but this node's reads."""
+        older = self.folder / "older-slurm.conf"
+        older.write_text(self._settings_file.read_text())
+        self.run(f"mount --bind '{older}' '{self._settings_file}'")
+        self.configure(line)
+
+    def replace_settings(self, changes: dict[str, str]) -> None:
+        """Replace texts of slurm.conf, and start every daemon anew."""
+        sound = self._settings_file.read_text()
+        changed = sound
+        for text, other_text in changes.items():
+            assert text in changed, text
+            changed = changed.replace(text, other_text)
+        names = [f"node{number + 1}" for number in range(self.cluster.nodes)]
+
+        def start_with(content: str) -> None:
+            self._settings_file.write_text(content)
+            for words in (("ctld-stop",), ("ctld-start",)):
+                self.cluster.do(*words)
+            for name in names:
+                self.cluster.do("crash", name)
+                self.cluster.do("boot", name)
+            self.cluster.wait_idle()
+
         self._is_touched = True
-        file = self.cluster.folder / "slurm.conf"
-        sound = file.read_text()
+        self._repairs.append(lambda: start_with(sound))
+        start_with(changed)
 
-        def write(text: str) -> None:
-            file.write_text(text)
-            self.cluster.do("exec", "scontrol", "reconfigure")
+    @property
+    def _settings_file(self) -> Path:
+        return self.cluster.folder / "slurm.conf"
 
-        self._repairs.append(lambda: write(sound))
-        write(f"{sound}{line}\n")
+    def _write_settings(self, text: str) -> None:
+        self._is_touched = True
+        self._settings_file.write_text(text)
+        self.cluster.do("exec", "scontrol", "reconfigure")
 
-    def reserve(self, *options: str) -> None:
+    def reserve(self, *options: str, users: str = "nobody") -> None:
         """Reserve the cluster's nodes for somebody else."""
         self._is_touched = True
         name = "reservationname=runbook-tests"
         self._repairs.append(lambda: self.cluster.do("exec", "scontrol", "delete", name))
-        create = ("scontrol", "create", "reservation", name, "users=nobody", "nodes=ALL")
+        create = ("scontrol", "create", "reservation", name, f"users={users}", "nodes=ALL")
         self.cluster.do("exec", *create, *options)
 
     def bind_to_core(self, core: int) -> None:
@@ -145,6 +186,12 @@ class BrokenNode:
         for each in self._processes_below(self.first_process()):
             argv = ["taskset", "--all-tasks", "--pid", "--cpu-list", str(core), str(each)]
             subprocess.run(argv, check=True, capture_output=True)
+
+    def limit_processor_time(self, seconds: int) -> None:
+        """End each process of the node's daemon, and of the jobs, after this processor time."""
+        self._is_touched = True
+        for each in self._processes_below(self.first_process()):
+            resource.prlimit(each, resource.RLIMIT_CPU, (seconds, seconds))
 
     def set_priority(self, nice: int) -> None:
         """Give the node's daemon, and everything it starts, a priority."""
@@ -186,6 +233,8 @@ class BrokenNode:
 
     def heal(self) -> None:
         """Restart the node; its mounts, network and processes are gone."""
+        for peer in self._peers.values():
+            peer.heal()
         if not self._is_touched:
             return
         while self._repairs:

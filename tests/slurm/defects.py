@@ -60,11 +60,28 @@ class Defect:
     """
     during: tuple[str, str] = ("", "")
     """A stage, and the cluster command that runs when it begins."""
+    program: str = ""
+    """A program that creates the defect. The benchmark skips the defect where it is missing."""
 
 
 def on_node(script: str) -> Break:
     """Run a shell command on the second node, with the {names} of `Place` filled in."""
     return lambda node, place: node.run(script.format(**vars(place)))
+
+
+def on_first_node(script: str) -> Break:
+    """Run a shell command on the first node."""
+    return lambda node, place: node.peer("node1").run(script.format(**vars(place)))
+
+
+def on_both_nodes(script: str) -> Break:
+    """Run a shell command on both nodes."""
+
+    def do(node: BrokenNode, place: Place) -> None:
+        for name in ("node1", "node2"):
+            node.peer(name).run(script.format(**vars(place)))
+
+    return do
 
 
 def preloaded(*macros: str) -> Break:
@@ -321,6 +338,102 @@ def extra_interface(state: str) -> Break:
     return lambda node, place: node.run(EXTRA_INTERFACE.format(state=state))
 
 
+REMOVED_SHARED_MEMORY = """
+mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
+printf '[Login]\\nRemoveIPC=yes\\n' > {work}/logind.conf
+mount --bind {work}/logind.conf /etc/systemd/logind.conf
+(while sleep 10; do find /dev/shm -mindepth 1 -user root -delete; done) </dev/null >/dev/null 2>&1 &
+"""
+"""The loop stands for the user's log-outs."""
+SHORT_MEMORY_OF_FIREWALL = """
+nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
+  add rule inet f in ct state invalid drop'
+sysctl -q -w net.netfilter.nf_conntrack_tcp_timeout_established=120
+sysctl -q -w net.netfilter.nf_conntrack_tcp_loose=0
+"""
+LOSSY_CABLE = """
+nft 'add table inet f; add chain inet f in {{ type filter hook input priority 0; }};
+  add rule inet f in iifname eth0 numgen random mod 100 < 5 drop;
+  add chain inet f out {{ type filter hook output priority 0; }};
+  add rule inet f out oifname eth0 numgen random mod 100 < 5 drop'
+"""
+OLDER_PROCESSOR = r"""
+sed -e 's/ avx512[a-z0-9_]*//g; s/ avx2//g; s/ fma//g; s/ amx_[a-z0-9]*//g' /proc/cpuinfo |
+  sed 's/^model name.*/model name\t: Intel(R) Xeon(R) CPU E5-2670 0 @ 2.60GHz/' > {work}/cpuinfo
+mount --bind {work}/cpuinfo /proc/cpuinfo
+"""
+LONG_TEMPORARY_FOLDER = """
+folder=/tmp/runbook-tests/projects/language-models/gpt3-pretraining-2026/users/root/jobs/$SLURM_JOB_ID
+mkdir -p $folder
+echo "export TMPDIR=$folder"
+"""
+NO_COMPILER = """
+touch {work}/empty
+chmod 644 {work}/empty
+for name in gcc g++ c++ cc; do
+  program=$(readlink -f /usr/bin/$name)
+  mountpoint -q $program || mount --bind {work}/empty $program
+done
+"""
+NAMES_BEFORE_FILES = """
+sed 's/^hosts:.*/hosts: dns files/' /etc/nsswitch.conf > {work}/nsswitch.conf
+mount --bind {work}/nsswitch.conf /etc/nsswitch.conf
+echo 'nameserver 10.66.0.77' > {work}/resolv.conf
+mount --bind {work}/resolv.conf /etc/resolv.conf
+"""
+EPILOG_THAT_KILLS = r"""
+for process in /proc/[0-9]*; do
+  job=$(tr '\0' '\n' <$process/environ 2>/dev/null | sed -n 's/^SLURM_JOB_ID=//p')
+  [ -z "$job" ] || [ "$job" = "$SLURM_JOB_ID" ] || kill -9 ${process#/proc/}
+done
+exit 0
+"""
+OLD_TRAINER = """
+import os, sys, time
+os.chdir(sys.argv[1])
+log = open("train-old.log", "a")
+print("ready", flush=True)
+while True:
+    log.write("step\\n")
+    log.flush()
+    open("latest.tmp", "w").write("step 1200")
+    time.sleep(5)
+"""
+BRIDGE_IN_THE_NETWORK = """
+ip link add docker0 type bridge
+ip addr add 10.66.0.3/30 dev docker0
+ip link set docker0 up
+"""
+
+
+def left_trainer(node: BrokenNode, place: Place) -> None:
+    """Let a rank of an ended job live on the first node and write to the run's folder."""
+    words = ("env", "SLURM_JOB_ID=41", "SLURM_PROCID=1", place.python, "-c", OLD_TRAINER, place.run)
+    node.peer("node1").start(*words)
+
+
+def slow_path(node: BrokenNode, place: Place) -> None:
+    """Limit what the second node writes to the disk of the run's folder to 4 MB/s."""
+    device = Path(place.run).stat().st_dev
+    numbers = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        limits = {"blkio.throttle.write_bps_device": f"{numbers} 4194304"}
+        node.limit("blkio", limits)
+    except OSError:
+        node.limit("io", {"io.max": f"{numbers} wbps=4194304"})
+
+
+def over_memory_kill(node: BrokenNode, place: Place) -> None:
+    """Let Slurm end steps that use more than their memory, of which a job gets little."""
+    ends = "JobAcctGatherFrequency=task=5\nJobAcctGatherParams=OverMemoryKill\nDefMemPerNode=300"
+    node.replace_settings(
+        {
+            "JobAcctGatherType=jobacct_gather/none": f"JobAcctGatherType=jobacct_gather/linux\n{ends}",
+            "SelectTypeParameters=CR_CPU\n": "SelectTypeParameters=CR_CPU_Memory\n",
+        }
+    )
+
+
 NODE_DEFECTS = (
     Defect(
         "cpu-time",
@@ -329,6 +442,55 @@ NODE_DEFECTS = (
         ("10 min",),
         "node2",
         limits="ulimit -t 600;",
+    ),
+    Defect(
+        "cpu-time-of-daemon",
+        "1 h of processor time for what a node's slurmd starts",
+        ("limits of a process",),
+        ("node2", "1 h"),
+        "node2",
+        lambda node, place: node.limit_processor_time(3600),
+    ),
+    Defect(
+        "removed-shared-memory",
+        "logind removes the user's files in /dev/shm at each log-out",
+        ("shared memory after a log-out",),
+        ("RemoveIPC=yes",),
+        "node2",
+        on_both_nodes(REMOVED_SHARED_MEMORY),
+    ),
+    Defect(
+        "older-processor",
+        "first node with an older processor, without AVX2",
+        ("difference: system",),
+        ("model name", "flags"),
+        "node1",
+        on_first_node(OLDER_PROCESSOR),
+        is_simulated=True,
+    ),
+    Defect(
+        "long-temporary-folder",
+        "TaskProlog with a TMPDIR whose path is too long for sockets",
+        ("path of the temporary folder",),
+        ("characters",),
+        "node2",
+        scheduler_script("TaskProlog", LONG_TEMPORARY_FOLDER),
+    ),
+    Defect(
+        "no-compiler",
+        "compilers of the first node cannot be run",
+        ("difference: programs",),
+        ("g++: (not on PATH) on node1",),
+        "node1",
+        on_first_node(NO_COMPILER),
+    ),
+    Defect(
+        "left-trainer",
+        "rank of an ended job that still writes to the run's folder",
+        ("programs of ended jobs",),
+        ("job 41", "node1"),
+        "node1",
+        left_trainer,
     ),
     Defect(
         "file-size",
@@ -739,6 +901,30 @@ NODE_DEFECTS = (
 )
 FILE_DEFECTS = (
     Defect(
+        "retention",
+        "volume that refuses to rename and delete files",
+        ("job (hosts)", "shared folder"),
+        ("Operation not permitted",),
+        breaks=on_both_nodes("bindfs -o nonempty --rename-deny --delete-deny {run} {run}"),
+        program="bindfs",
+    ),
+    Defect(
+        "direct-io",
+        "FUSE client with direct_io, without shared maps of files",
+        ("shared folder",),
+        ("map: ",),
+        breaks=on_both_nodes("bindfs -o direct_io,nonempty {run} {run}"),
+        program="bindfs",
+    ),
+    Defect(
+        "slow-path",
+        "node that writes 4 MB/s to the run's folder, the other one far more",
+        ("shared folder",),
+        ("node2", "fastest node"),
+        "node2",
+        slow_path,
+    ),
+    Defect(
         "absent-scratch",
         "folder of the checkpoints not mounted",
         ("shared folder",),
@@ -860,6 +1046,40 @@ FILE_DEFECTS = (
     ),
 )
 NETWORK_DEFECTS = (
+    Defect(
+        "names-before-files",
+        "first node asks a name server that is switched off before /etc/hosts",
+        ("names of the nodes",),
+        ("node1: ",),
+        "node1",
+        on_first_node(NAMES_BEFORE_FILES),
+    ),
+    Defect(
+        "forgetful-firewall",
+        "firewall that forgets connections after 2 min without traffic",
+        ("settings of the kernel",),
+        ("nf_conntrack_tcp_timeout_established is 120",),
+        "node2",
+        on_both_nodes(SHORT_MEMORY_OF_FIREWALL),
+        program="nft",
+    ),
+    Defect(
+        "lossy-cable",
+        "first node loses 5 % of packets each way",
+        ("lost packets",),
+        ("%",),
+        "node1",
+        on_first_node(LOSSY_CABLE),
+        program="nft",
+    ),
+    Defect(
+        "bridge",
+        "bridge of containers whose network covers the other node",
+        ("answers (hosts)", "links between nodes"),
+        ("docker0",),
+        "node2",
+        on_node(BRIDGE_IN_THE_NETWORK),
+    ),
     Defect(
         "slow-names",
         "name server that does not answer before the one that does",
@@ -1071,6 +1291,19 @@ NETWORK_DEFECTS = (
 )
 RANK_DEFECTS = (
     Defect(
+        "bound-threads",
+        "TaskProlog that exports OMP_PROC_BIND=close, two ranks on each node",
+        ("cores of the ranks",),
+        ("OMP_PROC_BIND=close",),
+        "node2",
+        task_prolog("export OMP_PROC_BIND=close"),
+        options=("--set", "training.global_batch=16", "--set", "training.smoke.global_batch=16"),
+        site={
+            "devices_per_node: 1": "devices_per_node: 2",
+            "cores_per_node: 1": "cores_per_node: 2",
+        },
+    ),
+    Defect(
         "second-group",
         "process group that hangs after others passed",
         ("process groups",),
@@ -1111,6 +1344,45 @@ RANK_DEFECTS = (
     ),
 )
 QUEUE_DEFECTS = (
+    Defect(
+        "wait-time",
+        "WaitTime of 5 s in slurm.conf",
+        ("end of the first task",),
+        ("5 s", "WaitTime"),
+        breaks=lambda node, place: node.configure("WaitTime=5"),
+    ),
+    Defect(
+        "killing-epilog",
+        "epilog that kills the user's other jobs on the node",
+        ("epilog of Slurm",),
+        ("other jobs",),
+        breaks=scheduler_script("Epilog", EPILOG_THAT_KILLS),
+    ),
+    Defect(
+        "coming-maintenance",
+        "reservation for maintenance in two hours, and a training job of a day",
+        ("reservations of jobs.training",),
+        ("runbook-tests is reserved",),
+        breaks=lambda node, place: node.reserve(
+            "starttime=now+2hours", "duration=480", "flags=maint,ignore_jobs", users="root"
+        ),
+        options=("--set", "jobs.training.walltime=24:00:00"),
+    ),
+    Defect(
+        "older-slurm-conf",
+        "node with an older slurm.conf than the controller",
+        ("settings of the scheduler",),
+        ("node2",),
+        "node2",
+        lambda node, place: node.configure_others("TaskPluginParam=None"),
+    ),
+    Defect(
+        "default-memory",
+        "OverMemoryKill, and 300 MiB for a job that requests no memory",
+        ("memory of jobs.training",),
+        ("300 MiB",),
+        breaks=over_memory_kill,
+    ),
     Defect(
         "array-size",
         "no array jobs (MaxArraySize)",
