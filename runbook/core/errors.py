@@ -41,7 +41,7 @@ class ParamsError(RunbookError):
 
 
 class PlanError(RunbookError):
-    """Raised if values that are valid by themselves contradict each other (layout and batch)."""
+    """Raised if individually valid values contradict each other, such as layout and batch."""
 
     exit_code = 2
 

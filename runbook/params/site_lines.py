@@ -1,4 +1,4 @@
-"""Changes single values in the text of a YAML file, and leaves all other lines as they are."""
+"""Changes single values in the text of a YAML file, and leaves all other lines unchanged."""
 
 from collections.abc import Sequence
 

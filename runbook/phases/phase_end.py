@@ -67,7 +67,8 @@ def end_notebook(
 ) -> None:
     """End a notebook's phase; see `end_phase`."""
     # The engine still has to write this notebook, and then the manifest. If the manifest recorded
-    # the notebook here, a kill between the two writes would look like an edit.
+    # the notebook here and the process were killed between the two writes, the notebook would seem
+    # to have been edited.
     has_notebook = ENGINE_VARIABLE not in os.environ
     end = PhaseEnd(
         step=work.of(run),

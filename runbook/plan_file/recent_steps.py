@@ -36,7 +36,7 @@ def read_recent_steps(metrics: Path, iteration: int, count: int) -> list[RecentS
 
     steps = []
     for line in lines:
-        # A line may be cut off by the seek, or by a kill.
+        # The seek may begin within a line, and a killed process may leave an incomplete line.
         with contextlib.suppress(ValueError, RecursionError, TypeError, KeyError):
             steps.append(_parse(json.loads(line)))
 

@@ -29,7 +29,7 @@ class Work:
     amounts: dict[str, int]
     """Counts under `MATRIX`, `ATTENTION` (for all pairs of tokens), `MOVED` (bytes, by all kernels
     except attention) and `KERNELS`. Bytes of collectives are under `group:operation:overlapped` if
-    other work continues in the meantime, and otherwise under `group:operation:alone`.
+    other work continues in the meantime, or under `group:operation:alone` if not.
     """
 
 

@@ -22,7 +22,7 @@ DTYPES = {
 UINT16 = 8
 INT32 = 4
 """Megatron's type codes for token ids. Ids have two bytes if the vocabulary has fewer than 65,500
-tokens, and otherwise four.
+tokens, or else four.
 """
 
 

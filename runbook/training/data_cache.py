@@ -7,7 +7,7 @@ start it compares every file with its checksum, and rebuilds the files that diff
 also stores the checksums, so that training never continues in a different order.
 
 Rank 0 reads the cache once at each start, on one core. It reads 1 to 2 GB per second if the
-processor computes SHA-256 in hardware, and a third of that otherwise. The cache takes up 12 to 20
+processor computes SHA-256 in hardware, and a third of that if not. The cache takes up 12 to 20
 bytes per sample, and 4 bytes per document and epoch: 2 to 3 GB for 300 billion tokens in sequences
 of 2,048.
 """

@@ -329,7 +329,7 @@ class Training(Strict):
     """Folder in node memory for these copies; $NAME is a variable of the node's environment."""
     resume_changed: Annotated[StrictBool, OnlyOwnTrainer()] = False
     """Continue from a checkpoint that was trained with other values (rate, data, seed, batch);
-    otherwise such a checkpoint is refused.
+    by default, such a checkpoint is refused.
     """
     eval_interval: Annotated[WholeOrZero, Aliases("EVAL_INTERVAL")] = 1000
     """Steps between evaluations; 0: never."""
@@ -438,7 +438,8 @@ class Data(Strict):
     (pip install 'gpt3-runbook[ftfy]').
     """
     append_eod: StrictBool = True
-    """Add the end-of-document token after each document; otherwise documents run into each other."""
+    """Add the end-of-document token after each document. Without it, documents run into each other.
+    """
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
     relative path begins at the project's folder.

@@ -187,7 +187,7 @@ def judge(training: PlannedTraining, session: Session) -> CheckTable:
 
 
 def planned_stop_check(training: PlannedTraining, history: History) -> list[Check]:
-    """Warn if the planned stop did not happen and the training was not resumed otherwise either.
+    """Warn if the planned stop did not happen and training was never resumed for another reason.
 
     Return no check if the training was resumed, or if no stop is planned.
     """

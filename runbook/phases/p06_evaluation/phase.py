@@ -133,8 +133,7 @@ def _held_out_documents(
 def _held_out_range(plan: Plan, num_sequences: int) -> range:
     """Return the indices of the held-out documents in a token file.
 
-    These are all documents if whole files are held out, and otherwise the validation part of the
-    split.
+    These are all documents if whole files are held out, or else the validation part of the split.
     """
     if plan.data.held_out:
         return range(num_sequences)

@@ -157,7 +157,7 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Make the tracker name this checkpoint. After a kill, it may be one checkpoint behind.
+    """Make the tracker name this checkpoint. A killed save may leave it one behind.
 
     Return what was wrong with the tracker ('' if nothing was), and the newest iteration.
     """
@@ -189,7 +189,7 @@ def candidates(root: Path) -> tuple[list[CheckpointFolder], list[str]]:
     """Return the checkpoints, newest first, and what is wrong with those that cannot be opened.
 
     The tracker is not used, because it may be corrupt, empty, or older than the newest checkpoint
-    (after a kill between the two renames).
+    (if the process was killed between the two renames).
     """
     checkpoints = []
     problems = []

@@ -99,7 +99,7 @@ They are masks and angles saved by older versions, and the copy of a tied head.
 
 @dataclass(frozen=True)
 class Kind:
-    """A `transformers` model that computes the same function as one of ours.
+    """A `transformers` model that computes the same function as a model of our own trainer.
 
     hugging_face.json lists all kinds.
     """
@@ -263,7 +263,7 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
 
 def to_ours(name: str, parts: list[torch.Tensor], model: PlannedModel) -> torch.Tensor:
-    """Convert weights of `transformers` to ours.
+    """Convert weights of `transformers` to the weights of our own trainer.
 
     Rows of the padded vocabulary, which no loss uses, are zero.
     """

@@ -362,7 +362,7 @@ class Watchdog:
         return process_start_ticks(beat.pid) not in (beat.start, -1)
 
     def _stacks(self, beat: Heartbeat, *, is_silent: bool) -> list[str]:
-        """Get the stacks of a rank, and save them. Only a silent rank is asked for them."""
+        """Get and save the stacks of a rank. Only a silent rank has to be asked for its stacks."""
         if is_silent:
             text = self._stacks_of_silent(beat)
         else:

@@ -283,7 +283,7 @@ _NO_KERNEL = frozenset(
 
 
 def _number_in(tensor: Any) -> bool | int | float:
-    """Return the number in a fake tensor if torch knows this number, and otherwise zero.
+    """Return the number in a fake tensor, or zero if torch does not know this number.
 
     Zero means that nothing overflowed, that no rank has a fault, and that all sums are zero.
     """

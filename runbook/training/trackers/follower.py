@@ -218,7 +218,7 @@ def read_lines(path: Path, start: int) -> list[bytes]:
 
 
 def point_of(line: bytes, file: str) -> TrackedPoint | None:
-    """Return the finite numbers of a line, or None if a kill truncated the line."""
+    """Return the finite numbers of a line, or None if a killed process left the line incomplete."""
     try:
         record = json.loads(line)
         prefix = "" if file == "metrics" else f"{file}_"
