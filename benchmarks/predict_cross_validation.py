@@ -168,6 +168,7 @@ START = Coefficients(
     launch_power=4.0,
     step_milliseconds=8.0,
     latency_microseconds=8.0,
+    hop_microseconds=9.0,
     jitter=0.006,
 )
 """The coefficients from which the fit starts: measured matrix products and vendors' figures, and

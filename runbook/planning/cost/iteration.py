@@ -55,7 +55,7 @@ class Coefficients:
     """
     attention_hopper: float = 0.61
     """Relative speed of FlashAttention on an H100 with kernels written for the A100."""
-    attention_vendor: float = 0.694
+    attention_vendor: float = 0.693
     """Relative speed of a vendor's own fused attention, in stacks since the autumn of 2024."""
     attention_vendor_first: float = 0.489
     """The same speed in older stacks, on Hopper and later GPUs."""
@@ -64,9 +64,9 @@ class Coefficients:
     elementwise: float = 2.42
     """Bytes moved by norms, activations, residuals and dropout, relative to fused code, which reads
     and writes each tensor once."""
-    eager: float = 2.37
+    eager: float = 2.38
     """Factor by which the bytes of `elementwise` grow without a compiler or fused kernels."""
-    unfused_elsewhere: float = 5.06
+    unfused_elsewhere: float = 5.07
     """Factor for the bytes of `elementwise` in DeepSpeed's forks without fused kernels, or with
     ZeRO.
 
@@ -75,7 +75,7 @@ class Coefficients:
     blackwell_first: float = 0.895
     """Speed of matrix products and attention in a vendor's first stacks for Blackwell, relative to
     later stacks."""
-    other_program: float = 1.048
+    other_program: float = 1.05
     """Time of a step relative to the planned one, for programs without a row in the fit of their
     own (`StepSetup.is_other_program`)."""
     contention: float = 0.103
@@ -83,7 +83,7 @@ class Coefficients:
 
     NCCL's kernels occupy some of the processors.
     """
-    tuned: float = 0.671
+    tuned: float = 0.673
     """Factor for the bytes of `elementwise` in a vendor's own tuned stack."""
     scores: float = 30.8
     """Bytes per attention score that both passes move if scores are stored."""
@@ -94,14 +94,14 @@ class Coefficients:
     Transformer Engine in these stacks overlaps communication with matrix products. In all other
     cases the share is 1.
     """
-    links: float = 0.718
+    links: float = 0.716
     """Share of the links' datasheet bandwidth that collectives reach."""
-    network: float = 0.684
+    network: float = 0.686
     """Share of the network's stated bandwidth that collectives reach."""
-    sharded_shown: float = 0.285
+    sharded_shown: float = 0.28
     """Share of the communication of PyTorch's first FSDP that is exposed
     (`StepSetup.first_sharding`)."""
-    overlap_power: float = 2.28
+    overlap_power: float = 2.27
     """How well the communication of sharded states is hidden behind computation.
 
     1 means not at all; infinity means completely.
@@ -122,15 +122,19 @@ class Coefficients:
 
     1 means not at all; infinity means completely.
     """
-    step_milliseconds: float = 9.64
+    step_milliseconds: float = 9.59
     """Time of a step outside its micro-batches, except in DeepSpeed's forks.
 
     The time includes the gradient norm (for which all ranks wait), clipping, and refilling the
     host's empty launch queue.
     """
-    latency_microseconds: float = 9.23
+    latency_microseconds: float = 9.24
     """Minimum time of a collective per doubling of its ranks, within a node."""
-    jitter: float = 0.00481
+    hop_microseconds: float = 8.96
+    """Latency of a ring between two nodes. A piece of a reduce-scatter or an all-gather passes
+    through all nodes of its ranks.
+    """
+    jitter: float = 0.00477
     """Share of time that each doubling of the number of devices beyond eight adds, because all
     devices wait for the slowest.
     """
@@ -300,6 +304,8 @@ DistributedDataParallel).
 
 Gathering the first bucket and reducing the last bucket are not hidden.
 """
+_DDP_BUCKET = 25 * 2**20 / 4
+"""Number of fp32 gradients in a bucket of PyTorch's DistributedDataParallel (`bucket_cap_mb`)."""
 _PREFETCHED = 50e6
 """Number of parameters that DeepSpeed's ZeRO 3 gathers ahead (stage3_prefetch_bucket_size).
 
@@ -354,6 +360,8 @@ class StepSetup:
 
     The FSDP of 2023 hides less communication than later versions.
     """
+    has_ddp_buckets: bool = False
+    """Whether PyTorch's DistributedDataParallel reduces the gradients, in small buckets."""
     first_megatron: bool = False
     """Whether the program is Megatron-LM of 2021 or 2022.
 
@@ -1066,12 +1074,26 @@ class StepModel:
         else:
             reduce = 2 * gather
 
+        if setup.has_ddp_buckets:
+            latencies = self._ring_seconds(ranks) / self._bucket_share(ranks)
+            gather += latencies
+            reduce += latencies
         shown_share = max(setup.shown_data, self._bucket_share(ranks))
         window = microbatch * self._hiding_microbatches
         forward = _FORWARD_SHARE * window + pause / 2
         backward = (1 - _FORWARD_SHARE) * window + pause / 2
         gathering = self._partly_hidden(forward, gather, shown_share)
         return gathering + self._partly_hidden(backward, reduce, shown_share)
+
+    def _ring_seconds(self, ranks: int) -> float:
+        """Return the latency of one reduce-scatter or all-gather among data-parallel ranks.
+
+        NCCL sends it around a ring of all nodes that the ranks are on.
+        """
+        layout = self.setup.layout
+        span = layout.world_size // layout.pipeline
+        nodes = min(ranks, math.ceil(span / self.setup.device.devices_per_node))
+        return 1e-6 * self.coefficients.hop_microseconds * (nodes - 1)
 
     @property
     def _hiding_microbatches(self) -> int:
@@ -1156,8 +1178,12 @@ class StepModel:
         reduced in 32 bits unless FSDP is configured otherwise.
         """
         setup = self.setup
-        talk = (2.0 if setup.layout.zero_stage >= 3 else 1.0) * gather
-        talk += gather if setup.half_sums else 2 * gather
+        # Each layer is gathered and reduced by itself, and so is the embedding.
+        ring = self._ring_seconds(setup.layout.data * setup.layout.context)
+        latencies = ring * (setup.shape.layers + 1)
+        gathers = 2.0 if setup.layout.zero_stage >= 3 else 1.0
+        talk = gathers * (gather + latencies)
+        talk += (gather if setup.half_sums else 2 * gather) + latencies
         if setup.first_sharding:
             shown_share = self.coefficients.sharded_shown
         else:
@@ -1172,6 +1198,8 @@ class StepModel:
     def _bucket_share(self, ranks: int) -> float:
         """Return the share of a rank's parameters in one bucket."""
         bucket = max(_BUCKET, _BUCKET_PER_RANK * ranks)
+        if self.setup.has_ddp_buckets:
+            bucket = _DDP_BUCKET
         return min(1.0, bucket / self._parameters)
 
     @property

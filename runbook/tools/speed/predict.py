@@ -300,6 +300,7 @@ def _assumed_setup(
         cuda_graphs=row.cuda_graphs,
         half_sums=row.half_sums,
         first_sharding=row.first_sharding,
+        has_ddp_buckets=row.has_ddp_buckets,
         first_megatron=row.first_megatron,
         launches_block=row.launches_block,
         stops_early=row.stops_early,

@@ -147,6 +147,7 @@ class PublishedRow:
     """Whether the software's recipes interleave stages, if the row does not state it."""
     half_sums: bool
     first_sharding: bool
+    has_ddp_buckets: bool
     first_megatron: bool
     launches_block: bool
     has_no_overlap: bool
@@ -270,6 +271,7 @@ def read_row(number: int, cells: Mapping[str, str | None]) -> PublishedRow:
         interleaves=has_interleaving(context),
         half_sums=has_half_sums(context, row.text("precision")),
         first_sharding="fsdp" in context and "2000" < row.text("date") < "2024",
+        has_ddp_buckets=has_ddp_buckets(context),
         first_megatron=is_first_megatron(context, row.text("date")),
         launches_block="cuda_launch_blocking=1" in context,
         has_no_overlap="no overlap" in context,
@@ -424,6 +426,17 @@ def has_first_flash(text: str, date: str) -> bool:
     if "llm-foundry" in text:
         return True
     return "2000" < date < "2023-08"
+
+
+def has_ddp_buckets(text: str) -> bool:
+    """Return whether PyTorch's DistributedDataParallel reduces a program's gradients.
+
+    nanotron uses it too (`ddp_bucket_cap_mb`, 25 by default).
+
+    >>> [has_ddp_buckets(name) for name in ("nanotron 0.5", "pytorch ddp", "megatron-lm")]
+    [True, True, False]
+    """
+    return re.search(r"nanotron|\bddp\b", text) is not None
 
 
 def is_first_megatron(text: str, date: str) -> bool:
