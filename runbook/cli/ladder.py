@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, SET, NumberRange
+from runbook.cli.signals import released_by_signals
 
 if TYPE_CHECKING:
     from runbook.phases.ladder.service import LadderState
@@ -95,7 +97,9 @@ def ladder(
     else:
         from runbook.phases.ladder.rung_training import rung_trainer
 
-        state = climb_ladder(request, rung_trainer, say)
+        with released_by_signals(CliMessage.RUN_STOPPED_BY_SIGNAL):
+            state = climb_ladder(request, rung_trainer, say)
+
     if as_json:
         click.echo(json.dumps(state.as_dict(), indent=1))
     else:

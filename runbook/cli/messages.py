@@ -61,6 +61,9 @@ class CliMessage(Message):
     RUNNING_NOT_RECORDED = (
         "{folder}: {phase} is running; {files} will be recorded when it ends. Verify again then."
     )
+    RUN_STOPPED_BY_SIGNAL = (
+        "Stopped by {signal} while no notebook was running. The same command continues from here."
+    )
     SHARE_MADE = (
         "share {share}: {made} of {total} shards made{before}; run without --share to join them"
     )
@@ -68,6 +71,7 @@ class CliMessage(Message):
     PROJECT_WRITTEN = "{folder}: {number} files written{existing}."
     RUN_OR_PREDICT = "give either RUN or --predict FILE.csv"
     THERE_ARE_COMMANDS = "Commands: {commands}."
+    STOPPED_BY_SIGNAL = "Stopped by {signal}."
     TOKENIZED = "{done}: {documents:,} documents, {tokens:,} tokens -> {files}"
     TOKENIZED_BEFORE = "already done"
     TOKENIZED_NOW = "done in {duration}"

@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, SET, phase_option
+from runbook.cli.signals import released_by_signals
 from runbook.plan_file.phase_names import EVALUATION, PLAN
 
 
@@ -45,29 +47,31 @@ def run(
     Exit codes: 0 done, 1 failed, 2 wrong parameters or usage; if a notebook failed, papermill's own
     (138 kernel died, 143 terminated).
     """
-    from runbook.phases.run_report import card
-    from runbook.phases.runner import RunRequest, expand_variants, run_phases
-    from runbook.runs.run_folder import RUNS_VARIABLE
-    from runbook.runs.run_names import named_run
-    from runbook.runs.status import jobs_that_continue, scheduler_of
+    # The imports take long enough to be stopped.
+    with released_by_signals(CliMessage.RUN_STOPPED_BY_SIGNAL):
+        from runbook.phases.run_report import card
+        from runbook.phases.runner import RunRequest, expand_variants, run_phases
+        from runbook.runs.run_folder import RUNS_VARIABLE
+        from runbook.runs.run_names import named_run
+        from runbook.runs.status import jobs_that_continue, scheduler_of
 
-    if runs is not None:
-        os.environ[RUNS_VARIABLE] = str(runs.absolute())
-    worst = 0
-    named = named_run(run_name, options.pop("name"))
-    for name in expand_variants(named.run, all_variants):
-        request = RunRequest(name, name=named.as_name, **options)
-        outcome, folder = run_phases(request, click.echo)
-        worst = worst or outcome.exit_code
-        click.echo(card(folder, request.phases()))
-        if outcome.exit_code:
-            # Below the card, because its length would push the lines off the screen.
-            for line in jobs_that_continue(folder, scheduler_of(folder)):
-                click.echo(line)
+        if runs is not None:
+            os.environ[RUNS_VARIABLE] = str(runs.absolute())
+        worst = 0
+        named = named_run(run_name, options.pop("name"))
+        for name in expand_variants(named.run, all_variants):
+            request = RunRequest(name, name=named.as_name, **options)
+            outcome, folder = run_phases(request, click.echo)
+            worst = worst or outcome.exit_code
+            click.echo(card(folder, request.phases()))
+            if outcome.exit_code:
+                # Below the card, because its length would push the lines off the screen.
+                for line in jobs_that_continue(folder, scheduler_of(folder)):
+                    click.echo(line)
 
-    if all_variants:
-        from runbook.phases.p05_analysis.phase import variants_of, variants_text
+        if all_variants:
+            from runbook.phases.p05_analysis.phase import variants_of, variants_text
 
-        click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
+            click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
 
     return worst

@@ -1,27 +1,27 @@
 """Handles signals so that a command releases its locks and jobs before it ends."""
 
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+import click
+
+from runbook.cli.messages import CliMessage
 
 
 @contextmanager
-def released_by_signals() -> Iterator[None]:
-    """Let a signal that ends this process unwind the stack.
+def released_by_signals(message: CliMessage = CliMessage.STOPPED_BY_SIGNAL) -> Iterator[None]:
+    """Let a signal that ends this process unwind the stack, and print one line about it.
 
-    Locks are then released, and jobs are removed from the queue.
+    Locks are then released, and jobs are removed from the queue. The exit code belongs to the
+    signal (143 for SIGTERM).
     """
+    # The import is here because it takes 40 ms, and --help does not need it.
+    from runbook.records.engine.execution_end import NotebookStopped, ending_in_order
 
-    def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in ENDING_SIGNALS}
     try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        with ending_in_order():
+            yield
+    except NotebookStopped as stopped:
+        click.echo(message.fill(signal=signal.Signals(stopped.number).name), err=True)
+        raise

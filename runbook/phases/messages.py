@@ -422,9 +422,6 @@ class PhaseMessage(Message):
         "fixing the cause, run the cell again, or this script: bash {script}"
     )
     STOPPED_AND_RESUMED = "Stopped {where}, exit code 75; continues as jobs/{folder_name}."
-    STOPPED_BETWEEN_NOTEBOOKS = (
-        "Stopped between two notebooks by signal {signal}; the same command continues from here."
-    )
     STEP_ENDED_LATE = "the step of stage {rung} ended {seconds} after its programs"
     STOP_REHEARSED_ALREADY = "This run was already stopped and resumed; that is not repeated."
     SYSTEM_FOLDER_EMPTY = "{folder} is empty; "

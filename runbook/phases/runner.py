@@ -34,7 +34,7 @@ from runbook.phases.training_outputs import move_to_history, sealed_paths, train
 from runbook.plan_file.phase_names import DATA, PHASES, TRAINING_PHASES
 from runbook.planning import Plan
 from runbook.records.engine.execute import Outcome, execute_phase, refuse_hand_edits
-from runbook.records.engine.execution_end import ExecutionState, NotebookStopped, ending_in_order
+from runbook.records.engine.execution_end import ExecutionState, ending_in_order
 from runbook.records.run_state import read_run
 from runbook.runs import run_files, run_folder, this_machine
 from runbook.runs.planned_run import PlannedRun
@@ -126,18 +126,14 @@ def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
         run_files.write_overrides(settings, folder)
         os.environ[HOLDER_VARIABLE] = str(folder)
         os.environ[run_folder.RUNS_VARIABLE] = str(folder.parent)
-        try:
-            outcome = _run_to_first_failure(
-                request,
-                settings,
-                plan,
-                folder,
-                say,
-            )
-            write_report(folder)
-        except NotebookStopped as stopped:
-            say(PhaseMessage.STOPPED_BETWEEN_NOTEBOOKS.fill(signal=stopped.number))
-            raise
+        outcome = _run_to_first_failure(
+            request,
+            settings,
+            plan,
+            folder,
+            say,
+        )
+        write_report(folder)
 
     return outcome, folder
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -15,10 +16,10 @@ import pytest
 from notebook_project import BIN, PHASE, WORK, Project
 from suite.messages import containing, refuses, says
 
+from runbook.cli.messages import CliMessage
 from runbook.core.errors import RecordError
 from runbook.core.messages import CoreMessage
 from runbook.params.secrets import mask
-from runbook.phases.messages import PhaseMessage
 from runbook.records import session as sessions
 from runbook.records.engine.execute import execute_phase
 from runbook.records.manifest import earlier_records, verify_run
@@ -198,8 +199,8 @@ def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code
     done = subprocess.run(words, capture_output=True, text=True, timeout=900, env=environment)
     assert done.returncode == code, done.stdout + done.stderr
     assert "02-data" not in done.stdout
-    assert PhaseMessage.STOPPED_BETWEEN_NOTEBOOKS.fill(signal=number) in done.stdout
-    assert "Traceback" not in done.stderr
+    stopped = CliMessage.RUN_STOPPED_BY_SIGNAL.fill(signal=signal.Signals(number).name)
+    assert done.stderr.splitlines() == [stopped]
     assert not list(tmp_path.rglob("lock.json*")) and not list(tmp_path.rglob("*.part"))
     again = subprocess.run(
         [BIN / "runbook", "status", "local", "--runs", str(tmp_path)],
@@ -207,3 +208,30 @@ def test_a_stop_between_two_notebooks_gives_the_lock_back(tmp_path, number, code
         text=True,
     )
     assert again.returncode == 0, again.stderr
+
+
+STOPPED_AT_FIRST = {
+    "importing": """
+class Stopped:
+    def find_spec(self, name, path=None, target=None):
+        if name == "runbook.phases.runner":
+            signal.raise_signal(signal.SIGTERM)
+sys.meta_path.insert(0, Stopped())
+""",
+    "planning": """
+from runbook.runs import this_machine
+this_machine.make_plan_here = lambda *values: signal.raise_signal(signal.SIGTERM)
+""",
+}
+"""Programs that stop `runbook run` before its first notebook."""
+
+
+@pytest.mark.parametrize("moment", STOPPED_AT_FIRST)
+def test_a_stop_before_the_first_notebook_is_answered_in_one_line(tmp_path, moment):
+    program = (
+        f"import signal, sys\n{STOPPED_AT_FIRST[moment]}\nfrom runbook.cli import main; main()"
+    )
+    words = [sys.executable, "-c", program, "run", "local", "--runs", str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900)
+    assert (done.returncode, done.stdout) == (143, "")
+    assert done.stderr.splitlines() == [CliMessage.RUN_STOPPED_BY_SIGNAL.fill(signal="SIGTERM")]
