@@ -8,9 +8,9 @@ ways, both without the package's other modules:
   imports these modules. Its owner is the first connection. When that connection closes, the server
   ends all ranks and then itself. With `--keep-ranks` it waits until its ranks have ended.
 - `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
-  job's script. It requests a rank, passes signals on to it, and exits as the rank does; the rank
-  ends if this process is killed. It is started for every rank of every job, so this file imports
-  neither dataclasses nor typing, which would take longer than everything else.
+  job's script. It requests a rank, passes signals on to it, and ends in the same way as the rank.
+  The rank ends if this process is killed. It is started for every rank of every job, so this file
+  imports neither dataclasses nor typing, which would take longer than everything else.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ class RankStandIn:
     ) -> int | None:
         """Return the rank's exit code, or minus the number of the signal that ended it.
 
-        Return None if no server listens.
+        Return None if no server is listening.
         """
         parent = os.getppid()
         # 1 is PR_SET_PDEATHSIG, which a rank without a fork server sets itself.
@@ -336,7 +336,7 @@ def end_like(code: int) -> None:
 if __name__ == "__main__":
     if sys.argv[2:3] == ["-m"]:
         code = RankStandIn().run(sys.argv[1], sys.argv[3], sys.argv[4:])
-        if code is None:  # The server ended without removing its socket, or it has only just ended.
+        if code is None:  # The server ended without removing its socket, or has just ended.
             os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
         end_like(code)
     options = [word for word in sys.argv[1:] if word == KEEP_RANKS]

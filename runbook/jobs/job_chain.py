@@ -1,4 +1,4 @@
-"""The jobs that share a folder and run one after the other, and whether the next of them trains."""
+"""Jobs that share a folder and run one after the other, and whether the next one will train."""
 
 from runbook.jobs import job_folder
 from runbook.jobs.job_folder import JobFolder

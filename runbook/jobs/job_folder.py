@@ -46,10 +46,9 @@ class JobFolder:
     record = _File("job.json")
     out = _File("out")
     err = _File("err")
-    # Written before the submission: the folders of the jobs whose work this job needs, one per line
+    # Written before the submission: the folders of the jobs that must succeed first, one per line
     after = _File("after")
-    # Written by the job:
-    # Once: the process and machine of the job
+    # Written by the job: At the start: the process and machine of the job
     started = _File("started")
     # Written every few seconds: the time, and the seconds since the machine was booted
     heartbeat = _File("heartbeat")
@@ -69,9 +68,9 @@ class JobFolder:
     # The number of the signal that ended a rank; the file is absent if no signal did
     signal = _File("signal")
     exit_code = _File("exit_code")  # Written by rename, as the last action of the job
-    # Created as a message to the job, on any host:
+    # Created on any host, as a message to the job:
     cancelled = _File("cancelled")
-    # Requests a queue's job to save and stop; every rank on every node sees it
+    # Asks a queue's job to save and stop; every rank on every node sees it
     stop = _File("stop")
     # Exists if a user asked the job to stop, so that watchers do not resume it
     stop_requested = _File("stop_requested")
@@ -146,7 +145,7 @@ class EarlierJob:
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
     """Return the folder for the phase's next job, without creating it.
 
-    It is jobs/<phase>, then -2, -3 and so on. A folder whose job was never submitted is used again.
+    It is jobs/<phase>, then -2, -3 and so on. A folder whose job was never submitted is reused.
     """
     number = 1
     while (folder := _job_folder(run_folder, phase, number)).was_submitted():
@@ -344,7 +343,7 @@ def signal_of_code(code: int | None) -> int | None:
 def _read_signal(folder: JobFolder, code: int) -> int | None:
     """Return the signal that ended a rank.
 
-    Jobs of older versions did not write this file, so their exit codes are used.
+    Jobs of older versions did not write the file `signal`, so their exit codes are used.
     """
     if folder.signal.exists():
         return _whole_number(read_text(folder.signal))

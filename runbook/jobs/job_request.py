@@ -120,7 +120,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return the requests of the script in a job's folder, all empty if there is no script."""
+    """Return the requests of the script in a job's folder. They are empty if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 

@@ -72,8 +72,8 @@ class LocalScheduler(Scheduler):
         script = identity.pid if identity else 0
 
         def none_left() -> bool:
-            # The script asks its ranks only once. While it is still starting them, they must be
-            # asked directly.
+            # The script asks its ranks only once. While it is still starting the ranks, they must
+            # be asked directly.
             if not processes.ranks(script, status.job_id):
                 processes.send(_all_but(script, status.job_id), signal.SIGTERM)
 

@@ -48,7 +48,7 @@ class JobMessage(Message):
     MORE_NODES_THAN_ALLOWED = "{nodes} nodes are more than {partition} allows per job ({max_nodes})"
     MORE_NODES_THAN_THERE = "{nodes} nodes are more than {partition} has ({total_nodes})"
     MOUNT_NOT_ABSOLUTE = (
-        "{mount!r} cannot be mounted: a mount is an absolute path. Write it from /."
+        "{mount!r} cannot be mounted: a mount must be an absolute path. Start it with /."
     )
     MOUNT_WITH_SEPARATOR = (
         "{mount!r} cannot be mounted: ',' and ':' separate mounts. Rename the folder, or link to "
@@ -88,7 +88,7 @@ class JobMessage(Message):
     NOT_RUNNING = "{folder} is {state} ({reason}); only a running job can be stopped."
     NOT_UTF8 = "{text!r} is not text that can be written as UTF-8: {reason}. Change the value."
     NO_COPY_IN_TIME = (
-        "no copy of the Python environment within {seconds} s: a file system of this node hangs"
+        "no copy of the Python environment within {seconds} s: a file system on this node hangs"
     )
     NO_DATED_SIGN_OF_LIFE = "no heartbeat with a usable time"
     NO_IMAGE = (
@@ -167,8 +167,8 @@ class JobMessage(Message):
         "jobs.<phase>.nodes to 1, or choose a site with a queue."
     )
     SLURM_HAS_NO_SCRIPT = (
-        "--job {job_id}: Slurm has no script for it ({reason}). It keeps the scripts of waiting "
-        "and running jobs, and only their user may read them."
+        "--job {job_id}: Slurm has no script for it ({reason}). Slurm keeps scripts only while "
+        "their jobs wait or run, and only their owner may read them."
     )
     START_NOTE_DAMAGED = "{started} cannot be read: it is damaged, or the disk is full"
     SUBMISSION_CUT_OFF = (
@@ -182,7 +182,8 @@ class JobMessage(Message):
     )
     SUBMITTED_ELSEWHERE = "the job was being submitted from {host}. Check on that machine"
     SUBMITTED_SCRIPT_GONE = (
-        "--job {job_id}: PBS was given {path}, which does not exist. Give adopt the script itself."
+        "--job {job_id}: PBS was given {path}, which does not exist. Pass the script itself to "
+        "adopt."
     )
     TRAINER_NOT_IMPORTED = (
         "the trainer cannot be imported: pip install 'gpt3-runbook[train]'.\n{last_lines}"

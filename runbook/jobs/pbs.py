@@ -25,7 +25,7 @@ _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: 
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS reports a signal as this number plus the signal's: 271 is TERM, which qdel sends."""
+"""PBS reports a signal as this number plus the signal's number: 271 is TERM, which qdel sends."""
 
 _DELETED = "91"
 _FAILED = "93"
@@ -177,8 +177,8 @@ def state_of(
 
     For an unknown letter, the state is UNKNOWN.
 
-    A finished job without an exit status never ran. Either a user deleted it, or PBS did because of
-    a job on which it depended.
+    A finished job without an exit status never ran. Either a user deleted it, or PBS deleted it
+    because of a job that it depended on.
 
     >>> [str(state_of(*pair)[0]) for pair in (("Q", None), ("R", None), ("F", 0))]
     ['pending', 'running', 'done']

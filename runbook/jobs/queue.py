@@ -74,7 +74,7 @@ class Queue(ABC):
     kind: str
     name: str
     speaker: str
-    """Name of the program that answers, for an error about a missing answer."""
+    """Name of the program that should answer, for errors about a missing answer."""
     queue_word: str
     """The queue's own word for a partition."""
     end_word: str
@@ -91,7 +91,7 @@ class Queue(ABC):
     broken_off: tuple[str, ...]
     """Phrases in the output of a failed submission after which the job may be in the queue anyway.
 
-    This does not include messages about a connection that failed.
+    Messages about a failed connection are not included.
     """
 
     def refuse(self, script: str) -> None:
@@ -623,7 +623,7 @@ class QueueScheduler(Scheduler):
 
         if unfinished:
             # PBS gives an array the exit status of its last element, so the states of all elements
-            # count.
+            # are checked.
             reason = f"the queue reports {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
 

@@ -1,4 +1,4 @@
-"""How queues name a job's nodes, time, partition, account and array, and how they write times.
+"""The queues' names for a job's nodes, time, partition, account and array, and notations for times.
 
 `script_directives` reads the directives themselves.
 """

@@ -334,7 +334,7 @@ class Slurm(Queue):
 
         if entry is not None:
             return entry
-        problem = "The controller has forgotten the job, and sacct does not answer."
+        problem = "The controller no longer knows the job, and sacct does not answer."
         ended = self.answer(*_SACCT, f"--jobs={job}", accept=self.no_history, problem=problem)
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 

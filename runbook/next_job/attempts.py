@@ -1,4 +1,4 @@
-"""Reads how a job ended from its own logs and the run's files."""
+"""Determines how a job ended from its own logs and the run's files."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class EndedJob:
 
 
 def read_attempt(job: EndedJob, events: Sequence[JobEvent], metrics: Path) -> Attempt:
-    """Read how a job ended from its logs, its own events, and the steps of the run."""
+    """Determine how a job ended from its logs, its own events, and the steps of the run."""
     began_at, reached = read_steps(events, metrics)
     attempt = Attempt(
         job=job.name,
@@ -149,7 +149,7 @@ def _newest_event(events: Sequence[JobEvent], name: str) -> JobEvent | None:
 
 @dataclass(frozen=True)
 class _JobFailure:
-    """The cause of a job's failure, in the form for decisions and in the form for display."""
+    """The cause of a job's failure, in one form for decisions and another for display."""
 
     cause: EndCause
     signature: str

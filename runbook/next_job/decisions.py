@@ -1,9 +1,9 @@
 """Rules for what to do after a job. They are applied in the following order.
 
-A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or
-that vanished, is continued. A failure that would repeat stops the training immediately, and so does
-a failure that occurs twice at the same step. In all other cases, the job is started again, within
-the budget of restarts without a new step.
+A finished job is done. A job that a person ended stays ended. A job that saved and stopped, or that
+vanished, is continued. A failure that would repeat stops the training immediately, and so does a
+failure that occurs twice at the same step. In all other cases, the job is restarted, within the
+budget of restarts without a new step.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _reason_to_stop(attempts: Sequence[Attempt]) -> str:
 
 
 def reason_of_budget(attempts: Sequence[Attempt], budget: int) -> str:
-    """Return the reason why the budget of jobs without a new step is used up.
+    """Return the reason to stop if the budget of jobs without a new step is used up.
 
     The text is empty if the budget is not used up.
     """

@@ -1,6 +1,6 @@
 """Decides which nodes to replace by spare nodes after a failed attempt.
 
-The evidence, in this order, is: nodes on which a failed step does not end, the nodes of a pipeline
+The evidence is, in this order: nodes on which a failed step does not end, the nodes of a pipeline
 stage whose ranks hung or were killed, and the nodes that the log or a killed rank names.
 """
 

@@ -78,7 +78,7 @@ class PartAnswer:
 
 
 def node_names() -> list[str]:
-    """Return the names of the job's nodes, or only this host's if the job does not list them."""
+    """Return the names of the job's nodes, or this host's name if the job lists no nodes."""
     return os.environ.get(NODES_VARIABLE, "").split() or [socket.gethostname()]
 
 

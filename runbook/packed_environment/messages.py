@@ -34,7 +34,7 @@ class CopyMessage(Message):
     )
     NO_COPY = "no copy of the Python environment ({problem}): {detail}"
     NO_PROGRAM = "this node has no program {programs}"
-    NO_ROOM_FOR_BYTES = "{root} has {free} free, but the environment takes {needed}"
+    NO_ROOM_FOR_BYTES = "{root} has {free} free, but the environment needs {needed}"
     NO_ROOM_FOR_FILES = "{root} has room for {free:,} files, but the environment has {needed:,}"
     PATH_NOT_ABSOLUTE = (
         "{folder} is not an absolute path on this node, because a variable in it is not set"

@@ -54,7 +54,8 @@ class RunMessage(Message):
     OUTPUT_SIZE_CHANGED = "{file} has {size:,} bytes instead of {recorded_size:,}"
     OUTPUT_CHANGED = "{file} was changed after it was created"
     OVERRIDES_HEAD = (
-        "# Values set by hand that override the run file of {run}. Reopening the run reads them.\n"
+        "# Values set by hand that override the run file of {run}. They are read when the run is "
+        "reopened.\n"
     )
     PACKED_IN_A_CONTAINER = (
         "site {site} runs its jobs in a container ({kind}), which is already packed. Leave {key} "

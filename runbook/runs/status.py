@@ -266,7 +266,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
     run = read_run(folder)
     parts = [str(folder), phases_table(run).as_text()]
     if run.problem:
-        parts.append(f"{run.problem}\nWithout it the queue of its jobs is not known.")
+        parts.append(f"{run.problem}\nUntil this is fixed, the queue of its jobs is unknown.")
         return "\n\n".join(parts)
 
     scheduler = scheduler_of(folder)

@@ -72,7 +72,7 @@ class _PreflightJob(QueuedTraining):
             package,
         )
         self.job = job
-        # The probe is our own program, whichever framework will train.
+        # The probe is our own program, whichever framework the training uses.
         self.framework = "runbook"
         self.questions = questions
 

@@ -38,7 +38,7 @@ again() {
   done
 }
 again "$1"
-# One of a chain of 3 jobs in this folder. The queue starts each when the previous one has ended, however it ended.
+# This is one of 3 chained jobs in this folder. The queue starts each job when the previous one has ended, however it ended.
 # This job exits at once if the previous one decided that none should follow, or if a person asked the chain to stop.
 if [[ -e $job/started ]]; then
   read -r _ previous <"$job/started" || true
@@ -413,7 +413,7 @@ run_step() {
   fi
 }
 
-# Train again in this allocation until the training is done, or until the decision is that it cannot continue here.
+# Train again in this allocation until the training is done, or until it is decided that it cannot continue here.
 while true; do
   job_result="" job_signal=""
   begin_attempt

@@ -42,7 +42,7 @@ again() {
   done
 }
 again "$1"
-# One of a chain of 3 jobs in this folder. The queue starts each when the previous one has ended, however it ended.
+# This is one of 3 chained jobs in this folder. The queue starts each job when the previous one has ended, however it ended.
 # This job exits at once if the previous one decided that none should follow, or if a person asked the chain to stop.
 if [[ -e $job/started ]]; then
   read -r _ previous <"$job/started" || true
@@ -421,7 +421,7 @@ run_step() {
   if [[ -e $job/unended ]]; then job_reason+="; its failed step did not end within 30 s and was left behind"; fi
 }
 
-# Train again in this allocation until the training is done, or until the decision is that it cannot continue here.
+# Train again in this allocation until the training is done, or until it is decided that it cannot continue here.
 while true; do
   job_result="" job_signal=""
   begin_attempt
@@ -432,7 +432,7 @@ while true; do
   replace_nodes || break
   if [[ -n $asked ]]; then break; fi
 done
-# Without an answer it is not known whether the next job resumes from these copies, so they are kept.
+# Without a decision, it is unknown whether the next job resumes from these copies, so they are kept.
 if [[ $action == "stop" && -n $answered ]]; then remove_near_copies; fi
 if [[ $action == "go on" ]]; then wait_for_recovery; else leave_queue; fi
 exit "$job_result"

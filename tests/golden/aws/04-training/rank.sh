@@ -4,7 +4,7 @@
 set -euo pipefail
 export RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=128 LOCAL_WORLD_SIZE=8
 
-# Compiled kernels are kept on the node's own disk. On a shared one, ranks can read half-written files (triton issue
+# Compiled kernels are kept on the node's own disk. On a shared disk, ranks can read half-written files (triton issue
 # 11512, pytorch issue 173679), and the file server becomes a bottleneck. Folders that the site or the user has set are kept.
 cache=${RUNBOOK_CACHE:-/tmp/runbook-cache-$(id -u)}
 (umask 077 && mkdir -p -- "$cache") 2>/dev/null || true

@@ -24,7 +24,7 @@ is_timeout() { # EXIT_CODE: whether `timeout` ended the command
 }
 
 say_timeout() {
-  echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system of this node hangs" >&2
+  echo "runbook: ${HOSTNAME:-a node}: no copy of the Python environment within 1800 s: a file system on this node hangs" >&2
 }
 
 line_of_timeout() {

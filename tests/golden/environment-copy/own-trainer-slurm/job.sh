@@ -370,7 +370,7 @@ run_step() {
   if [[ -e $job/unended ]]; then job_reason+="; its failed step did not end within 30 s and was left behind"; fi
 }
 
-# Train again in this allocation until the training is done, or until the decision is that it cannot continue here.
+# Train again in this allocation until the training is done, or until it is decided that it cannot continue here.
 while true; do
   job_result="" job_signal=""
   begin_attempt

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2016,SC2034,SC2054 # values in single quotes stay as they are
 set -euo pipefail
 
-# Compiled kernels are kept on the node's own disk. On a shared one, ranks can read half-written files (triton issue
+# Compiled kernels are kept on the node's own disk. On a shared disk, ranks can read half-written files (triton issue
 # 11512, pytorch issue 173679), and the file server becomes a bottleneck. Folders that the site or the user has set are kept.
 cache=${RUNBOOK_CACHE:-/tmp/runbook-cache-$(id -u)}
 (umask 077 && mkdir -p -- "$cache") 2>/dev/null || true
