@@ -716,8 +716,8 @@ class NormWatch:
     def look(self, step: Any) -> Alarm | None:
         """Return an alarm at the third step in a row without a finite gradient norm.
 
-        If all of these steps were skipped, the alarm is raised at the `LOST_NORMS`th. An overflow
-        in fp16 is normal: the step is skipped and the loss scale is halved.
+        If all of these steps were skipped, the alarm is raised only after `LOST_NORMS` of them. An
+        overflow in fp16 is normal: the step is skipped and the loss scale is halved.
         """
         norm = getattr(step, "grad_norm", None)
         states = getattr(step, "states", ())

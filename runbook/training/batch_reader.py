@@ -247,7 +247,7 @@ class ReadAhead:
             try:
                 for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
-                        # The training has jumped to another position, or has ended
+                        # Training has jumped to another position, or has ended
                         break
 
                     batch = self._reader.read(dataset, indices)

@@ -10,9 +10,7 @@ class TrainingMessage(Message):
 
     AFTER_COLLECTIVE = "after {collective}"
     ALARM = "ALARM {kind} at iteration {iteration}: {evidence}"
-    ALARM_NOT_SENT = (
-        "training.{key} could not send an alarm; the training continues: {error} {detail}"
-    )
+    ALARM_NOT_SENT = "training.{key} could not send an alarm; training continues: {error} {detail}"
     ALIAS_DIFFERS = "{path} has two values for {name}: {value}, and {value_of_alias} as {alias}"
     ANOTHER_MODEL = "{path} belongs to a different model: {wrong}"
     BAD_VALUE = (
@@ -48,7 +46,7 @@ class TrainingMessage(Message):
     )
     COLLECTIVE = "{name} {number} of group {group} ({purpose})"
     COMMAND_NOT_ALLOWED = (
-        "training.{key} is not started; the training continues. The command is in the run file, "
+        "training.{key} is not started; training continues. The command is in the run file, "
         "but not in your own {allowed}. If you wrote it yourself, or have read it and trust it: "
         "{error}"
     )
@@ -220,7 +218,7 @@ class TrainingMessage(Message):
     OPTION_OUT_OF_RANGE = "{name} {value} is not between 0 and {highest:g}"
     ORDER_CHANGED = (
         "the cached sample order in {cache} has changed since the checkpoint at iteration "
-        "{iteration} was saved: {other_order}. The training would continue with other samples. "
+        "{iteration} was saved: {other_order}. Training would continue with other samples. "
         "Delete {cache}: it is rebuilt from the token files. If they were changed on purpose, set "
         "training.resume_changed true to continue with the new ones"
     )

@@ -279,7 +279,7 @@ class TrainingLog:
     def _append(self, name: str, record: Mapping[str, object]) -> None:
         """Append a line.
 
-        A file that cannot be written is reported once, and the training continues.
+        A file that cannot be written is reported once, and training continues.
         """
         path = self.spec.path(name)
         try:

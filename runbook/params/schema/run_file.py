@@ -607,8 +607,8 @@ class Jobs(Strict):
     environment_keep: StrictBool = False
     """Leave that copy on the nodes at the end of a job, for the next job."""
     launcher: LauncherChoice = "site"
-    """What starts the processes: torchrun, srun, mpiexec, deepspeed (one node), or site (the site's
-    value).
+    """Program that starts the processes: torchrun, srun, mpiexec, deepspeed (one node), or site
+    (the site's value).
     """
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
     """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""

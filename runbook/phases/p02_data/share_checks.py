@@ -61,7 +61,7 @@ def _check_shares(folder: Path, phase_plan: PhasePlan) -> Check:
 
 
 def _shares_read(phase_plan: PhasePlan) -> Iterator[Share]:
-    """Yield the shares that a training reads, divided as in `training.token_files`."""
+    """Yield the shares that training reads, divided as in `training.token_files`."""
     data = phase_plan.data
     evaluates = phase_plan.evaluation.interval > 0 and phase_plan.evaluation.iterations > 0
     train = 1.0

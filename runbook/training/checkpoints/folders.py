@@ -157,7 +157,7 @@ def tracked_iteration(root: Path) -> int | None:
 
 
 def mend_tracker(root: Path, iteration: int) -> tuple[str, int]:
-    """Make the tracker name this checkpoint. A killed save may leave it one behind.
+    """Make the tracker name this checkpoint. A killed save may leave it one checkpoint behind.
 
     Return what was wrong with the tracker ('' if nothing was), and the newest iteration.
     """

@@ -238,8 +238,8 @@ def to_theirs(name: str, value: torch.Tensor, model: PlannedModel) -> list[torch
 
     In our query-key-value matrix, the queries of a group of heads come before the group's key and
     value. GPT-2 stores all queries, then all keys, then all values in one matrix, and its matrices
-    have the shape [in, out]. The other models have three matrices, and a separate gate. In our form
-    and in theirs, a rotary pair consists of the elements i and i + size / 2.
+    have the shape [in, out]. The other models have three matrices, and a separate gate. In both
+    formats, a rotary pair consists of the elements i and i + size / 2.
     """
     shape = model.shape
     is_gpt2 = shape.position_embedding == "learned"

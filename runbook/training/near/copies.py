@@ -1,7 +1,7 @@
 """Saves, chooses, loads and removes copies of the training state in node memory.
 
 All ranks call every method together. No copy is essential. If a copy fails, the fault is reported
-once, and the training continues with the checkpoints on the shared file system.
+once, and training continues with the checkpoints on the shared file system.
 """
 
 import dataclasses

@@ -67,9 +67,7 @@ class TrackerProcesses:
 
     def _report(self, name: str, problem: str) -> None:
         del self._running[name]
-        self._say(
-            f"training.trackers: {name} {problem}. The training is not affected; see its log."
-        )
+        self._say(f"training.trackers: {name} {problem}. Training is not affected; see its log.")
 
 
 def _start(name: str, spec: PhasePlan) -> subprocess.Popen[bytes]:
