@@ -1094,8 +1094,11 @@ SEEN_SINCE = (
         "torch.Size([131661824])",
         "checkpoint does not fit",
     ),
-    ("b5192: error: Credential signature check: Credential replayed", "launcher failed"),
-    ("error: Invalid job credential from 51525@10.145.200.11", "launcher failed"),
+    (
+        "b5192: error: Credential signature check: Credential replayed",
+        "munge credential refused",
+    ),
+    ("error: Invalid job credential from 51525@10.145.200.11", "munge credential refused"),
     ("Speed 2178 samples/sec   Loss nan   LearningRate 0.001   Epoch: 0", "NaN in the loss"),
     ("MisconfigurationException: You requested GPUs: [0]", "no GPU for a rank"),
     (
@@ -1396,3 +1399,35 @@ def test_lines_of_other_ranks_do_not_push_a_ranks_own_lines_away(prefix):
 def test_a_line_of_another_rank_does_not_explain_a_ranks_error():
     lines = ["[rank7]: " + FRAME_OF_CACHE, "[rank3]: " + STALE]
     assert find_cause(find_failures(lines)).name == kinds.STORAGE.name
+
+
+NOT_CONNECTED = "OSError: [Errno 107] Transport endpoint is not connected"
+
+
+@pytest.mark.parametrize(
+    ("frame", "kind"),
+    [
+        ('  File "/usr/lib/python3.10/shutil.py", line 256, in copyfile', kinds.STORAGE),
+        ('  File "lightning/cloud_io.py", line 68, in atomic_save', kinds.STORAGE),
+        ('  File "multiprocessing/connection.py", line 397, in _send', kinds.PEER_DIED),
+    ],
+)
+def test_the_frames_above_an_error_show_whether_a_file_or_a_peer_was_lost(frame, kind):
+    lines = [frame, "    write(data)", NOT_CONNECTED]
+    assert find_cause(find_failures(lines)).name == kind.name
+
+
+def test_a_closed_terminal_is_told_from_a_lost_rank_by_a_check():
+    line = "torch/distributed/elastic/agent/server/api.py:719] Received {} death signal, shutting"
+    (closed,) = find_failures([line.format(1)])
+    (ended,) = find_failures([line.format(15)])
+    assert closed.name == ended.name == kinds.CANCELLED.name
+    assert closed.check != ended.check
+
+
+def test_weights_that_pytorch_refuses_are_no_broken_compile_cache():
+    lines = [
+        '  File "torch/_inductor/codecache.py", line 120, in load',
+        "_pickle.UnpicklingError: Weights only load failed. This file can still be loaded",
+    ]
+    assert find_cause(find_failures(lines)).name == kinds.CHECKPOINT_FIT.name

@@ -399,7 +399,10 @@ class FailureFinder:
         """Return whether the lines before a line contain what the rule requires there."""
         if rule.context is None:
             return True
-        return any(rule.context.search(text) for text in self._context_of(log_line))
+        # Few lines match, so few lines are split into prefix and text.
+        if not any(rule.context.search(line) for line in self._context):
+            return False
+        return any(rule.context.search(line) for line in self._context_of(log_line))
 
     def _context_of(self, log_line: LogLine) -> list[str]:
         """Return the last lines that the process of `log_line` may have written before it.
@@ -412,9 +415,9 @@ class FailureFinder:
         for distance, line in enumerate(reversed(self._context), start=1):
             earlier = split_prefix(line)
             if (earlier.rank, earlier.host) in (_UNKNOWN_PROCESS, process):
-                own_lines.append(earlier.text)
+                own_lines.append(line)
             elif process == _UNKNOWN_PROCESS and distance <= CONTEXT_LINES:
-                other_lines.append(earlier.text)
+                other_lines.append(line)
         return own_lines[:CONTEXT_LINES] + other_lines
 
     def _keep(

@@ -237,10 +237,11 @@ FILE = FailureKind(
 CHECKPOINT_FIT = FailureKind(
     name="checkpoint does not fit",
     remedy=(
-        "The checkpoint belongs to a different model, layout or program version. Compare "
-        "layers, hidden size, sequence length and padded vocabulary. ZeRO's state can "
-        "be loaded only on the same number of ranks, or from a universal checkpoint; `runbook "
-        "import` reads only weights."
+        "The checkpoint belongs to a different model, layout or program version. Compare layers, "
+        "hidden size, sequence length and padded vocabulary. ZeRO's state can be loaded only on "
+        "the same number of ranks, or from a universal checkpoint; `runbook import` reads only "
+        "weights. If PyTorch refuses a file of your own because it loads weights only, allow the "
+        "types that it names (add_safe_globals)."
     ),
 )
 CHECKPOINT_DAMAGE = FailureKind(
@@ -311,12 +312,12 @@ UNREACHED = FailureKind(
 CREDENTIAL = FailureKind(
     name="munge credential refused",
     remedy=(
-        "A Slurm daemon did not accept another host's credential. Compare `date` on the nodes and "
-        "on the login node, and run `munge -n | unmunge` on a node. Credentials expire if clocks "
-        "differ by minutes, a node is overloaded or munged was restarted; the last two pass. If "
-        "the socket is missing, munged does not run, or the container does not mount /run/munge. "
-        "If it happens again, exclude the node named in the line (sbatch --exclude) and report it "
-        "to the site."
+        "A Slurm daemon did not accept another host's credential. Compare `date`, the munge key "
+        "and the user's id on the nodes and on the login node, and run `munge -n | unmunge` on a "
+        "node. Credentials expire if clocks differ by minutes, a node is overloaded or munged was "
+        "restarted; the last two pass. If the socket is missing, munged does not run, or the "
+        "container does not mount /run/munge. If it happens again, exclude the node named in the "
+        "line (sbatch --exclude) and report it to the site."
     ),
     decision=NextStep.RETRY_AFTER_WAIT,
 )

@@ -32,6 +32,10 @@ _PREFIXES = (
     # pdsh and DeepSpeed's launcher: "node7: ..."
     re.compile(r"^(?P<host>[a-zA-Z][a-zA-Z-]*\d[\w-]*): (?=\S)"),
 )
+_HAS_PREFIX = re.compile(
+    "|".join(re.sub(r"\(\?P<\w+>", "(?:", prefix.pattern) for prefix in _PREFIXES)
+)
+"""All prefixes in one expression. Most lines have none, and one match is faster than sixteen."""
 _NCCL = re.compile(r"(?:^|\s)(?P<host>[a-zA-Z][\w.-]*):\d+:\d+ \[\d+\]")
 _PYTORCH_RANK = re.compile(r"\[(?:PG \S+(?: \S+)*? )?Rank (?P<rank>\d+)\]")
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T](\d\d):(\d\d):(\d\d)")
@@ -65,9 +69,9 @@ def split_prefix(line: str) -> LogLine:
     host = ""
     nccl_host = ""
     for _ in range(MAX_PREFIXES):
-        match = next(filter(None, (prefix.match(text) for prefix in _PREFIXES)), None)
-        if match is None:
+        if not _HAS_PREFIX.match(text):
             break
+        match = next(filter(None, (prefix.match(text) for prefix in _PREFIXES)))
         named = match.groupdict()
         if named.get("rank"):
             rank = int(named["rank"])

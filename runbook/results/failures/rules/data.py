@@ -37,6 +37,21 @@ FILE_SYSTEM_RULES = (
         source="Python, the message of an OSError with a file name",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
+    # An open file has no name in the message. The frames above show that a file was read or written.
+    Rule(
+        kind=STORAGE,
+        patterns=(r"\bOSError: \[Errno (?:5|107|108|110|112|121)\]",),
+        after=(
+            r"fsspec/|torch/serialization\.py|safetensors/|h5py/|numpy/lib/"
+            r"|/(?:shutil|zipfile|tarfile|gzip|pathlib|os|posixpath|genericpath)\.py"
+            r"|, in (?:atomic_save|torch_save|_?save_\w+|copyfile\w*|makedirs)$"
+        ),
+        example_before='  File "fsspec/implementations/local.py", line 382, in write',
+        example="OSError: [Errno 107] Transport endpoint is not connected",
+        counterexample="ConnectionResetError: [Errno 104] Connection reset by peer",
+        source="rhasspy/piper#311",
+        decision=NextStep.RETRY_AFTER_WAIT,
+    ),
 )
 """Rules for errors with files.
 
@@ -279,6 +294,7 @@ DATA_RULES = (
         kind=STORAGE,
         patterns=(r"basic_ios::clear: iostream error",),
         example="RuntimeError: basic_ios::clear: iostream error",
+        counterexample="ostream: no error",
         source="libstdc++, a message of std::ios_base::failure",
         also=DISK,
         check="`df` and `df -i` of the folder show whether the disk is full.",

@@ -168,6 +168,18 @@ JOB_RULES = (
         level=Level.SYMPTOM,
         may_go_on=True,
     ),
+    # The nodes have different keys, clocks or users, so another launcher does not help.
+    Rule(
+        kind=CREDENTIAL,
+        patterns=(
+            r"Invalid job credential",
+            r"[Cc]redential (?:signature check|replayed)",
+        ),
+        example="srun: error: Task launch for StepId=13.0 failed on node n1: Invalid job credential",
+        counterexample="srun: error: Task launch for StepId=13.0 failed on node n1: Job credential expired",
+        source="NVIDIA/deepops#1179",
+        decision=NextStep.FIX_FIRST,
+    ),
     # Without its socket, munge does not run on this host, or a container does not see it.
     Rule(
         kind=CREDENTIAL,
@@ -467,8 +479,7 @@ JOB_RULES = (
                 r"|_server_read|Zero Bytes)"
             ),
             r"Unable to create (?:job )?step",
-            r"Invalid job credential",
-            r"[Cc]redential (?:signature check|replayed|expired|revoked)",
+            r"[Cc]redential (?:expired|revoked)",
             r"More (?:tasks|processors) requested than",
             r"Task count specification",
             r"There are not enough slots",
@@ -670,7 +681,7 @@ JOB_RULES = (
     # torchrun itself was ended by its user, by the queue, or by srun after another node ended.
     Rule(
         kind=CANCELLED,
-        patterns=(r"Process \d+ got signal: (?:1|2|15)\b",),
+        patterns=(r"Process \d+ got signal: (?:2|15)\b",),
         example="torch.distributed.elastic.multiprocessing.api.SignalException: Process 4711 got signal: 15",
         source="PyTorch, a message of torch/distributed/elastic/multiprocessing/api.py",
         level=Level.SYMPTOM,

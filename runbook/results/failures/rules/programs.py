@@ -79,6 +79,7 @@ PROGRAM_RULES = (
             "Categorical to satisfy the constraint IndependentConstraint(Real(), 1), but found "
             "invalid values:"
         ),
+        counterexample="AssertionError: the batch size has to satisfy the constraint b % 8 == 0",
         source="PyTorch, a message of torch/distributions/distribution.py",
         level=Level.SYMPTOM,
     ),

@@ -229,10 +229,29 @@ RANK_SENTENCES = (
         level=Level.CONSEQUENCE,
         in_warnings=True,
     ),
+    # A terminal or an ssh session hangs up when it is closed.
+    Rule(
+        kind=CANCELLED,
+        patterns=(
+            r"Received 1 death signal",
+            r"Process \d+ got signal: 1\b",
+            r"closing signal SIGHUP",
+        ),
+        example=(
+            "W0920 09:10:41.194000 84933 site-packages/torch/distributed/elastic/agent/server/"
+            "api.py:719] Received 1 death signal, shutting down workers"
+        ),
+        counterexample="Received 15 death signal, shutting down workers",
+        source="modelscope/ms-swift#5884",
+        level=Level.SYMPTOM,
+        also=PEER_DIED,
+        check="If the terminal was closed, start the job with sbatch, tmux or nohup.",
+        in_warnings=True,
+    ),
     # torchrun itself was ended: by its user, by the queue, or by srun after another node ended.
     Rule(
         kind=CANCELLED,
-        patterns=(r"Received (?:1|2|15) death signal",),
+        patterns=(r"Received (?:2|15) death signal",),
         example="torch.distributed.elastic.agent.server.api: [WARNING] Received 15 death signal, shutting down workers",
         source="PyTorch, a message of torch/distributed/elastic/agent/server/api.py",
         level=Level.SYMPTOM,

@@ -123,6 +123,7 @@ RAY_RULES = (
         kind=SHARED_MEMORY,
         patterns=(r"ObjectStoreFullError",),
         example="ray.exceptions.ObjectStoreFullError: Failed to put object",
+        counterexample="object store: 3 of 10 GB used, spilling to disk",
         source="Ray, python/ray/exceptions.py",
         also=HOST_MEMORY,
         check="`ray memory` lists the objects; `df -h /dev/shm` shows whether the store may grow.",
@@ -131,6 +132,7 @@ RAY_RULES = (
         kind=MODULE,
         patterns=(r"RuntimeEnvSetupError",),
         example="ray.exceptions.RuntimeEnvSetupError: Failed to set up runtime environment.",
+        counterexample="(raylet) Runtime environment set up in 3 s",
         source="Ray, python/ray/exceptions.py",
         level=Level.SYMPTOM,
     ),
@@ -138,6 +140,7 @@ RAY_RULES = (
         kind=TIMEOUT,
         patterns=(r"ray\.exceptions\.GetTimeoutError",),
         example="ray.exceptions.GetTimeoutError: Get timed out: some object(s) not ready.",
+        counterexample="concurrent.futures._base.TimeoutError: Get timed out",
         source="Ray, python/ray/exceptions.py",
     ),
 )
@@ -167,6 +170,7 @@ PACKAGE_RULES = (
             "RuntimeError: Failed to import transformers.models.llama.modeling_llama because of "
             "the following error (look up to see its traceback):"
         ),
+        counterexample="Failed to import wandb, logging to the console",
         source="transformers, a message of src/transformers/utils/import_utils.py",
         level=Level.SYMPTOM,
     ),
@@ -174,12 +178,14 @@ PACKAGE_RULES = (
         kind=MODULE,
         patterns=(r"Cannot find a working triton installation",),
         example="RuntimeError: Cannot find a working triton installation.",
+        counterexample="triton is not installed, using the eager backend",
         source="PyTorch, a message of torch/_inductor/exc.py",
     ),
     Rule(
         kind=ABI,
         patterns=(r"RuntimeError: Numpy is not available",),
         example="RuntimeError: Numpy is not available",
+        counterexample="numpy is not available, using lists",
         source="PyTorch, a message of torch/csrc/utils/tensor_numpy.cpp",
     ),
 )

@@ -54,6 +54,7 @@ SOFTWARE_RULES = (
             r"UnpicklingError: ",
         ),
         after=r"torch/_inductor/|\.triton|triton/runtime/|autotune_cache",
+        unless=r"Weights only load failed",
         example_before='  File "torch/_inductor/runtime/autotune_cache.py", line 112, in read_best',
         example="json.decoder.JSONDecodeError: Extra data: line 1 column 345 (char 344)",
         source="pytorch/pytorch#153791",
