@@ -345,6 +345,14 @@ def test_an_interval_is_wider_if_less_of_the_step_is_matrix_products(
     assert math.log1p(intervals.half_width(large)) == pytest.approx(expected)
 
 
+def test_the_interval_of_a_family_without_training_runs_is_twice_as_wide(
+    models: dict[str, Model],
+) -> None:
+    setup = setup_for_words(models, accelerator="L40S", tp="1", pp="1")
+    usual = math.expm1(intervals.WIDTHS["", "many nodes"] * intervals.uncertainty(setup))
+    assert intervals.half_width(setup) == pytest.approx(2 * usual)
+
+
 def test_a_row_with_experts_gets_no_prediction(models: dict[str, Model]) -> None:
     row = {"model": "Grok 1", "params_b": "314", "accelerator": "H100", "n_accel": "64"}
     assert "mixture of experts" in str(setup_of(read_row(1, row | {"experts": "8"}), models))
