@@ -19,7 +19,7 @@ _RULED_OUT = re.compile(
 """Words of a clause which show that its subject does not make training slow."""
 _SUBJECTS = (
     ("network", r"\b(?:network|interconnect|nics?|links?|switch(?:es)?)\b"),
-    ("communication", r"\b(?:nccl|nvlink|pcie|all-?reduce)\b"),
+    ("communication", r"\b(?:nvlink|pcie|all-?reduce)\b"),
     ("data wait", r"\b(?:data|input|storage|file ?system|disks?|ssds?|i/?o)\b"),
     ("host", r"\bcpus?\b"),
     ("memory", r"\b(?:memory|ram|swap)\b"),
@@ -32,6 +32,11 @@ Next to a complaint these words are too vague for a suspicion, but they suffice 
 """
 _CLAUSE_END = re.compile(r"[,:()]|\b(?:but|although|though|while|whereas|yet|still|however)\b")
 
+_TOOL = re.compile(r"\b[nr]ccl[-_ ]?tests?\b|\bnvidia-smi\b|\biperf\w*")
+"""Names of programs that test something else than they are named after."""
+_PRONOUN = re.compile(r"\s*(?:and )?(?:it|this|that|they|these|both)\b")
+"""A clause whose subject is in the clause before."""
+
 
 def causes_ruled_out(text: str) -> frozenset[str]:
     """Return the causes that a lower-case text rules out.
@@ -41,7 +46,8 @@ def causes_ruled_out(text: str) -> frozenset[str]:
     >>> causes_ruled_out("the network is slow, is that normal?")
     frozenset()
     """
-    clauses = [clause for clause in _clauses(text) if _RULED_OUT.search(clause)]
+    plain = _TOOL.sub("", text)
+    clauses = [clause for clause in _clauses(plain) if _RULED_OUT.search(clause)]
     causes = {cause for clause in clauses for cause in topics_in(clause)}
     for cause, words in _SUBJECTS:
         if any(re.search(words, clause) for clause in clauses):
@@ -50,7 +56,14 @@ def causes_ruled_out(text: str) -> frozenset[str]:
 
 
 def _clauses(text: str) -> Iterator[str]:
-    """Yield the parts of sentences between commas and conjunctions."""
+    """Yield the parts of sentences between commas and conjunctions.
+
+    A clause about "it" begins with the clause before, whose subject it has.
+    """
     for sentence in sentences_of(text):
-        if not sentence.rstrip().endswith("?"):
-            yield from _CLAUSE_END.split(sentence)
+        if sentence.rstrip().endswith("?"):
+            continue
+        before = ""
+        for clause in _CLAUSE_END.split(sentence):
+            yield before + clause if _PRONOUN.match(clause) else clause
+            before = clause

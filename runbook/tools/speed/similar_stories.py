@@ -1,7 +1,9 @@
 """Finds the public stories that are most similar to a text about slow training.
 
 A text and a story are compared by their words and pairs of neighboring words, of which rare ones
-count more. The causes of the most similar stories are guesses: the text need not name them.
+count more. The causes of the most similar stories are guesses: the text need not name them. In
+leave-one-out cross-validation with 193 training stories, the accepted cause was among the first
+three of 161 answers, and of 124 by the rules alone (2026-11-29).
 """
 
 import math
@@ -17,14 +19,14 @@ from runbook.tools.speed.public_stories import Story, read_stories
 from runbook.tools.speed.signs import distinct_lines
 from runbook.tools.speed.topics import asks_about_speed, complains
 
-NEAREST = 20
+NEAREST = 15
 """Number of similar stories whose causes are counted.
 
-Chosen by leave-one-out cross-validation over the training stories, like the weight in
-`story_suspects`: with 10 to 40 stories the accepted cause is as often among the first three.
+Chosen by leave-one-out cross-validation over the training stories, like the weights in
+`story_suspects`. With 10 to 30 stories the accepted cause is about as often among the first three.
 """
 LEAST_KNOWN_WORDS = 4
-"""Fewest telling words of the stories that a text must have. 207 of 212 stories share as many with
+"""Fewest telling words of the stories that a text must have. 238 of 243 stories share as many with
 the other stories."""
 _TELLING_LETTERS = 4
 """Fewest letters of a telling word. Most shorter words say nothing: "how do I use it"."""
