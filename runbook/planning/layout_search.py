@@ -10,6 +10,7 @@ from runbook.core.checks import Check
 from runbook.core.table import UNKNOWN, Table
 from runbook.core.units import four_digits, show_bytes, show_device_hours, show_duration
 from runbook.params.settings import Settings
+from runbook.plan_file.rules.layout import engine_rules
 from runbook.plan_file.schema import Layout, Recompute
 from runbook.planning.choice import Choice, Machine, full_choice
 from runbook.planning.cost import flops, memory
@@ -42,8 +43,8 @@ class SearchSpace:
     zero_stages: tuple[int, ...] = (0, 1, 2, 3)
     """ZeRO stages to try. Stages above 1 are tried only with DeepSpeed.
 
-    With one replica and one context-parallel rank, nothing is sharded, so only the first stage is
-    tried.
+    With one replica and one context-parallel rank, nothing is sharded, so only the first stage that
+    the program accepts is tried.
     """
     most_chunks: int = MOST_CHUNKS
     """Largest number of interleaved chunks per stage."""
@@ -235,9 +236,9 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
         replicas = layout.world_size // model_ranks
         chunks = _chunks(choice, pipeline, space.most_chunks)
         # ZeRO shards states over replicas and context-parallel ranks. If there is only one
-        # such rank, all ZeRO stages are the same.
+        # such rank, a higher stage saves nothing.
         shares_states = replicas * layout.context > 1
-        different_stages = zero_stages if shares_states else zero_stages[:1]
+        different_stages = zero_stages if shares_states else _first_accepted(choice, zero_stages)
         for micro_batch, zero_stage, training, virtual_pipeline in product(
             space.micro_batches, different_stages, trainings, chunks
         ):
@@ -253,6 +254,18 @@ def layouts(choice: Choice, space: SearchSpace = EVERYTHING) -> Iterator[Choice]
                 )
                 variant = choice.in_layout(changed)
                 yield replace(variant, micro_batch=micro_batch, training=training)
+
+
+def _first_accepted(choice: Choice, zero_stages: Sequence[int]) -> Sequence[int]:
+    """Return the first ZeRO stage that the program accepts, or the first stage if it accepts none.
+
+    DeepSpeed needs a stage above 0 for fp16.
+    """
+    for stage in zero_stages:
+        results = engine_rules(choice.program, stage, choice.training.precision)
+        if all(result.holds for result in results):
+            return [stage]
+    return zero_stages[:1]
 
 
 def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:

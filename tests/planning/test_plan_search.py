@@ -4,6 +4,7 @@ documents' facts.
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from typing import Any
@@ -77,23 +78,41 @@ def test_13b_with_zero_1_over_8_copies_does_not_fit_a_gcd() -> None:
 
 @pytest.mark.parametrize("stages", [(0, 1), (1,)])
 def test_a_single_replica_is_tried_once_whatever_zero_would_share(stages: tuple[int, ...]) -> None:
-    """ZeRO shards nothing over a single replica, so all of its stages give the same layout.
+    """ZeRO shards nothing over a single replica, so a higher stage would only cost time.
 
-    None of them excludes interleaved stages.
+    Interleaved chunks of pipeline stages are tried with every ZeRO stage.
     """
     space = SearchSpace(
         micro_batches=(1,),
         recompute=("full",),
         zero_stages=stages,
-        most_chunks=1,
+        most_chunks=2,
     )
-    stages_of_cut = dict[tuple[int, int], list[int]]()
+    tried = dict[tuple[int, int], list[tuple[int, int]]]()
     for variant in layouts(choice(AZURE, 16), space):
         layout = variant.layout
-        stages_of_cut.setdefault((layout.tensor, layout.pipeline), []).append(layout.zero_stage)
+        pair = (layout.zero_stage, layout.virtual_pipeline)
+        tried.setdefault((layout.tensor, layout.pipeline), []).append(pair)
 
-    assert stages_of_cut[8, 16] == [stages[0]]
-    assert stages_of_cut[8, 8] == [*stages]
+    assert tried[8, 16] == [(stages[0], 1), (stages[0], 2)]
+    assert tried[8, 8] == list(itertools.product(stages, (1, 2)))
+
+
+def test_a_single_replica_in_fp16_is_tried_with_a_zero_stage_that_deepspeed_accepts() -> None:
+    sections = {"training": {"engine": "deepspeed", "global_batch": 512, "micro_batch": 1}}
+    stages = dict[str, set[int]]()
+    for precision in ("bf16", "fp16"):
+        sections["training"]["precision"] = precision
+        found = search(choice(sections, 1, "375m"))
+        single_replicas = [one.layout for one in found.ranked if one.layout.data == 1]
+        assert {(layout.tensor, layout.pipeline) for layout in single_replicas} == {
+            (2, 4),
+            (4, 2),
+            (8, 1),
+        }
+        stages[precision] = {layout.zero_stage for layout in single_replicas}
+
+    assert stages == {"bf16": {0}, "fp16": {1}}
 
 
 def test_what_is_found_keeps_every_rule_and_fits() -> None:
