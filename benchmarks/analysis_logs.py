@@ -3,7 +3,7 @@
     python -m benchmarks.analysis_logs [--lines 1000000] [--formats NAME...] [--folder DIR] [--json FILE]
 
 Each log repeats the layout of a line in tests/samples with changing numbers. A separate process on
-one core reads each log; the kernel reports its time and its peak memory. The records that the
+one core reads each log. The kernel reports its time and its peak memory. The records that the
 process prints are counted.
 """
 

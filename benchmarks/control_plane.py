@@ -364,7 +364,7 @@ def step_record(iteration: int) -> StepRecord:
 def rank_script_operations() -> dict[str, float] | None:
     """Return how often per second rank.sh looks for `stop`, on rank 0 and on another rank.
 
-    strace counts the look-ups; the result is None if it does not work here.
+    strace counts the look-ups. The result is None if it does not work here.
     """
     if not shutil.which("strace"):
         return None

@@ -5,7 +5,7 @@
 FOLDER contains a few hundred megabytes of text. Each moment is within the duration of an
 undisturbed run. At the end, the output must equal that of the undisturbed run byte for byte, and
 each kill may cost at most one shard per worker. A hook in the processes' sitecustomize records each
-start of a shard; a shard that started n times was repeated n - 1 times.
+start of a shard. A shard that started n times was repeated n - 1 times.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ which Megatron's tool calls, are measured with our own reader. If gigatoken and 
 installed here, gigatoken is measured as well. It has a minimal writer around it
 (`benchmarks.gigatoken_writer`), and is bound to one core, as our command is. Every measured command
 is a separate process, timed from its start to its end with its imports. Commands alternate, so that
-other load on the machine slows all of them; the median is reported. Our command with one worker is
-bound to one core; Megatron's tools may use all cores. Megatron's tools read whole.jsonl; our
+other load on the machine slows all of them. The median is reported. Our command with one worker is
+bound to one core. Megatron's tools may use all cores. Megatron's tools read whole.jsonl. Our
 command reads that file and, in other runs, the same records as sixteen .jsonl.zst. All outputs must
 be equal, byte for byte.
 """
@@ -95,7 +95,7 @@ def floors(inputs: list[Path]) -> dict[str, float]:
 
 
 def has_gigatoken() -> bool:
-    """Return whether gigatoken can be measured; its writer needs awkward as well."""
+    """Return whether gigatoken can be measured. Its writer needs awkward as well."""
     return all(map(find_spec, ("gigatoken", "awkward")))
 
 

@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --plan FOLDER/gpu.json [--copy FILE]
     python -m benchmarks.gpu --write-losses
 
-Each job of a stage is a process with its own deadline; while it measures, the next jobs import
+Each job of a stage is a process with its own deadline. While it measures, the next jobs import
 their modules. FOLDER/gpu.json is rewritten after every row, so that an interrupted call keeps its
 rows. benchmarks/gpu.md says what each stage measures and what the file contains; docs/gpu.md says
 how to run this on a machine with a GPU.

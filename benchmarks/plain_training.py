@@ -3,7 +3,7 @@
 It uses SDPA, fused AdamW, autocast and torch.compile.
 
 The second program (`even`) uses the number formats of our trainer: in bf16 its weights are bf16,
-not cast again in every micro-batch; gradients are added up in float32, and the optimizer updates a
+not cast again in every micro-batch. Gradients are added up in float32, and the optimizer updates a
 float32 copy.
 """
 

@@ -617,7 +617,7 @@ def measured_on_one_node(left_out: Sequence[LeftOut]) -> tuple[int, int]:
 
 
 def group_of(row: Known) -> str:
-    """Return the table of a row; vTrain's step times are split by their number of nodes."""
+    """Return the table of a row. vTrain's step times are split by their number of nodes."""
     name = row.label.split(":")[0]
     if name != STEP_TIMES or row.setup is None:
         return name

@@ -5,8 +5,8 @@
 
 Steps of three kinds take turns in one process for each shape: `plain`, `twice` (the first
 micro-batch computed twice, without fingerprints) and `hashed` (the same with fingerprints and the
-line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms;
-on a CPU it uses `bits`. Prints one JSON object: medians in ms, the cost of fingerprints in ms, and
+line for replay.jsonl). On a GPU the trainer uses `norms`, or `bits` with deterministic algorithms.
+On a CPU it uses `bits`. Prints one JSON object: medians in ms, the cost of fingerprints in ms, and
 its share of the replayed step. Fingerprints cover two passes of one micro-batch, whatever the
 number of micro-batches: `share_of_micro_batch` is their cost relative to those two passes alone. On
 a CPU, ms are of processor time, which other load on the machine affects less.

@@ -48,7 +48,7 @@ OPERATORS = {
     "fused_adam": "optimizer",
     "linalg_vector_norm": "optimizer",
 }
-"""Words in an operator's name; the first that occurs decides its part."""
+"""Words in an operator's name. The first that occurs decides its part."""
 
 
 def part_of(names: list[str]) -> str:

@@ -44,7 +44,7 @@ counted.
 
 
 def pin() -> None:
-    """Bind this rank to its own core; the rank calls this before the trainer."""
+    """Bind this rank to its own core. The rank calls this before the trainer."""
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["LOCAL_RANK"])]})
 

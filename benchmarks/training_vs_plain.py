@@ -5,12 +5,12 @@
         --programs ours plain compiled even-compiled        8 minutes of an idle machine
     python -m benchmarks.training_vs_plain --shapes 125m-2k 350m 1.3b 6.7b --precisions bf16 --micro 4        on a GPU
 
-Each program is a separate process with its own model; the processes take steps in turn, so that
+Each program is a separate process with its own model. The processes take steps in turn, so that
 other load slows all of them, and the median is reported. All programs get the same random tokens,
 and none of them reads data. `ours` is the megatron-core engine's own compute and update; `plain` is
 benchmarks/plain_training.py, `compiled` the same under torch.compile. The second comparison, `even`
 and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
-in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides; the
+in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides. The
 processor time of each step is shown next to it, because a busy machine stretches wall time but not
 processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's peak. If a
 model does not fit into a GPU's memory, its program ends, and its row says so.

@@ -56,7 +56,8 @@ def program(folder, name, *lines):
 
 @pytest.fixture
 def machine(tmp_path):
-    """Simulate a machine with only the given GPU programs, where make shows what it would do."""
+    """Return a function that simulates a machine with only the given GPU programs, and returns what
+    make would do there."""
     for name in ("Makefile", "requirements.lock", "pyproject.toml"):
         (tmp_path / name).symlink_to(CLONE / name)
     for name in ("nvidia-smi", "rocminfo", "rocm-smi"):

@@ -2,7 +2,7 @@
 
 The pages are README, the written docs, one executed run (redacted; runs/local unless another is
 named), the jobs that each run file submits, and the API from the docstrings. mkdocs then builds
-build/site from them; neither step needs a network.
+build/site from them. Neither step needs a network.
 """
 
 from __future__ import annotations

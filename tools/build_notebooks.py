@@ -1,7 +1,7 @@
 """Build notebooks/*.ipynb from masters/: python tools/build_notebooks.py [--check | --import].
 
 masters/*.md are MyST Markdown as jupytext reads it, so that a change to a notebook is reviewed as
-text. Cells that all notebooks share are in masters/shared.md; `{phase}` in them is the notebook's
+text. Cells that all notebooks share are in masters/shared.md. `{phase}` in them is the notebook's
 name. --check only compares. --import writes the masters from the notebooks, after an edit in
 JupyterLab.
 """

@@ -2,7 +2,7 @@
 
 The rules: one parameters cell that matches the schema, no program in a cell (`!`, `%%bash`, `def`),
 no absolute path, no output, a unique id for each cell, prose before every code cell. Violations are
-printed; the exit code is 1 if there are any.
+printed. The exit code is 1 if there are any.
 """
 
 from __future__ import annotations

@@ -244,7 +244,7 @@ def summary_of(results: Sequence[PartResult], turn: int | None) -> list[str]:
 
 
 def main() -> int:
-    """Run the parts and print the summary; return 1 if a part failed."""
+    """Run the parts and print the summary. Return 1 if a part failed."""
     parser = argparse.ArgumentParser(description="Run the suite as parts in parallel lanes.")
     parser.add_argument(
         "--ci", action="store_true", help="also the sites, the long drills and other Pythons"

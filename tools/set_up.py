@@ -1,7 +1,7 @@
 """`make setup`: create the virtual environment and install what requirements.lock pins.
 
 Each step prints what it installs, from where, and how large it is. On a terminal a status line
-follows pip's progress; elsewhere (CI, nohup) a line is printed every half minute. All of pip's
+follows pip's progress. Elsewhere (CI, nohup) a line is printed every half minute. All of pip's
 output is in `set-up.log` in the environment.
 """
 
@@ -41,7 +41,7 @@ LINES_OF_PIP_SHOWN = 15
 class Line(Enum):
     """Lines that the set-up prints.
 
-    `{name}` stands for a value; tests check the member and its values.
+    `{name}` stands for a value. Tests check the member and its values.
     """
 
     CPU_BUILD_OF = "[2/4] {pin} for the CPU from {index}: {size}"

@@ -247,7 +247,7 @@ def _attention(
     with sdpa_kernel(chosen) if backend is not None else torch.enable_grad():
         forward_seconds = _time(sizes, [forward])
         both_seconds = _time(sizes, [both])
-    # Half of the scores are masked; the backward pass computes five products, and the forward pass
+    # Half of the scores are masked. The backward pass computes five products, and the forward pass
     # two.
     operations = 2.0 * sizes.batch * sizes.heads * sizes.sequence**2 * sizes.head_size
     return {

@@ -19,7 +19,10 @@ class Job:
     stage: str
     name: str
     function: str
-    """`module:function` below benchmarks.gpu_stages; it takes the arguments and a function that emits a row."""
+    """`module:function` below benchmarks.gpu_stages.
+
+    It takes the arguments and a function that emits a row.
+    """
     seconds: float
     """Seconds from the start signal to the deadline, at which the process group is killed."""
     least_seconds: float

@@ -106,7 +106,7 @@ AVERAGE = torch.distributed.ReduceOp.AVG
 
 
 def _reduced(tensor: torch.Tensor, op: Any, group: Any) -> torch.Tensor:
-    """Return the tensor reduced over the group, on the host; gloo has no average."""
+    """Return the tensor reduced over the group, on the host. gloo has no average."""
     copy = _on_host(tensor)
     average = op == AVERAGE
     _original["all_reduce"](copy, SUM if average else op, group)

@@ -72,7 +72,7 @@ class ProgramOptions:
     recompute: str = "none"
     fp8: str = "none"
     kernels: str = ""
-    """Value of `tuning.kernels`, if the plan has that field; an empty value leaves it unchanged."""
+    """Value of `tuning.kernels`, if the plan has that field. An empty value leaves it unchanged."""
 
 
 def make_program(options: ProgramOptions) -> Program:

@@ -82,7 +82,7 @@ REHEARSED = ("tensor 2, sequence, plain", "pipeline 2")
 
 
 def train(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit a row for each layout; the layouts of one wave train at the same time."""
+    """Emit a row for each layout. The layouts of one wave train at the same time."""
     size = arguments["size"]
     rehearsal = size == "rehearsal"
     chosen = [layout for layout in LAYOUTS if not rehearsal or layout.name in REHEARSED]
@@ -185,7 +185,7 @@ class Training:
 
 NEAR_INTERVAL = 3
 KILLED_AFTER = 10
-"""The number of records in metrics.jsonl after which the ranks are killed; the run has 20 steps.
+"""The number of records in metrics.jsonl after which the ranks are killed. The run has 20 steps.
 """
 
 

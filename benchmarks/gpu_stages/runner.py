@@ -60,7 +60,10 @@ class WorkerProcess:
         self._rows.put(None)
 
     def measure(self, seconds: float, results: Results) -> tuple[str, str]:
-        """Let the process measure and record its rows; return its state and the reason if it failed."""
+        """Let the process measure and record its rows.
+
+        Return its state and the reason if it failed.
+        """
         ends = time.monotonic() + seconds
         assert self._process.stdin
         with contextlib.suppress(BrokenPipeError):
@@ -93,7 +96,7 @@ class WorkerProcess:
         self._close_pipes()
 
     def _close_pipes(self) -> None:
-        """Close both pipes; the reader ends once the other end is closed everywhere."""
+        """Close both pipes. The reader ends once the other end is closed everywhere."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

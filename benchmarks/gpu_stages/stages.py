@@ -55,7 +55,7 @@ def throughput_job(
     seconds: float = 60,
     **options: Any,
 ) -> Job:
-    """Return a job that times a program; without `parts`, the trainer uses all its kernels."""
+    """Return a job that times a program. Without `parts`, the trainer uses all its kernels."""
     if rehearsal:
         options |= {"shape": "rehearsal", "micro_batch": 1, "num_micro_batches": 2}
     program = options["program"]

@@ -204,7 +204,10 @@ def run_long(
 
 
 def run_and_resume(root: Path, size: str, engine: str, zero_stage: int) -> dict[str, Any]:
-    """Train 6 steps with a save in the background after 3; resume from it and compare the last 3 losses."""
+    """Train 6 steps with a save in the background after 3.
+
+    Resume from it and compare the last 3 losses.
+    """
     folder = new_folder(root, f"resume-{engine}-{zero_stage}")
     saves = {"folder": "checkpoints", "interval": SAVE_AT, "keep": 2, "asynchronous": True}
     content = content_of(

@@ -52,7 +52,10 @@ def main() -> None:
 
 
 def _take_standard_output() -> TextIO:
-    """Return the real standard output; from now on the output of libraries goes to standard error."""
+    """Return the real standard output.
+
+    From now on the output of libraries goes to standard error.
+    """
     rows = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return rows

@@ -41,7 +41,8 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def runbook(project: Path, monkeypatch, capsys):
-    """Call `runbook WORD...` in the project's folder. Errors that are not ours are raised."""
+    """Return a function that calls `runbook WORD...` in the project's folder. It raises errors that
+    are not ours."""
 
     def call(*words: object) -> Said:
         monkeypatch.setattr(sys, "argv", ["runbook", *map(str, words)])
@@ -56,7 +57,8 @@ def runbook(project: Path, monkeypatch, capsys):
 
 @pytest.fixture
 def everything(project: Path):
-    """Return all files of the project, to check that a command left them unchanged."""
+    """Return a function that reads all files of the project, to check that a command changed
+    none."""
 
     def read() -> dict[str, bytes]:
         return {

@@ -177,7 +177,8 @@ def test_check_reads_the_folder_that_the_catalogue_names(project: Path):
 
 @pytest.fixture
 def own_site(project: Path):
-    """Write params/sites/mine.yaml and params/mine.yaml for a cluster of 40 GB A100s."""
+    """Return a function that writes params/sites/mine.yaml and params/mine.yaml for a cluster of 40
+    GB A100s."""
 
     def write(run: str = "") -> None:
         (project / "params/sites/mine.yaml").write_text(

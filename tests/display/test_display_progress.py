@@ -131,7 +131,8 @@ def test_a_real_terminal_is_recognised(tmp_path):
 
 @pytest.fixture
 def executed(tmp_path, monkeypatch):
-    """Return the outputs and log lines of one cell, executed by a papermill engine."""
+    """Return a function that executes one cell with a papermill engine, and returns its outputs and
+    log lines."""
 
     def execute(engine, **environment):
         source = tmp_path / "in.ipynb"

@@ -63,7 +63,8 @@ sys.exit('RuntimeError: Connection closed by peer')
 
 @pytest.fixture
 def queue_job(tmp_path, monkeypatch):
-    """Run the job as Slurm would, with a stand-in for srun. Return its folder."""
+    """Return a function that runs the job as Slurm would, with a stand-in for srun, and returns its
+    folder."""
     programs = tmp_path / "programs"
     programs.mkdir()
     stand_ins = {

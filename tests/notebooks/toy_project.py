@@ -82,7 +82,7 @@ pair:  # another shape than the training's
   source: the tests
 """
 SECRET = "pass-Ab3dAb3dAb3dAb3d"
-"""The text's source and a step of the set-up need it; the project's files contain only its
+"""The text's source and a step of the set-up need it. The project's files contain only its
 variable's name."""
 LOG_IN = """
 preparation:

@@ -18,7 +18,7 @@ ENTRIES = 3000
 
 
 def write_failing_archive(path: Path) -> None:
-    """Write an archive with only one entry that tar can unpack; the others are in a folder that is
+    """Write an archive with only one entry that tar can unpack. The others are in a folder that is
     a file.
     """
     with tarfile.open(path, "w") as archive:

@@ -88,7 +88,7 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(project: Path):
-    """Write a run file into params/, and return its name."""
+    """Return a function that writes a run file into params/, and returns its name."""
 
     def write(text: str | bytes, name: str = "mine") -> str:
         path = project / "params" / f"{name}.yaml"

@@ -27,8 +27,8 @@ MI300X = "AMD Instinct MI300X OAM"
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Simulate a machine with these GPUs: the only programs on the PATH are stubs that answer one
-    query.
+    """Return a function that simulates a machine with GPUs. The only programs on its PATH are stubs
+    that answer one query.
     """
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         monkeypatch.delenv(name, raising=False)

@@ -17,9 +17,9 @@ pytestmark = pytest.mark.notebooks
 
 @pytest.fixture
 def execute(project: Path, monkeypatch):
-    """Run a notebook of two cells with papermill's command.
+    """Return a function that runs a notebook of two cells with papermill's command.
 
-    Return the result of `bind`, or its error.
+    It returns the result of `bind`, or its error.
     """
     nbformat = pytest.importorskip("nbformat")
     cli = pytest.importorskip("papermill.cli", exc_type=ImportError)

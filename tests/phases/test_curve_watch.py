@@ -20,7 +20,7 @@ from runbook.results.messages import ResultMessage
 
 
 class WatchedRun:
-    """A run opened for training; a test writes its evaluations."""
+    """A run opened for training. A test writes its evaluations."""
 
     def __init__(self, runs: Path) -> None:
         self.phase = open_run("04-training", "training.iterations=1000", runs=runs)

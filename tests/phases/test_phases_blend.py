@@ -1,4 +1,4 @@
-"""Several texts become token files under one plan; ready-made token files are placed where the plan
+"""Several texts become token files under one plan. Ready-made token files are placed where the plan
 reads them.
 """
 

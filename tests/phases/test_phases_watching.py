@@ -118,7 +118,8 @@ def test_an_interrupted_view_says_that_the_job_goes_on_and_shows_no_traceback(ru
 
 
 def test_the_benchmark_of_watching_looks_at_a_run_without_a_record(runs, queue):
-    """The benchmark notebooks_overhead.py calls the live view; `--part look` needs a finished run."""
+    """The benchmark notebooks_overhead.py calls the live view. `--part look` needs a finished
+    run."""
     open_phase = open_run("04-training", runs=runs)
     write_rows(open_phase, {**ROW, "iteration": 1, "loss": 10.5}, ROW)
     picture = notebooks_overhead.view_of(open_phase.folder)

@@ -635,7 +635,8 @@ LINK_FACTS = {
 
 
 def links(**changes: object) -> JobAnswers:
-    """Return the answers of two nodes that call each other; `changes` apply to those from n1 to n2."""
+    """Return the answers of two nodes that call each other. `changes` apply to those from n1 to
+    n2."""
     listening = {"port": 50000, "address": "10.0.0.1"}
     return job_of(
         line("peers", "n1", "listen", listening),

@@ -112,7 +112,8 @@ def settings() -> Callable[..., Settings]:
 
 @pytest.fixture
 def refusal() -> Callable[..., str]:
-    """Return the text of the error that refuses a plan. The test fails if it is not refused."""
+    """Return a function that returns the text of the error that refuses a plan. The test fails if
+    the plan is accepted."""
 
     def refused(*args: Any, machine: Machine | None = TWO_CORES, **keywords: Any) -> str:
         with pytest.raises(PlanError) as caught:
@@ -124,7 +125,8 @@ def refusal() -> Callable[..., str]:
 
 @pytest.fixture
 def broken() -> Callable[..., tuple[Check, ...]]:
-    """Return the checks of the error that refuses a plan. The test fails if it is not refused."""
+    """Return a function that returns the checks of the error that refuses a plan. The test fails if
+    the plan is accepted."""
 
     def failed(
         *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
@@ -138,7 +140,7 @@ def broken() -> Callable[..., tuple[Check, ...]]:
 
 @pytest.fixture
 def verdicts() -> Callable[..., dict[str, Check]]:
-    """Return every check of an accepted plan, by name."""
+    """Return a function that returns every check of an accepted plan, by name."""
 
     def checked(
         *args: Any, machine: Machine | None = TWO_CORES, **keywords: Any
@@ -152,7 +154,7 @@ def verdicts() -> Callable[..., dict[str, Check]]:
 
 @pytest.fixture
 def run_python() -> Callable[[str], str]:
-    """Return the standard output of a fresh interpreter."""
+    """Return a function that runs code in a fresh interpreter, and returns the standard output."""
 
     def run(code: str) -> str:
         return subprocess.run(

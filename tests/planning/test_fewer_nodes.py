@@ -35,7 +35,7 @@ WORDS = (
     "parallel.tensor=8",
     "parallel.pipeline=4",
 )
-"""16 replicas of 4 nodes each; the global batch is 512."""
+"""16 replicas of 4 nodes each. The global batch is 512."""
 
 
 def planned(*words):

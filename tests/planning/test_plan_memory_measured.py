@@ -36,7 +36,7 @@ afterwards. Their sizes come from PyTorch's and Transformer Engine's sources.
 gpu_peaks_blind.csv: eight ranks of four training runs, from logs that users published with all
 options: Megatron-LM of July 2023 with two layouts, Megatron-core of September 2024, and Megatron
 Bridge b30bded5da5c. They were planned on 2026-11-28, and the plan was not changed for them. Only
-the last log names its device; the others are planned on an A100. Megatron-LM of 2023 subtracted the
+the last log names its device. The others are planned on an A100. Megatron-LM of 2023 subtracted the
 largest logit out of place (core/tensor_parallel/cross_entropy.py, tag 23.06), so its last stages
 keep another copy of the logits in fp32, which the plan does not count.
 """

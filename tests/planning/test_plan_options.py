@@ -1,4 +1,4 @@
-"""Options of the trainer: at their defaults, they do not change a plan's text and fingerprints; if
+"""Options of the trainer: at their defaults, they do not change a plan's text and fingerprints. If
 they are set, the plan contains them.
 """
 

@@ -92,7 +92,7 @@ def one(models: dict[str, Model], **cells: str) -> Prediction:
 
 
 def errors(path: Path, models: dict[str, Model]) -> dict[str, list[float]]:
-    """Return the relative errors by family; a null counts as a miss of 100 %."""
+    """Return the relative errors by family. A null counts as a miss of 100 %."""
     found: dict[str, list[float]] = {}
     rows = table(path)
     for row, predicted in zip(rows, predict_rows(rows, models), strict=True):

@@ -270,14 +270,15 @@ def test_a_vendors_model_with_another_layer_takes_no_less_time(stages: int) -> N
     for layers in range(4 * stages, 6 * stages + 1):
         deeper = setup("Llama-3 70B", "H100", 128, layers=layers, **size, **cells)
         step = iteration(deeper)
-        # More layers have more parameters to send and update; here only stages count.
+        # More layers have more parameters to send and update. Here only stages count.
         seconds.append(step.seconds - step.data - step.optimizer - step.waiting)
     assert seconds == sorted(seconds)
     assert max(after / before for before, after in itertools.pairwise(seconds)) < 1.25
 
 
 def test_deepspeeds_stages_send_a_part_from_each_tensor_rank() -> None:
-    """Each tensor rank of a stage sends a part; the receivers gather the parts over faster links."""
+    """Each tensor rank of a stage sends a part. The receivers gather the parts over faster
+    links."""
     forks = SETUPS["A100, forks"]
     layout = forks.layout
     assert (layout.tensor, layout.pipeline, layout.sequence) == (8, 8, False)

@@ -84,7 +84,7 @@ def parts_of(account) -> float:
 
 
 def test_a_failure_costs_noticing_a_start_and_the_steps_since_the_last_whole_save():
-    # Training starts at 60. Saves begin at 160 and 265 and are complete at 185 and 290; the run
+    # Training starts at 60. Saves begin at 160 and 265 and are complete at 185 and 290. The run
     # fails in the 25th step.
     faults = GivenFaults((315.0, HANG))
     account = simulate(PARTS, Policy(detection={HANG.name: 40}), 1000, faults)
@@ -271,7 +271,7 @@ WITH_COPIES = replace(PARTS, save_stall=0, save_lag=0, near=NEAR)
 
 
 def test_a_failure_takes_back_to_the_newest_copies_in_the_same_allocation():
-    # Training starts at 60 and fails in the 18th step; copies of 16 steps were complete at 60 + 168
+    # Training starts at 60 and fails in the 18th step. Copies of 16 steps were complete at 60 + 168
     # + 4.
     faults = [(60 + 17.5 * 10.5, GPU)]
     account = simulate(WITH_COPIES, Policy(spares=1), 2000, GivenFaults(*faults))

@@ -30,7 +30,7 @@ LAYOUTS = {
     "deepspeed, TP 2": {"engine": "deepspeed", "tensor": 2},
     "deepspeed, PP 2": {"engine": "deepspeed", "pipeline": 2},
 }
-"""Changes to the specification of each training run; DeepSpeed has no context parallelism here."""
+"""Changes to the specification of each training run. DeepSpeed has no context parallelism here."""
 
 ITERATIONS = 10
 

@@ -63,7 +63,7 @@ def notebook(
 
 
 def data(**kinds: object) -> nbformat.NotebookNode:
-    """Return a display output; `text_html` stands for text/html."""
+    """Return a display output. `text_html` stands for text/html."""
     return nbformat.v4.new_output(
         "display_data", data={name.replace("_", "/", 1): value for name, value in kinds.items()}
     )

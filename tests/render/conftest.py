@@ -13,7 +13,8 @@ from runbook.params.schema.site import Hardware, Site
 
 @pytest.fixture
 def make_settings():
-    """Return settings for a local run as if read from files, with a test's changes."""
+    """Return a function that makes settings for a local run, as if read from files, with a test's
+    changes."""
 
     def make(
         environment=None, *, cores=8, walltime=0, nodes=1, scheduler="local", modules=(), setup=()
@@ -51,7 +52,7 @@ def local_plan():
 
 @pytest.fixture
 def make_plan(local_plan):
-    """Return a plan with only the parts that rendering reads."""
+    """Return a function that makes a plan with only the parts that rendering reads."""
 
     def changed(phase, world_size):
         parallel = replace(phase.parallel, world_size=world_size)

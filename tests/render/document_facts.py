@@ -81,7 +81,7 @@ def _with_starter_names(words):
 
 
 def differences(theirs, own):
-    """Return the kind and name of each fact that differs, with both values; None means absent."""
+    """Return the kind and name of each fact that differs, with both values. None means absent."""
     return {
         (kind, name): (theirs.get(kind, {}).get(name), own.get(kind, {}).get(name))
         for kind in KINDS

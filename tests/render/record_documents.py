@@ -4,7 +4,7 @@ with stand-in programs.
     RUNBOOK_DOCUMENTS=FOLDER python -m tests.render.record_documents
 
 FOLDER contains a git directory OWNER+NAME/repo for each repository in `DOCUMENTS`. The scripts run
-in a temporary folder; every program they start (srun, torchrun, mpiexec ...) is a stand-in that
+in a temporary folder. Every program they start (srun, torchrun, mpiexec ...) is a stand-in that
 records its arguments and environment. Only these facts are kept.
 """
 
@@ -278,7 +278,7 @@ SHELL = {"PWD", "OLDPWD", "SHLVL", "_"}
 """Variables that bash itself exports."""
 
 NEMO = ("NVIDIA/NeMo-Framework-Launcher", "edd369a5429722d7302bce420762dd59dc721b48")
-"""Tag 23.04; the files inside the document's closed 22.09 image are not public."""
+"""Tag 23.04. The files inside the document's closed 22.09 image are not public."""
 
 NEMO_PROGRAM = "megatron_gpt_pretraining.py"
 """The program that the image's launcher starts with that configuration."""

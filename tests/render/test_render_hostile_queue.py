@@ -1,4 +1,4 @@
-"""Whatever a person types never changes the structure of a queue's script; each of 200 values
+"""Whatever a person types never changes the structure of a queue's script. Each of 200 values
 arrives unchanged.
 """
 

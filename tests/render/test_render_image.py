@@ -69,7 +69,8 @@ def test_bash_can_read_each_layer(file, tmp_path):
 
 @pytest.fixture
 def build(tmp_path):
-    """Run the Slurm site's image step with stand-ins for docker and enroot, and return their calls."""
+    """Return a function that runs the Slurm site's image step with stand-ins for docker and enroot,
+    and returns their calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in (("docker", DOCKER), ("enroot", ENROOT)):

@@ -17,7 +17,7 @@ QUESTIONS = PreflightQuestions((Path("/shared/answers"),), "0123", ("--seconds=6
 
 
 def preflight_of(run, *words, jobs=None):
-    """Return the preflight job of a run; `jobs` are keys of its section jobs."""
+    """Return the preflight job of a run. `jobs` are keys of its section jobs."""
     settings, plan = planned(run, *words, "training.framework=runbook")
     section = settings.run.jobs.model_copy(update=jobs or {})
     settings = replace(settings, run=settings.run.model_copy(update={"jobs": section}))

@@ -455,7 +455,7 @@ def test_evaluations_that_rise_by_a_little_each_time_diverge():
 
 
 def healthy_curve(kind: str, seed: int) -> list[SimpleNamespace]:
-    """Return the records of a healthy training run; `kind` names what makes its curve uneven."""
+    """Return the records of a healthy training run. `kind` names what makes its curve uneven."""
     source = random.Random(seed)
     num_steps = source.choice((200, 400, 700))
     noise = source.choice((0.005, 0.02, 0.06))

@@ -1,4 +1,4 @@
-"""An error that no rule recognizes is shown; it replaces remedies only if it is certain to be the
+"""An error that no rule recognizes is shown. It replaces remedies only if it is certain to be the
 cause.
 """
 

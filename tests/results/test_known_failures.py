@@ -846,7 +846,7 @@ def test_a_cut_off_message_of_a_logger_is_no_error_of_mpi():
     assert find_failures(["logger: Message truncated at 4000 characters"]) == []
 
 
-# pyxis' message about a container comes first; the reason is below it, in enroot's log.
+# pyxis' message about a container comes first. The reason is below it, in enroot's log.
 PYXIS_HEADS = [
     "slurmstepd: error: pyxis: child 52574 failed with error code: 1",
     "slurmstepd: error: pyxis: failed to import docker image",

@@ -84,7 +84,7 @@ class BrokenNode:
         assert helper.stdout.readline() == "ready\n", words
 
     def preload(self, *macros: str) -> None:
-        """Preload a library in every program that starts on the node; node_shim.c explains the
+        """Preload a library in every program that starts on the node. node_shim.c explains the
         macros.
         """
         library = self.folder / "node_shim.so"
@@ -232,7 +232,7 @@ class BrokenNode:
         return found
 
     def heal(self) -> None:
-        """Restart the node; its mounts, network and processes are gone."""
+        """Restart the node. Its mounts, network and processes are gone."""
         for peer in self._peers.values():
             peer.heal()
         if not self._is_touched:

@@ -118,7 +118,7 @@ def failing_files(errno: int, *calls: str) -> Break:
 
 
 def blocked_data_ports(node: BrokenNode, place: Place) -> None:
-    """Let the kernel choose ports from a range that the cable drops; Slurm has its own range."""
+    """Let the kernel choose ports from a range that the cable drops. Slurm has its own range."""
     node.run("echo 33000 40000 > /proc/sys/net/ipv4/ip_local_port_range")
     node.bad_link("--first-port=33000", "--last-port=40000")
 

@@ -67,12 +67,12 @@ class Killer:
         return lambda: None
 
     def kill_script(self) -> Callable[[], None]:
-        """Kill the job's script; the next job of the chain continues."""
+        """Kill the job's script. The next job of the chain continues."""
         self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
         return lambda: None
 
     def crash_node(self) -> Callable[[], None]:
-        """Cut the power of a node that trains; the node comes back."""
+        """Cut the power of a node that trains. The node comes back."""
         node = self.draw.choice(self.training_nodes())
         self.cluster.do("crash", node)
         return lambda: self.cluster.do("boot", node)

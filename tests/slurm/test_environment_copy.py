@@ -30,7 +30,7 @@ WORDS = ("site=nodes", "jobs.training.nodes=2", "training.rehearsal_waived_by=th
 
 
 class TwoNodeJob:
-    """A job submitted to the tests' Slurm cluster; each node uses a separate folder as its disk."""
+    """A job submitted to the tests' Slurm cluster. Each node uses a separate folder as its disk."""
 
     def __init__(self, packed: Packed, name: str) -> None:
         root = packed.root / "project"

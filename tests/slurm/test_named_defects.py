@@ -1,4 +1,4 @@
-"""Real defects on the tests' Slurm cluster that preflight reports; `benchmarks.preflight_defects`
+"""Real defects on the tests' Slurm cluster that preflight reports. `benchmarks.preflight_defects`
 creates all of them.
 """
 
@@ -34,7 +34,7 @@ QUICK = (
     ("busy-program", "node-setup"),
     ("debug-variable",),
 )
-"""Pairs that take a few seconds each; their stages come before the ranks start."""
+"""Pairs that take a few seconds each. Their stages come before the ranks start."""
 
 
 @pytest.fixture(scope="module")

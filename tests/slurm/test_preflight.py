@@ -51,8 +51,8 @@ def broken(found: dict[str, object]) -> dict[str, dict[str, object]]:
 
 @pytest.fixture
 def on_node2(cluster: Cluster) -> Iterator[Callable[[str], None]]:
-    """Run a shell command in the second node's own mounts and network, and restart the node
-    afterwards."""
+    """Return a function that runs a shell command in the second node's own mounts and network.
+    Restart the node after the test."""
 
     def do(script: str) -> None:
         starter = (cluster.folder / "run" / "node2.pid").read_text().strip()

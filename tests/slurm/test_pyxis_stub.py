@@ -16,7 +16,8 @@ IMAGE = "--container-image=registry.example.org#nothing:1"
 
 @pytest.fixture
 def step(cluster: Cluster):
-    """Run a step with one task, and return its exit code, its output and srun's messages."""
+    """Return a function that runs a step with one task, and returns its exit code, its output and
+    srun's messages."""
 
     def run(*options: str, program: str = "true", **environment: str) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -125,7 +125,7 @@ def test_a_layout_is_rehearsed_by_a_job_in_the_container_where_there_is_no_train
 def test_drill_16_a_killed_step_and_a_node_without_power_are_gone_on_from_once_each(
     tested: Path, project: Project, cluster: Cluster
 ):
-    """First the processes of the job's step are killed on both nodes; then one node of the next job
+    """First the processes of the job's step are killed on both nodes. Then one node of the next job
     loses power.
     """
     process = project.start("run", "queued", "--from", "training")

@@ -21,7 +21,7 @@ PartitionName=short Nodes=ALL MaxTime=00:05:00 MaxNodes=1 State=UP
 PartitionName=paid Nodes=ALL MaxTime=01:00:00 AllowAccounts=physics State=UP
 PartitionName=shut Nodes=ALL MaxTime=01:00:00 State=INACTIVE"""
 IMAGE = "env=MASTER_ADDR=image env=PYTORCH_VERSION=2.7.0a0 env=CUDA_DEVICE_MAX_CONNECTIONS=32 env=LANG=C.UTF-8"
-"""Variables that an image sets, as NGC's do; they must not affect the rendezvous."""
+"""Variables that an image sets, as NGC's do. They must not affect the rendezvous."""
 RUN_FILE = """\
 run: queued
 site: two-nodes

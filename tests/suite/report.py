@@ -1,7 +1,7 @@
 """The report at the end: seconds per marker, the tests left for another turn, the skipped tests,
 and the packages that they need.
 
-With RUNBOOK_TEST_REPORT, the report is also written there as JSON; tools/run_tests.py adds up the
+With RUNBOOK_TEST_REPORT, the report is also written there as JSON. tools/run_tests.py adds up the
 reports of several processes.
 """
 

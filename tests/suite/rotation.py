@@ -9,7 +9,7 @@ and in `make test-all`, everything runs. A test takes part through its marker:
   expensive fixture.
 
 Cases rotate, not properties: a function has at least as many cases as its family has turns. A test
-that rotates with a `turn` shares a complete campaign; other tests, which run every time, check the
+that rotates with a `turn` shares a complete campaign. Other tests, which run every time, check the
 same properties in a different way.
 """
 

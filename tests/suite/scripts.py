@@ -15,7 +15,7 @@ _DIRECTIVE = re.compile(
 
 
 def directives_of(script: str) -> dict[str, str]:
-    """Return the requests of a script by name; a PBS resource is `-l name`, and a one-letter option
+    """Return the requests of a script by name. A PBS resource is `-l name`, and a one-letter option
     `-k`.
 
     Fail if a name occurs twice, because a queue would use only one of them.
@@ -82,7 +82,7 @@ def options_of(command: list[str], program: str, *, flags: tuple[str, ...] = ())
     """Return the options that follow a program in a command, up to the first word that is not an
     option.
 
-    The value of `--name=value` is in the same word; the value of any other option is the next word.
+    The value of `--name=value` is in the same word. The value of any other option is the next word.
     Names in `flags` have no value.
 
     >>> options_of(["mpiexec", "-n", "8", "--envall", "bash", "x"], "mpiexec", flags=("--envall",))

@@ -40,9 +40,9 @@ def run(tmp_path, corpus):
 
 @pytest.fixture(scope="module")
 def offline(zygote):
-    """Send one request to runbook.training.offline in a forked process.
+    """Return a function that sends one request to runbook.training.offline in a forked process.
 
-    Return the exit code, and the answer or error.
+    It returns the exit code, and the answer or error.
     """
 
     def ask(command, folder, world_size=1, **request):

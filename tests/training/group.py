@@ -21,7 +21,7 @@ PATCH = "RUNBOOK_TEST_PATCH"
 
 
 class Zygote:
-    """The drills' warm trainer, with DeepSpeed imported as well; patched.py says what its ranks
+    """The drills' warm trainer, with DeepSpeed imported as well. patched.py says what its ranks
     run.
     """
 

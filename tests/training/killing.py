@@ -1,4 +1,4 @@
-"""Ways to die in the middle of a save; each is patched into a forked rank before it trains (see
+"""Ways to die in the middle of a save. Each is patched into a forked rank before it trains (see
 patched.py).
 """
 
@@ -17,7 +17,7 @@ def die():
 
 
 def _on_second_save(function, *, before=True):
-    """Die in this function during the second save; the first save stays complete."""
+    """Die in this function during the second save. The first save stays complete."""
 
     def wrapped(*arguments, **options):
         SAVES["count"] += 1

@@ -1,4 +1,4 @@
-"""Checkpoint folders, without torch; test_faults.py tests what ranks do with them."""
+"""Checkpoint folders, without torch. test_faults.py tests what ranks do with them."""
 
 import hashlib
 import json

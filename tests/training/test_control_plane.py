@@ -1,4 +1,4 @@
-"""The control plane with two hundred stand-in ranks; benchmarks/control_plane.py measures ten
+"""The control plane with two hundred stand-in ranks. benchmarks/control_plane.py measures ten
 thousand.
 """
 

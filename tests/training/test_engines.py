@@ -52,7 +52,7 @@ TESTED = [
     "deepspeed zero 0 tp1 pp2 dp2",
     "deepspeed zero 1 tp2 pp2 dp1",
 ]
-"""The combinations that run in every test run; all of them were run by hand (docs/engines.md)."""
+"""The combinations that run in every test run. All of them were run by hand (docs/engines.md)."""
 
 
 @pytest.fixture(scope="module")

@@ -72,7 +72,8 @@ tied embeddings.
 
 @pytest.fixture(scope="module")
 def jobs(zygote, corpus, tmp_path_factory):
-    """Training runs that start when a test needs them, each exported in small files: job, folder."""
+    """Return a function that returns a job, and its folder exported in small files. A training run
+    starts when a test first needs it."""
     done = {}
 
     def get(architecture, offline):
@@ -431,7 +432,8 @@ def test_a_folder_with_pickled_weights_is_refused_unread(exported, offline, tmp_
 
 @pytest.fixture(scope="module")
 def read_folder(tmp_path_factory):
-    """Import a folder with these weights and this config in this process, for the plan's model."""
+    """Return a function that imports a folder with these weights and this config in this process,
+    for the plan's model."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # megatron-core warns when it is imported
         from runbook.training.checkpoints.hugging_face import ImportedWeights

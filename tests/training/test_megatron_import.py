@@ -414,7 +414,7 @@ def use_common_file(folder):
 
 
 def use_common_object(folder, data=None):
-    """Store it as an object among the shards, as megatron-core has done since 0.19; `data` replaces
+    """Store it as an object among the shards, as megatron-core has done since 0.19. `data` replaces
     its bytes.
     """
     use_common_file(folder)

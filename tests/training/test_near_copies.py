@@ -1,4 +1,4 @@
-"""A killed run continues from copies in node memory, bit for bit; a damaged copy is reported and
+"""A killed run continues from copies in node memory, bit for bit. A damaged copy is reported and
 skipped.
 """
 

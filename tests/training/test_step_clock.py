@@ -18,7 +18,7 @@ COPY = 0.25
 FORWARD = 1.0
 REDUCTION = 0.5
 OPTIMIZER = 0.125
-"""Seconds of the stream's work; rank 1's forward and backward passes take twice as long as rank
+"""Seconds of the stream's work. Rank 1's forward and backward passes take twice as long as rank
 0's.
 """
 

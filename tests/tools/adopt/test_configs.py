@@ -1,7 +1,7 @@
 """Configurations of torchtitan, nanotron, GPT-NeoX, NeMo 2 and Megatron Bridge become run files,
 and every key is accounted for.
 
-The configurations are our own; the keys come from the public repositories, read in 2026-11.
+The configurations are our own. The keys come from the public repositories, read in 2026-11.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def test_key_value_heads_and_widths_are_the_scripts_own_whatever_model_is_near()
     script = f"torchrun pretrain_gpt.py {shape} {llama} {untied} --train-iters 5 --lr 1e-4\n"
     carried = values(adopted(script))
     assert (carried["training.shape.kv_heads"], carried["training.shape.ffn_hidden"]) == (8, 22528)
-    # llama-3-8b has 8 key-value heads; a script that states none has as many as attention heads.
+    # llama-3-8b has 8 key-value heads. A script that states none has as many as attention heads.
     many = "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 14336"
     carried = values(
         adopted(f"torchrun pretrain_gpt.py {many} {llama} {untied} --train-iters 5 --lr 1e-4\n")

@@ -1,4 +1,4 @@
-"""`runbook drill --again`: both attempts are shown; the second decides the exit code."""
+"""`runbook drill --again`: both attempts are shown. The second decides the exit code."""
 
 from __future__ import annotations
 

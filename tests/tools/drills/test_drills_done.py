@@ -1,4 +1,4 @@
-"""The drills that take seconds are run for real, with ten random kills; `make drills` runs all
+"""The drills that take seconds are run for real, with ten random kills. `make drills` runs all
 twenty and fifty kills.
 """
 

@@ -61,7 +61,8 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runbook(python, tmp_path_factory):
-    """Run the command line in that environment. Return the exit code, the output and the errors."""
+    """Return a function that runs the command line in that environment, and returns the exit code,
+    the output and the errors."""
     home = tmp_path_factory.mktemp("home")
     env = {**os.environ, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 

@@ -34,7 +34,7 @@ KEYS = [
 
 
 def recorded(*wrong, data=("d1", "d2"), circumstances=HERE):
-    """Return a step of two ranks; `wrong` has the rank and number of the fingerprints that differ
+    """Return a step of two ranks. `wrong` has the rank and number of the fingerprints that differ
     from the usual ones.
     """
     marks = [dict.fromkeys(KEYS, b"good") for _ in range(2)]
@@ -179,7 +179,8 @@ def with_samples(step, *samples):
 
 
 def test_samples_of_a_later_micro_batch_explain_a_difference_and_name_their_ranks():
-    """The fingerprints cover the first micro-batch; the samples cover everything that a rank read."""
+    """The fingerprints cover the first micro-batch. The samples cover everything that a rank
+    read."""
     before = with_samples(recorded(), "s1", "s2")
     comparison = compared(before, with_samples(recorded(), "s1", "sx"), loss=2.5)
     assert (comparison.verdict, comparison.difference) == (Verdict.DATA, None)
