@@ -54,6 +54,17 @@ class UnusableNodes:
 
 
 @dataclass(frozen=True)
+class Reservation:
+    """Nodes that are reserved for some users or for maintenance during some time."""
+
+    name: str
+    start: float
+    """Seconds since 1970."""
+    end: float
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class QueueLimits:
     """Limits of a partition or queue. 0 or empty means no limit."""
 
@@ -74,6 +85,10 @@ class QueueLimits:
     denied_accounts: tuple[str, ...] = ()
     jobs_per_core: int = 1
     """Number of jobs that may share a core at the same time."""
+    default_node_memory: int = 0
+    """MiB on each node for a job that requests no memory; 0 if the partition states no default."""
+    default_core_memory: int = 0
+    """MiB for each core of such a job."""
     words: str = ""
     """The queue's own line about this partition."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()

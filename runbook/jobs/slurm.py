@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
 from runbook.core.units import clock_seconds
 from runbook.jobs.job_folder import WORST_FIRST, JobFolder, JobState
-from runbook.jobs.job_request import QueueLimits, UnusableNodes, whole_number
+from runbook.jobs.job_request import QueueLimits, Reservation, UnusableNodes, whole_number
 from runbook.jobs.messages import JobMessage
 from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 from runbook.jobs.script_directives import directives_of
@@ -158,6 +159,8 @@ def _partition(line: str) -> QueueLimits:
         accounts=_names(values.get("AllowAccounts", "ALL")),
         denied_accounts=_names(values.get("DenyAccounts", "ALL")),
         jobs_per_core=jobs_per_core(values.get("OverSubscribe", "")),
+        default_node_memory=whole_number(values.get("DefMemPerNode", "")),
+        default_core_memory=whole_number(values.get("DefMemPerCPU", "")),
         words=" ".join(limits_shown),
     )
 
@@ -361,6 +364,21 @@ class Slurm(Queue):
         )
         return parse_unusable_nodes(text)
 
+    def node_output(self, job: str, node: str, *argv: str) -> str:
+        """Return the output of a program on a node of a running job, which is started from here.
+
+        It works if the job's first node cannot reach the other node.
+        """
+        return self.answer(
+            "srun",
+            "--overlap",
+            f"--jobid={job}",
+            "--nodes=1",
+            "--ntasks=1",
+            f"--nodelist={node}",
+            *argv,
+        )
+
     def is_leaving(self, job: str) -> bool:
         """Return whether a job's nodes still run its last steps or the site's epilog."""
         text = self.answer(
@@ -379,19 +397,84 @@ class Slurm(Queue):
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)
 
-    def largest_array(self) -> int | None:
-        """Return the number of elements that an array job may have, or None if it is unknown."""
-        return parse_largest_array(self.answer("scontrol", "show", "config"))
+    def configuration(self) -> dict[str, str]:
+        """Return the settings in slurm.conf, with the defaults of those that are not set there."""
+        return parse_configuration(self.answer("scontrol", "show", "config"))
+
+    def reservations(self) -> list[Reservation]:
+        """Return the nodes that are reserved now or later."""
+        return parse_reservations(self.answer("scontrol", "--oneliner", "show", "reservation"))
+
+    def node_names(self, partition: str) -> set[str]:
+        """Return the names of a partition's nodes."""
+        text = self.answer(
+            "sinfo", "--noheader", f"--partition={partition}", "--Node", "--format=%N"
+        )
+        return set(text.split())
 
 
-def parse_largest_array(text: str) -> int | None:
-    r"""Return the largest array from the output of `scontrol show config`.
+def parse_configuration(text: str) -> dict[str, str]:
+    r"""Return each setting of the output of `scontrol show config`.
 
-    >>> parse_largest_array("MaxArraySize            = 1001\nMaxDBDMsgs = 20024\n")
-    1001
+    >>> parse_configuration("MaxArraySize            = 1001\nWaitTime = 0 sec\nHASH_VAL = Match\n")
+    {'MaxArraySize': '1001', 'WaitTime': '0 sec', 'HASH_VAL': 'Match'}
     """
-    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", text, re.MULTILINE)
-    return int(match[1]) if match else None
+    settings = {}
+    for line in text.splitlines():
+        name, separator, value = line.partition(" = ")
+        if separator:
+            settings[name.strip()] = value.strip()
+
+    return settings
+
+
+def parse_reservations(text: str) -> list[Reservation]:
+    r"""Return the reservations listed by `scontrol --oneliner show reservation`.
+
+    >>> parse_reservations("ReservationName=maint StartTime=2026-11-29T12:00:00 "
+    ...     "EndTime=2026-11-29T20:00:00 Nodes=n[1-2],n4 NodeCnt=3 Flags=MAINT\n")[0].nodes
+    ('n1', 'n2', 'n4')
+    """
+    reservations = []
+    for line in text.splitlines():
+        values = dict(word.partition("=")[::2] for word in line.split())
+        if not {"ReservationName", "StartTime", "EndTime", "Nodes"} <= set(values):
+            continue
+        reservations.append(
+            Reservation(
+                name=values["ReservationName"],
+                start=time.mktime(time.strptime(values["StartTime"], _TIME_FORMAT)),
+                end=time.mktime(time.strptime(values["EndTime"], _TIME_FORMAT)),
+                nodes=tuple(expand_names(values["Nodes"])),
+            )
+        )
+
+    return reservations
+
+
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+
+
+def expand_names(text: str) -> list[str]:
+    """Return the names in Slurm's short notation, which keeps leading zeros.
+
+    >>> expand_names("n[1-2,08-10],gpu3"), expand_names("(null)")
+    (['n1', 'n2', 'n08', 'n09', 'n10', 'gpu3'], [])
+    """
+    names: list[str] = []
+    for entry in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", text):
+        prefix, bracket, after = entry.partition("[")
+        ranges, _, suffix = after.partition("]")
+        if not bracket:
+            names += [] if entry in _NOTHING else [entry]
+            continue
+        for part in ranges.split(","):
+            first, _, last = part.partition("-")
+            numbers = range(int(first), int(last or first) + 1)
+            for number in numbers:
+                names += expand_names(f"{prefix}{number:0{len(first)}d}{suffix}")
+
+    return names
 
 
 def parse_unusable_nodes(text: str) -> list[UnusableNodes]:

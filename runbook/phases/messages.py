@@ -18,6 +18,10 @@ class PhaseMessage(Message):
         "so the weights would see different tokens from those that they were trained on. Set "
         "data.tokenizer to {path}, and tokenize the data with it."
     )
+    AVOID_RESERVATION = (
+        "Set jobs.{section}.walltime below {seconds}, so that the job ends before, or submit it "
+        "after the reservation: until then, the job would wait."
+    )
     BAD_INPUT = "{records}, {files}"
     BEGIN_TRAINING_ANEW = "To start over instead: runbook run with --redo training."
     BEST_SIZE = (
@@ -64,6 +68,7 @@ class PhaseMessage(Message):
     )
     CORES_SHARED = "{name} gives each core to up to {jobs} jobs at a time (OverSubscribe=FORCE)"
     DATA_FOLDER = "data.folder is {folder!r}, from {where}: {error}"
+    DEFAULT_MEMORY = "the job requests no memory, so Slurm ends it above {granted} on a node"
     DIFFERENT_FACT = "{fact}: {values}"
     DIFFERENT_SOURCES = "{versions} ({folder})"
     DIFFERENT_VERSIONS = "{package} {versions}"
@@ -76,6 +81,8 @@ class PhaseMessage(Message):
     )
     ENDED_WITH_EXIT_CODE = "it ended with exit code {code}"
     END_ASKED_DURING_WAIT = "a user stopped the run during the wait"
+    EPILOG_KILLS = "{path} ends processes without asking Slurm whose they are: it may end the user's other jobs"
+    EPILOG_READ = "{path} ends no process of other jobs"
     EVERYTHING_FITS = "every value is valid, and the values fit together."
     EVERY_STAGE_FITS = (
         "a job is submitted only if a full-size step runs and every stage fits its device"
@@ -209,6 +216,7 @@ class PhaseMessage(Message):
     )
     MEMORY_MISSING = "the node has {total} of memory, the site states {stated}"
     MEMORY_OF_DEVICE = "Memory of one {device}"
+    MEMORY_OF_JOB = "memory of jobs.{section}"
     MFU_OF_PEAK = "{mfu:.1%} of {peak:g} TFLOP/s"
     MISSED_FORECAST = "{run}: {quantity} {actual}, forecast {low} to {high}"
     MISSED_FORECASTS = "Missed: {misses}. {calibration}"
@@ -221,10 +229,14 @@ class PhaseMessage(Message):
     NAMED_FILE_ABSENT = "{name} names {path}, which does not exist"
     NAME_OFFERED_INTERFACES = "Choose one that these nodes have: {offered}."
     NAME_PRESENT_DEVICES = "Choose devices that exist: {devices}."
+    NAME_RESERVATION = (
+        "Set jobs.{section}.reservation if you may use it, or submit the job after it."
+    )
     NAME_SLOW = "{name} took {time} to resolve"
     NEVER_STOPPED = "the job ran to its end without a stop, so a resume was not tried"
     NEWEST_RECORD_SAYS = "its newest record says {state}"
     NODES_IN_MULTIPLES = "nodes in multiples of"
+    NODES_NOT_RESERVED = "{free} of {total} nodes are not reserved in the next {time_limit}"
     NOTEBOOKS_MISSING = (
         "The notebooks are neither in {package} nor next to it: this installation is incomplete. "
         "Install it again: pip install --force-reinstall --no-deps gpt3-runbook"
@@ -286,6 +298,10 @@ class PhaseMessage(Message):
         "starts over."
     )
     OUTPUTS_SET_ASIDE = "Outputs made from other inputs were moved to {folder}."
+    OVERLAPPING_NETWORKS = (
+        "packets for {name} go to {interface}, because the address is in the networks of {interface} "
+        "and {other}"
+    )
     PHASES_OUT_OF_ORDER = "--from {from_phase} comes after --to {to_phase}; the order is {phases}."
     PHASE_DID_NOT_PASS = "{phase} did not pass; see its checks above."
     PHASE_ENDED = "{phase:16} {state} after {duration}"
@@ -310,6 +326,9 @@ class PhaseMessage(Message):
         "{present} of {world_size} ranks answered; rank {missing}{where} did not answer"
     )
     QUEUE_DRAINED_NODES = "{reasons}; {ending}"
+    RANKS_SHARE_CORES = (
+        "{ranks} ranks run on core {cores} alone, and the job has {allowed} cores ({variables})"
+    )
     RANK_ENDED_FIRST = "rank {rank} on {host} ended first, with {ending}"
     RANK_OUTSIDE_JOB = "--ranks {outside}: this job has ranks 0 to {world_size}"
     RATE_FOLLOWS_NEW_LENGTH = (
@@ -330,6 +349,9 @@ class PhaseMessage(Message):
     REHEARSED_BY_JOB = (
         "No trainer is installed here: {phase} rehearses this layout in a job before its own."
     )
+    REQUEST_MEMORY = "Set jobs.{section}.memory (0 is all memory of the node)."
+    RESERVED = "{name} is reserved from {start} to {end}"
+    RESERVATIONS_OF_JOB = "reservations of jobs.{section}"
     RUNGS_FITTED_AGAIN = (
         "{time} of the budget are left for {rungs} rungs, so the largest rung gets {largest:,} "
         "parameters instead of {before:,}."
@@ -337,6 +359,10 @@ class PhaseMessage(Message):
     REPAIR_DRAINED_NODES = (
         "Ask the operators for the reason (a prolog's output is in slurmd's log on that node). After "
         "the repair: scontrol update nodename=NAME state=resume."
+    )
+    REPAIR_PATH = (
+        "Compare the node's mounts and routes with those of the other nodes (findmnt, ip route get "
+        "SERVER): it may reach the file server through a slower network, or have an I/O limit."
     )
     REPORT_WRITTEN = "Report: {path}"
     RUNGS_EVALUATED_ON_OTHER_TOKENS = (
@@ -355,6 +381,7 @@ class PhaseMessage(Message):
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
         "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
+    RUN_FILES_HELD = "process {pid} of job {job}, which has ended, still uses {path}: {command}"
     RUNNING_WITHOUT_STEP = "running; it has completed no step yet and starts after step {iteration}"
     RULES_BROKEN = "{number} broken; they are at the top of the table."
     RUNG_STOPPED = (
@@ -388,6 +415,11 @@ class PhaseMessage(Message):
     SCORES_BEFORE_AND_AFTER = "Scores before and after"
     SECOND_OWNER = "it also has {address}, which is the address of {name}"
     SECRET_FILE_READABLE = "; only you may read the file"
+    SET_WAIT_TIME = "Add --wait=0 to step_options of the site file, so that srun waits for ranks that end later."
+    SHARED_MEMORY_REMOVED = (
+        "RemoveIPC={value}: when the user's last login session ends, logind deletes the files of "
+        "running jobs in /dev/shm"
+    )
     SHARES_OF_BLEND = "{share:.1%} {text}"
     SHARE_OF_DOCUMENTS = "for {use}, {documents:,} of {all_documents} of {prefix}, with {tokens}"
     SHARE_REMEDY = (
@@ -403,10 +435,12 @@ class PhaseMessage(Message):
     )
     SHARED_MEMORY_UNWRITABLE = "no file can be written to /dev/shm: {error}"
     SHARING_OF_JOB = "cores of jobs.{section}"
+    SCHEDULER_SETTINGS_DIFFER = "its slurm.conf differs from that of Slurm's controller"
     SITE_HIDES_GPUS = (
         "site local computes on the CPU and hides the GPUs; site local-gpu uses the GPUs that "
         "torch sees, one per process"
     )
+    SLOW_WRITER = "{folder}: it writes {speed}/s, and the fastest node {fastest}/s"
     SMALL_PACKETS = "{interface} has an MTU of {bytes} bytes"
     SOURCES_NOT_READ = "not read there, because time ran out or the package is missing: {packages}"
     STAGE_DOES_NOT_FIT = (
@@ -464,4 +498,5 @@ class PhaseMessage(Message):
     VALUE_CHANGED = "\n  {key}: {old} in the folder, {new} now{origin}"
     VERSION_ON_NODES = "{version} on {nodes}"
     WAITING_RANKS = ". Waiting in {step}: rank {ranks} on {nodes}"
+    WAIT_TIME = "srun ends the other tasks {seconds} s after the first one has ended (WaitTime)"
     WHAT_IS_BOUND = "{phase}: the run and its main values"

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +21,12 @@ from runbook.core.checks import counted, judge
 from runbook.core.errors import JobError, ParamsError
 from runbook.core.units import show_bytes, show_duration
 from runbook.jobs.job_folder import JobFolder, read_started
-from runbook.jobs.job_request import JobRequest, QueueLimits, request_problems
+from runbook.jobs.job_request import (
+    JobRequest,
+    QueueLimits,
+    request_problems,
+    whole_number,
+)
 from runbook.jobs.pbs import Pbs, parse_entries
 from runbook.jobs.render.preflight_job import preflight_job
 from runbook.jobs.render.preparation import FLEET
@@ -45,6 +51,12 @@ from runbook.phases.p01_environment.preflight.run_preflight import (
     Report,
     climb,
     write_answers,
+)
+from runbook.phases.p01_environment.preflight.scheduler_rules import (
+    default_memory_check,
+    epilog_checks,
+    reservation_check,
+    wait_time_check,
 )
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
@@ -465,6 +477,7 @@ def queue_checks(settings: Settings) -> list[Check]:
 
     checks += sharing_checks(settings, limits)
     if isinstance(queue, Slurm):
+        checks += slurm_checks(settings, limits, queue)
         checks += array_checks(settings, queue)
         checks.append(nodes_check(preflight_job(settings), limits, queue))
     return checks
@@ -489,6 +502,29 @@ def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Ch
     ]
 
 
+def slurm_checks(settings: Settings, limits: Sequence[QueueLimits], slurm: Slurm) -> list[Check]:
+    """Check Slurm's settings and reservations for the training job, as far as Slurm shows them."""
+    job = settings.job(FULL)
+    section = JOB_SECTIONS[FULL]
+    partition = _partition_of(job, limits)
+    checks = []
+    with suppress(JobError):
+        configuration = slurm.configuration()
+        checks += wait_time_check(configuration, settings)
+        checks += epilog_checks(configuration)
+        checks += default_memory_check(configuration, partition, job, section)
+
+    if partition is None or not job.walltime:
+        return checks
+    with suppress(JobError):
+        reservations = slurm.reservations()
+        names = slurm.node_names(partition.name) if reservations else set()
+        if names:
+            checks.append(reservation_check(reservations, names, job, section, time.time()))
+
+    return checks
+
+
 def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:
     """Check that Slurm allows array jobs of the sizes that the run's jobs have."""
     sizes = {}
@@ -499,10 +535,10 @@ def array_checks(settings: Settings, slurm: Slurm) -> list[Check]:
     if not sizes:
         return []
     try:
-        largest = slurm.largest_array()
+        largest = whole_number(slurm.configuration().get("MaxArraySize", ""))
     except JobError:
-        largest = None
-    if largest is None:
+        return []
+    if not largest:
         return []
     checks = []
     for section, size in sizes.items():

@@ -110,6 +110,11 @@ KERNEL_SETTINGS = {
         "connections that wait to be accepted",
         "listen(2): Linux had 128 before 5.4; all ranks connect to the rendezvous at once",
     ),
+    "net.netfilter.nf_conntrack_tcp_timeout_established": Threshold(
+        7440,
+        "seconds after which the firewall forgets a connection without traffic",
+        "RFC 5382, REQ-5: at least 2 h 4 min; ranks are silent while one of them saves or compiles",
+    ),
     "kernel.pid_max": Threshold(
         4096, "processes and threads of a node", "our choice: proc(5) names 32,768 as the default"
     ),
@@ -130,6 +135,21 @@ FOLDER_WRITE = Threshold(
     2.0,
     "seconds to write a MiB to the shared folder, in the best of three attempts",
     "our choice: half the speed of 10 Mbit/s Ethernet, at which a GiB would take half an hour",
+)
+SEEN_SECONDS = Threshold(
+    5.0,
+    "seconds after which another node's file must be visible",
+    "nfs(5): attributes of a changed folder are kept for 3 s or more (acregmin)",
+)
+FOLDER_STREAM = Threshold(
+    0.08,
+    "seconds for each further MiB of a file on a node that writes far slower than another",
+    "100 Mbit/s Ethernet, the usual management port: 12.5 MB/s",
+)
+SLOW_WRITER = Threshold(
+    5.0,
+    "times slower than the node that writes fastest to the same folder",
+    "our choice: nodes share a file server, and its load differs less between them",
 )
 OPEN_MILLISECONDS = Threshold(
     4.0,
@@ -153,6 +173,11 @@ CLOCK = Threshold(
     1.0,
     "seconds between the clocks of two nodes",
     "the logs of different nodes are merged by time; chrony is accurate to milliseconds",
+)
+WAIT_TIME = Threshold(
+    60,
+    "seconds that srun waits for the other tasks after the first one has ended",
+    "our choice: some ranks write the last checkpoint or upload it while others have ended",
 )
 NETWORK_SHARE = Threshold(
     0.5,

@@ -1,0 +1,172 @@
+"""Rules for Slurm's own settings, which need no job: reservations, limits, and ends of steps."""
+
+import os
+import re
+import time
+from collections.abc import Mapping, Sequence, Set
+from pathlib import Path
+
+from runbook.core.checks import Check, judge
+from runbook.core.units import GIB, show_bytes, show_duration
+from runbook.jobs.job_request import QueueLimits, Reservation
+from runbook.params import Job, Settings
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight import thresholds
+from runbook.phases.p01_environment.preflight.thresholds import MIB
+
+WAIT_OPTION = "--wait"
+EPILOG = re.compile(r"Epilog(\[\d+\])?")
+"""Name of the setting with the script that slurmd runs on a node after each job."""
+KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")
+ASKS_FOR_JOBS = re.compile(r"\b(squeue|scontrol|sacct)\b")
+OVER_MEMORY = "OverMemoryKill"
+"""The word in JobAcctGatherParams that lets Slurm end a step whose programs use too much memory."""
+
+
+def wait_time_check(configuration: Mapping[str, str], settings: Settings) -> list[Check]:
+    """Check how long srun waits for the other tasks after the first one has ended.
+
+    The check is left out if the site's `step_options` set the time.
+    """
+    if any(option.startswith(WAIT_OPTION) for option in settings.site.step_options):
+        return []
+    match = re.match(r"\d+", configuration.get("WaitTime", ""))
+    seconds = int(match[0]) if match else 0
+    if not match:
+        return []
+    limit = show_duration(thresholds.WAIT_TIME.value)
+    return [
+        judge(
+            "end of the first task",
+            not 0 < seconds < thresholds.WAIT_TIME.value,
+            PhaseMessage.WAIT_TIME.fill(seconds=seconds) if seconds else "srun waits for all tasks",
+            f"srun waits for the other tasks at least {limit} after the first one has ended "
+            f"(WaitTime in slurm.conf; 0 is forever): {thresholds.WAIT_TIME.source}",
+            PhaseMessage.SET_WAIT_TIME.fill(),
+        )
+    ]
+
+
+def epilog_checks(configuration: Mapping[str, str]) -> list[Check]:
+    """Warn if an epilog that can be read here ends processes of other jobs.
+
+    Slurm's own example asks `squeue` first whether the user has other jobs on the node.
+    """
+    checks = []
+    for name, path in configuration.items():
+        if not EPILOG.fullmatch(name) or not os.access(path, os.R_OK):
+            continue
+        lines = Path(path).read_text(errors="replace").splitlines()
+        commands = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        is_safe = not KILLS.search(commands) or bool(ASKS_FOR_JOBS.search(commands))
+        check = judge(
+            "epilog of Slurm",
+            is_safe,
+            PhaseMessage.EPILOG_READ.fill(path=path)
+            if is_safe
+            else PhaseMessage.EPILOG_KILLS.fill(path=path),
+            "an epilog that ends processes first asks Slurm for the user's other jobs on the node "
+            "(deepops issue 992)",
+            "Ask the operators whether it ends only the processes of its own job. Until then, run "
+            "no other job on the training's nodes.",
+            otherwise="warn",
+        )
+        checks.append(check)
+
+    return checks
+
+
+def default_memory_check(
+    configuration: Mapping[str, str],
+    partition: QueueLimits | None,
+    job: Job,
+    section: str,
+) -> list[Check]:
+    """Check the memory that Slurm gives to a job that requests none, if Slurm enforces it."""
+    is_enforced = (
+        OVER_MEMORY in configuration.get("JobAcctGatherParams", "")
+        or configuration.get("ConstrainRAMSpace") == "yes"
+    )
+    if job.memory or not is_enforced:
+        return []
+    granted = _default_bytes(configuration, partition, job.cpus_per_task * job.tasks_per_node)
+    if not granted:
+        return []
+    needed = max(1, job.devices_per_node) * GIB
+    return [
+        judge(
+            PhaseMessage.MEMORY_OF_JOB.fill(section=section),
+            granted >= needed,
+            PhaseMessage.DEFAULT_MEMORY.fill(granted=show_bytes(granted)),
+            "a job that requests no memory gets 1 GiB for each of its processes (DefMemPerNode, "
+            "DefMemPerCPU)",
+            PhaseMessage.REQUEST_MEMORY.fill(section=section),
+        )
+    ]
+
+
+def _default_bytes(
+    configuration: Mapping[str, str], partition: QueueLimits | None, cores: int
+) -> int:
+    """Return the default memory of a job on each node; 0 if it is unlimited.
+
+    A partition's own default replaces that of slurm.conf.
+    """
+    if partition is not None and partition.default_node_memory:
+        return partition.default_node_memory * MIB
+    if partition is not None and partition.default_core_memory:
+        return partition.default_core_memory * max(1, cores) * MIB
+    for_node = configuration.get("DefMemPerNode", "")
+    for_core = configuration.get("DefMemPerCPU", "")
+    if for_node.isdecimal():
+        return int(for_node) * MIB
+    if for_core.isdecimal():
+        return int(for_core) * max(1, cores) * MIB
+    return 0
+
+
+def reservation_check(
+    reservations: Sequence[Reservation],
+    node_names: Set[str],
+    job: Job,
+    section: str,
+    now: float,
+) -> Check:
+    """Check that enough nodes are free of other reservations until the job's time limit."""
+    blocking = []
+    for reservation in reservations:
+        overlaps = reservation.start < now + job.walltime and reservation.end > now
+        if overlaps and reservation.name != job.reservation and node_names & {*reservation.nodes}:
+            blocking.append(reservation)
+
+    reserved = {node for reservation in blocking for node in reservation.nodes}
+    free = node_names - reserved
+    texts = []
+    for reservation in blocking:
+        texts.append(
+            PhaseMessage.RESERVED.fill(
+                name=reservation.name,
+                start=_clock(reservation.start),
+                end=_clock(reservation.end),
+            )
+        )
+
+    value = PhaseMessage.NODES_NOT_RESERVED.fill(
+        free=len(free), total=len(node_names), time_limit=show_duration(job.walltime)
+    )
+    if texts:
+        value += f"; {'; '.join(texts)}"
+    longest = min((reservation.start for reservation in blocking), default=now) - now
+    return judge(
+        PhaseMessage.RESERVATIONS_OF_JOB.fill(section=section),
+        len(free) >= job.nodes,
+        value,
+        "the job can end before nodes that it needs are reserved, for example for maintenance",
+        PhaseMessage.AVOID_RESERVATION.fill(section=section, seconds=show_duration(longest))
+        if longest > 0
+        else PhaseMessage.NAME_RESERVATION.fill(section=section),
+    )
+
+
+def _clock(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,114 @@
+"""Rules for Slurm's settings that can be read without a job."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runbook import params
+from runbook.jobs.job_request import QueueLimits, Reservation
+from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.preflight.scheduler_rules import (
+    default_memory_check,
+    epilog_checks,
+    reservation_check,
+    wait_time_check,
+)
+from runbook.plan_file.phase_names import FULL
+
+PROJECT = Path(__file__).resolve().parents[2]
+SETTINGS = params.load("aws-pile-175b", project=PROJECT)
+NOW = 1_800_000_000.0
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict"), [("5 sec", "fail"), ("0 sec", "pass"), ("60 sec", "pass")]
+)
+def test_a_short_wait_for_the_other_tasks_is_named(value, verdict):
+    (check,) = wait_time_check({"WaitTime": value}, SETTINGS)
+    assert check.verdict == verdict
+    if verdict == "fail":
+        assert check.value == PhaseMessage.WAIT_TIME.fill(seconds=5)
+
+
+def test_a_site_that_sets_the_wait_itself_is_not_checked():
+    site = SETTINGS.site.model_copy(update={"step_options": ["--wait=0"]})
+    assert wait_time_check({"WaitTime": "5 sec"}, replace(SETTINGS, site=site)) == []
+    assert wait_time_check({}, SETTINGS) == []
+
+
+ENFORCED = {"JobAcctGatherParams": "OverMemoryKill"}
+
+
+@pytest.mark.parametrize(
+    ("configuration", "partition", "verdicts"),
+    [
+        ({**ENFORCED, "DefMemPerNode": "300"}, QueueLimits("main"), ["fail"]),
+        ({"ConstrainRAMSpace": "yes", "DefMemPerNode": "300"}, QueueLimits("main"), ["fail"]),
+        ({"DefMemPerNode": "300"}, QueueLimits("main"), []),
+        ({**ENFORCED, "DefMemPerNode": "UNLIMITED"}, QueueLimits("main"), []),
+        (
+            {**ENFORCED, "DefMemPerNode": "300"},
+            QueueLimits("main", default_core_memory=900),
+            ["pass"],
+        ),
+        (ENFORCED, QueueLimits("main", default_node_memory=1000), ["fail"]),
+    ],
+)
+def test_a_default_memory_that_slurm_enforces_is_named(configuration, partition, verdicts):
+    job = SETTINGS.job(FULL).model_copy(
+        update={"memory": "", "cpus_per_task": 4, "tasks_per_node": 1, "devices_per_node": 1}
+    )
+    checks = default_memory_check(configuration, partition, job, "training")
+    assert [check.verdict for check in checks] == verdicts
+    asking = job.model_copy(update={"memory": "4G"})
+    assert default_memory_check(configuration, partition, asking, "training") == []
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "nodes", "verdict"),
+    [
+        (2 * HOUR, 10 * HOUR, ("n1", "n2"), "fail"),
+        (-HOUR, 10 * HOUR, ("n1", "n2"), "fail"),
+        (30 * HOUR, 40 * HOUR, ("n1", "n2"), "pass"),
+        (2 * HOUR, 10 * HOUR, ("n1",), "pass"),
+        (2 * HOUR, 10 * HOUR, ("n7", "n8", "n9"), "pass"),
+        (-10 * HOUR, -HOUR, ("n1", "n2"), "pass"),
+    ],
+)
+def test_a_reservation_that_leaves_too_few_nodes_until_the_time_limit_is_named(
+    start, end, nodes, verdict
+):
+    job = SETTINGS.job(FULL).model_copy(
+        update={"nodes": 2, "walltime": 24 * 3600, "reservation": ""}
+    )
+    reservation = Reservation("maint", NOW + start, NOW + end, nodes)
+    names = {"n1", "n2", "n3"}
+    check = reservation_check([reservation], names, job, "training", NOW)
+    assert check.verdict == verdict
+    if verdict == "fail":
+        begin = time.strftime("%Y-%m-%d %H:%M", time.localtime(NOW + start))
+        assert f"maint is reserved from {begin}" in check.value
+    own = job.model_copy(update={"reservation": "maint"})
+    assert reservation_check([reservation], names, own, "training", NOW).verdict == "pass"
+
+
+@pytest.mark.parametrize(
+    ("script", "verdict"),
+    [
+        ("for p in /proc/*; do kill -9 ${p#/proc/}; done", "warn"),
+        ("# kill nothing\nrm -rf /tmp/$SLURM_JOB_ID", "pass"),
+        ("squeue -h -w $HOST -u $SLURM_UID | grep -q . || pkill -KILL -U $SLURM_UID", "pass"),
+    ],
+)
+def test_an_epilog_that_ends_processes_without_asking_slurm_is_a_warning(tmp_path, script, verdict):
+    path = tmp_path / "epilog.sh"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    configuration = {"Epilog": str(path), "EpilogMsgTime": "2000 usec", "Prolog": "(null)"}
+    (check,) = epilog_checks(configuration)
+    assert check.verdict == verdict
+    assert epilog_checks({"Epilog": "(null)"}) == []
