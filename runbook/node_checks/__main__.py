@@ -25,6 +25,7 @@ from runbook.node_checks.fact_sheet.environment_facts import look_at_named_files
 from runbook.node_checks.fact_sheet.folder_facts import look_at_opening_files
 from runbook.node_checks.fact_sheet.groups import ask_facts
 from runbook.node_checks.peers import ask_peers
+from runbook.node_checks.scheduler_settings import look_at_scheduler_settings
 
 LOCAL_SECONDS = 15.0
 """Time limit of a check that involves no other machine."""
@@ -71,7 +72,12 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
     rung.ask("account", operating_system.look_at_account, FOLDER_SECONDS)
     rung.ask("devices", operating_system.look_at_devices, LOCAL_SECONDS)
     rung.ask("kernel", operating_system.look_at_kernel_settings, LOCAL_SECONDS)
-    rung.ask("foreign programs", foreign_programs.look_at_foreign_programs, LOCAL_SECONDS)
+    rung.ask(
+        "foreign programs",
+        lambda: foreign_programs.look_at_foreign_programs(_run_folder(folders)),
+        LOCAL_SECONDS,
+    )
+    rung.ask("scheduler", look_at_scheduler_settings, LOCAL_SECONDS)
     rung.ask("tools", machine.look_at_tools, FOLDER_SECONDS)
     rung.ask("interfaces", networks.look_at_interfaces, LOCAL_SECONDS)
     rung.ask("names", networks.look_at_names, FOLDER_SECONDS)
@@ -88,6 +94,11 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
 
     if folders:
         rung.ask("clock", lambda: shared_folder.look_at_clock(folders[0]), FOLDER_SECONDS)
+
+
+def _run_folder(folders: list[Path]) -> Path | None:
+    """Return the run's folder. The first folder is `environment/preflight` there."""
+    return folders[0].parents[1] if folders else None
 
 
 def _ask_peers(rung: Rung) -> None:

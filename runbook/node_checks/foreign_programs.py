@@ -1,12 +1,14 @@
-"""Finds programs of the job's user that keep computing on a node without belonging to the job.
+"""Finds programs of the job's user on a node that do not belong to the job and disturb it.
 
 A program that an earlier job left behind takes a core from a rank, and all ranks wait for that one.
+If it still writes to the run's folder, it replaces files of the new job.
 """
 
 import contextlib
 import os
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from runbook.node_checks.answers import Facts
 PROCESSES = Path("/proc")
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
 """Variables with the job's number in the environment of each of its processes."""
+STEP_DAEMON = re.compile(r"slurmstepd: \[(\d+)\.")
+"""The command of Slurm's step daemon, such as `slurmstepd: [41.batch]`, with the job's number."""
 LOOKS = 10
 LOOK_PAUSE = 0.1
 """Seconds between two looks at the programs' states."""
@@ -34,11 +38,15 @@ class Program:
     """Number of the job that started it; empty if no job did."""
 
 
-def look_at_foreign_programs() -> Facts:
-    """Return the user's programs outside the job that are busy in almost every sample."""
+def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
+    """Return the user's programs outside the job that disturb it.
+
+    `busy` are those that compute in almost every sample, and `in_run` are those of ended jobs that
+    use the run's folder.
+    """
     own_job = _job_of(dict(os.environ))
     if not own_job:
-        return {"busy": []}
+        return {"busy": [], "in_run": []}
     programs = list(_outside_of(own_job))
     num_busy_looks = dict.fromkeys(programs, 0)
     for _ in range(LOOKS):
@@ -48,9 +56,61 @@ def look_at_foreign_programs() -> Facts:
 
     busy: list[Facts] = []
     for program, num_looks in num_busy_looks.items():
-        if num_looks >= BUSY_SHARE * LOOKS:
+        shares_cores = not _shares_no_core(program.pid)
+        if num_looks >= BUSY_SHARE * LOOKS and shares_cores:
             busy.append({"pid": program.pid, "command": program.command, "job": program.job})
-    return {"busy": busy}
+    in_run = _left_in_run(programs, own_job, run_folder) if run_folder else []
+    return {"busy": busy, "in_run": in_run}
+
+
+def _left_in_run(programs: Sequence[Program], own_job: str, run_folder: Path) -> list[Facts]:
+    """Return the programs of ended jobs that use the run's folder, each with a path that it uses.
+
+    Slurm's step daemon is a process on each node of a job while the job runs there. The result is
+    empty if that of this job is not visible, as with other schedulers or in some containers.
+    """
+    running_jobs = set(_jobs_with_daemon())
+    if own_job not in running_jobs:
+        return []
+    left: list[Facts] = []
+    for program in programs:
+        path = _used_path(program.pid, run_folder) if program.job else ""
+        if path and program.job not in running_jobs:
+            left.append(
+                {
+                    "pid": program.pid,
+                    "command": program.command,
+                    "job": program.job,
+                    "path": path,
+                }
+            )
+
+    return left
+
+
+def _jobs_with_daemon() -> Iterator[str]:
+    """Yield the number of each job whose step daemon is on this node."""
+    for folder in PROCESSES.glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            match = STEP_DAEMON.match((folder / "cmdline").read_bytes().decode(errors="replace"))
+            if match:
+                yield match[1]
+
+
+def _used_path(pid: int, folder: Path) -> str:
+    """Return a file or folder below `folder` that a process uses, or an empty string."""
+    process = PROCESSES / str(pid)
+    links = [process / "cwd"]
+    with contextlib.suppress(OSError):
+        links += (process / "fd").iterdir()
+    real_folder = os.path.realpath(folder)
+    for link in links:
+        with contextlib.suppress(OSError):
+            path = link.readlink()
+            if path.is_relative_to(real_folder):
+                return str(path)
+
+    return ""
 
 
 def _outside_of(own_job: str) -> Iterator[Program]:
@@ -64,7 +124,7 @@ def _outside_of(own_job: str) -> Iterator[Program]:
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
             )
             job = _job_of(_environment_of(folder))
-            if command and job != own_job and not _shares_no_core(int(folder.name)):
+            if command and job != own_job:
                 yield Program(int(folder.name), command.strip(), job)
 
 
@@ -85,8 +145,14 @@ def _job_of(environment: dict[str, str]) -> str:
 
 
 def _shares_no_core(pid: int) -> bool:
-    """Return whether a process has no core in common with this one, like a job on other cores."""
-    return not os.sched_getaffinity(pid) & os.sched_getaffinity(0)
+    """Return whether a process has no core in common with this one, like a job on other cores.
+
+    A process that has ended has none either.
+    """
+    try:
+        return not os.sched_getaffinity(pid) & os.sched_getaffinity(0)
+    except OSError:
+        return True
 
 
 def _state_of(pid: int) -> str:

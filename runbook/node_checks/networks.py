@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import re
 import socket
 import struct
 import time
@@ -13,12 +14,15 @@ from runbook.node_checks.answers import Facts, node_names, own_name
 
 GLOO_VARIABLE = "GLOO_SOCKET_IFNAME"
 INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", GLOO_VARIABLE)
+VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
+"""Interfaces of containers and virtual machines, which come and go."""
 # SIOCGIFADDR in linux/sockios.h
 _GET_ADDRESS = 0x8915
 _GET_FLAGS = 0x8913  # SIOCGIFFLAGS
 _GET_MTU = 0x8921  # SIOCGIFMTU
 _IS_UP = 0x1
 _IS_RUNNING = 0x40
+ROUTES = Path("/proc/self/net/route")
 NAME_ATTEMPTS = 2
 SUSPECT_NAME_SECONDS = 0.5
 """A name look-up that takes longer than this many seconds is repeated."""
@@ -82,6 +86,30 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
             return None
 
     return int(struct.unpack_from(form, reply, 16)[0])
+
+
+def interfaces_to(text: str, address: str) -> list[str]:
+    r"""Return the interfaces whose own network contains an address, from /proc/net/route.
+
+    The kernel uses the first one, which has the smallest network. Routes with a gateway are left
+    out.
+
+    >>> header = "Iface Destination Gateway Flags RefCnt Use Metric Mask\n"
+    >>> lines = "eth0 0042000A 00000000 1 0 0 0 00FFFFFF\ndocker0 0042000A 00000000 1 0 0 0 FCFFFFFF\n"
+    >>> interfaces_to(header + lines, "10.0.66.1"), interfaces_to(header + lines, "10.0.66.9")
+    (['docker0', 'eth0'], ['eth0'])
+    """
+    number = int.from_bytes(socket.inet_aton(address), "little")
+    matching = []
+    for line in text.splitlines()[1:]:
+        columns = line.split()
+        if len(columns) < 8 or int(columns[2], 16) != 0:
+            continue
+        mask = int(columns[7], 16)
+        if mask and number & mask == int(columns[1], 16):
+            matching.append((-mask.bit_count(), columns[0]))
+
+    return list(dict.fromkeys(name for _, name in sorted(matching)))
 
 
 def local_addresses() -> list[str]:
@@ -173,16 +201,20 @@ def _address_by_prefix(prefixes: Sequence[str]) -> str:
 def look_at_names() -> Facts:
     """Return the addresses that each node's name resolves to here, or the resolver's error.
 
-    Also return the seconds that each name took. After NAMES_SECONDS, no further name is resolved.
+    Also return the seconds that each name took, and the interfaces whose networks contain the
+    address. After NAMES_SECONDS, no further name is resolved.
     """
     addresses: Facts = {}
     errors: Facts = {}
     seconds: Facts = {}
+    interfaces: Facts = {}
     deadline = time.monotonic() + NAMES_SECONDS
     for name in node_names():
         try:
-            addresses[name] = _resolve(name)
+            resolved = _resolve(name)
+            addresses[name] = resolved
             seconds[name] = _resolving_seconds(name)
+            interfaces[name] = _interfaces_to_any(resolved)
         except OSError as error:
             errors[name] = error.strerror or str(error)
 
@@ -195,7 +227,19 @@ def look_at_names() -> Facts:
         "addresses": addresses,
         "errors": errors,
         "seconds": seconds,
+        "interfaces": interfaces,
     }
+
+
+def _interfaces_to_any(addresses: Sequence[str]) -> list[str]:
+    """Return the interfaces whose networks contain the first IPv4 address."""
+    with contextlib.suppress(OSError, ValueError):
+        text = ROUTES.read_text()
+        for address in addresses:
+            if "." in address:
+                return interfaces_to(text, address)
+
+    return []
 
 
 def _resolve(name: str) -> list[str]:

@@ -19,10 +19,13 @@ KERNEL_SETTINGS = (
     "net.ipv4.tcp_rmem",
     "net.ipv4.tcp_window_scaling",
     "net.ipv4.tcp_wmem",
+    "net.netfilter.nf_conntrack_tcp_timeout_established",
     "kernel.pid_max",
     "vm.max_map_count",
 )
 """Settings of sysctl on which connections and large programs depend."""
+FIREWALL_SETTINGS = "net.netfilter."
+TRACKED_CONNECTIONS = "net.netfilter.nf_conntrack_count"
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,17 @@ def look_at_kernel_settings() -> Facts:
     For a setting with several numbers, return the last one.
 
     Of the three numbers of tcp_rmem and tcp_wmem, the last one is a connection's largest buffer.
+
+    Settings of the firewall are left out if it tracks no connection, because they have no effect
+    then. If it tracks connections, those of the job are among them.
     """
-    return {name: kernel_setting(name) for name in KERNEL_SETTINGS}
+    is_tracking = bool(kernel_setting(TRACKED_CONNECTIONS))
+    settings: Facts = {}
+    for name in KERNEL_SETTINGS:
+        if is_tracking or not name.startswith(FIREWALL_SETTINGS):
+            settings[name] = kernel_setting(name)
+
+    return settings
 
 
 def kernel_setting(name: str) -> int | None:

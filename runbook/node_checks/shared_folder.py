@@ -25,12 +25,18 @@ POLL_SECONDS = 0.1
 WRITE_ATTEMPTS = 3
 SUSPECT_WRITE_SECONDS = 0.5
 """If writing a megabyte takes longer than this many seconds, it is repeated."""
+SUSPECT_STREAM_SECONDS = 0.05
+"""If a megabyte takes longer, the time of each further megabyte is measured too."""
+STREAM_MEBIBYTES = 4
 
 
 def look_at_folder(folder: Path, token: str) -> Facts:
     """Read the token, use a file like the trainer does, and wait for the other nodes' files.
 
     The file is written, renamed, linked, locked and mapped into memory.
+
+    `written` and `looked_until` are times on the node's clock: of its own file, and of its last look
+    for the files of other nodes.
 
     Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
     `errors`.
@@ -48,7 +54,10 @@ def look_at_folder(folder: Path, token: str) -> Facts:
         "token": _read_token(folder, token),
         "errors": errors,
         "write_seconds": 0.0,
+        "stream_seconds": 0.0,
         "unseen": [],
+        "written": 0.0,
+        "looked_until": 0.0,
     }
     own_file = folder / f"seen-{own_name()}"
     for step in (_write, _rename, _link, _lock, _map):
@@ -59,8 +68,14 @@ def look_at_folder(folder: Path, token: str) -> Facts:
             if step is _write or step is _rename:
                 return facts
 
-    facts["write_seconds"] = _write_seconds(folder / f"speed-{own_name()}")
+    facts["written"] = time.time()
+    speed_file = folder / f"speed-{own_name()}"
+    write_seconds = _write_seconds(speed_file)
+    facts["write_seconds"] = write_seconds
+    if SUSPECT_STREAM_SECONDS < write_seconds < SUSPECT_WRITE_SECONDS:
+        facts["stream_seconds"] = _stream_seconds(speed_file, write_seconds)
     facts["unseen"] = _unseen_nodes(folder)
+    facts["looked_until"] = time.time()
     return facts
 
 
@@ -74,15 +89,19 @@ def _read_token(folder: Path, token: str) -> str:
     return "same" if text.strip() == token else "other"
 
 
-def _write(path: Path) -> None:
+def _write(path: Path, mebibytes: int = 1) -> None:
     part = path.with_suffix(".part")
     with part.open("wb") as stream:
-        stream.write(os.urandom(1 << 20))
+        stream.write(os.urandom(mebibytes << 20))
         stream.flush()
         os.fsync(stream.fileno())
 
 
-def _write_seconds(path: Path) -> float:
+def _write_seconds(
+    path: Path,
+    mebibytes: int = 1,
+    suspect_seconds: float = SUSPECT_WRITE_SECONDS,
+) -> float:
     """Return the seconds that `_write` needs: the best of several attempts if the first is slow.
 
     A busy file server delays single writes.
@@ -90,13 +109,23 @@ def _write_seconds(path: Path) -> float:
     best = float("inf")
     for _ in range(WRITE_ATTEMPTS):
         start = time.monotonic()
-        _write(path)
+        _write(path, mebibytes)
         best = min(best, time.monotonic() - start)
-        if best < SUSPECT_WRITE_SECONDS:
+        if best < suspect_seconds:
             break
 
     path.with_suffix(".part").unlink()
     return best
+
+
+def _stream_seconds(path: Path, first_seconds: float) -> float:
+    """Return the seconds for each further MiB of a file whose first MiB takes `first_seconds`.
+
+    A server that answers late delays the first MiB of a file, and a slow path delays every MiB.
+    """
+    suspect_seconds = STREAM_MEBIBYTES * SUSPECT_STREAM_SECONDS
+    all_seconds = _write_seconds(path, STREAM_MEBIBYTES, suspect_seconds)
+    return max(0.0, all_seconds - first_seconds) / (STREAM_MEBIBYTES - 1)
 
 
 def _rename(path: Path) -> None:

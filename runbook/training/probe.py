@@ -31,6 +31,8 @@ from runbook.plan_file.group_limits import (
 )
 from runbook.training.ranks import CPU, Ranks, die_with_launcher, hide_gpus, on_gpu, ranks_from
 
+BINDING_VARIABLES = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+"""Variables with which OpenMP binds threads to cores."""
 PACKAGES = ("torch", "megatron-core", "deepspeed", "numpy", "tensorboard")
 WRITTEN_BYTES = 64 << 20
 SUMMED_BYTES = 16 << 20
@@ -104,6 +106,8 @@ def main() -> int:
         "networks": sorted(name for _, name in socket.if_nameindex()),
         "infiniband": sorted(path.name for path in Path("/sys/class/infiniband").glob("*")),
         "cores": len(os.sched_getaffinity(0)),
+        "bound_cores": None,
+        "binding": {name: os.environ[name] for name in BINDING_VARIABLES if name in os.environ},
         "errors": errors,
         "error_times": error_times,
         "torch": None,
@@ -123,6 +127,8 @@ def main() -> int:
             error_times[part] = time.time()
 
     look("torch", _look_at_torch)
+    # OpenMP binds the main thread while torch loads it.
+    facts["bound_cores"] = sorted(os.sched_getaffinity(0))
     if arguments.write_folder and ranks.local_rank == 0:
         look("write", lambda: write_speed(arguments.write_folder, ranks.rank))
     # The findings are saved first, because this process is killed if the ranks cannot connect

@@ -23,6 +23,7 @@ from runbook.node_checks import (
     operating_system,
     shared_folder,
 )
+from runbook.node_checks.fact_sheet import system_facts
 from runbook.node_checks.mounts import mount_of
 from runbook.node_checks.operating_system import DEVICE_FILES, DeviceFile, device_fault
 
@@ -169,4 +170,94 @@ def test_only_a_program_that_computes_outside_of_the_job_is_named(
 def test_without_a_job_no_program_is_outside_of_it(monkeypatch):
     for name in foreign_programs.JOB_VARIABLES:
         monkeypatch.delenv(name, raising=False)
-    assert foreign_programs.look_at_foreign_programs() == {"busy": []}
+    assert foreign_programs.look_at_foreign_programs() == {"busy": [], "in_run": []}
+
+
+IN_FOLDER = (
+    "import sys, time\nopened = open('log', 'w')\nprint('ready', flush=True)\ntime.sleep(60)"
+)
+
+
+@pytest.mark.parametrize(
+    ("daemons", "folder_name", "is_named"),
+    [
+        (("7",), "run", True),
+        (("6", "7"), "run", False),
+        ((), "run", False),
+        (("7",), "other", False),
+    ],
+)
+def test_a_program_of_an_ended_job_that_uses_the_runs_folder_is_named(
+    tmp_path, monkeypatch, daemons, folder_name, is_named
+):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (tmp_path / "other").mkdir()
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(foreign_programs, "_jobs_with_daemon", lambda: iter(daemons))
+    environment = {**os.environ, "SLURM_JOB_ID": "6"}
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_FOLDER],
+        env=environment,
+        stdout=subprocess.PIPE,
+        cwd=tmp_path / folder_name,
+    ) as process:
+        try:
+            assert process.stdout.readline() == b"ready\n"
+            in_run = foreign_programs.look_at_foreign_programs(folder)["in_run"]
+        finally:
+            process.kill()
+
+    named = [(entry["job"], entry["path"]) for entry in in_run if entry["pid"] == process.pid]
+    assert named == [("6", str(folder))] * is_named
+
+
+def test_a_jobs_step_daemon_is_recognized_by_its_command(tmp_path, monkeypatch):
+    for pid, command in (("1", b"slurmd\0-D\0"), ("2", b"slurmstepd: [41.batch]\0")):
+        (tmp_path / pid).mkdir()
+        (tmp_path / pid / "cmdline").write_bytes(command)
+    monkeypatch.setattr(foreign_programs, "PROCESSES", tmp_path)
+    assert list(foreign_programs._jobs_with_daemon()) == ["41"]
+
+
+def test_a_firewall_that_tracks_no_connection_has_no_settings(tmp_path, monkeypatch):
+    monkeypatch.setattr(operating_system, "SETTINGS_FOLDER", tmp_path)
+    folder = tmp_path / "net" / "netfilter"
+    folder.mkdir(parents=True)
+    (folder / "nf_conntrack_tcp_timeout_established").write_text("120\n")
+    name = "net.netfilter.nf_conntrack_tcp_timeout_established"
+    for count, value in (("0\n", None), ("3\n", 120)):
+        (folder / "nf_conntrack_count").write_text(count)
+        assert operating_system.look_at_kernel_settings().get(name) == value
+
+
+def test_each_further_megabyte_is_timed_only_if_the_first_one_is_slow(tmp_path, monkeypatch):
+    times = {1: 0.25, shared_folder.STREAM_MEBIBYTES: 1.0}
+    monkeypatch.setattr(
+        shared_folder,
+        "_write_seconds",
+        lambda path, mebibytes=1, suspect_seconds=0: times[mebibytes],
+    )
+    facts = shared_folder.look_at_folder(tmp_path, "token")
+    assert facts["stream_seconds"] == pytest.approx(0.25)
+    times[1] = 0.003
+    assert shared_folder.look_at_folder(tmp_path, "token")["stream_seconds"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("texts", "value"),
+    [
+        (("", None), "(not set)"),
+        (("[Login]\n#RemoveIPC=yes\n", None), "(not set)"),
+        (("[Login]\nRemoveIPC=yes\n", None), "yes"),
+        (("[Login]\nRemoveIPC=yes\n", "[Login]\nRemoveIPC=no\n"), "no"),
+    ],
+)
+def test_the_last_file_of_logind_decides(tmp_path, monkeypatch, texts, value):
+    settings = tmp_path / "logind.conf"
+    settings.write_text(texts[0])
+    if texts[1] is not None:
+        (tmp_path / "logind.conf.d").mkdir()
+        (tmp_path / "logind.conf.d" / "site.conf").write_text(texts[1])
+    monkeypatch.setattr(system_facts, "LOGIN_SETTINGS", settings)
+    assert system_facts.look_at_system()["RemoveIPC of logind"] == value

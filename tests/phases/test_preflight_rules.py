@@ -23,12 +23,15 @@ from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.folder_rules import folder_checks
 from runbook.phases.p01_environment.preflight.group_rules import (
     bandwidth_check,
+    binding_check,
+    cores_of_hosts,
     groups_check,
     meeting_check,
     rank_presence_check,
     transport_check,
 )
 from runbook.phases.p01_environment.preflight.host_rules import host_checks, temporary_path_fault
+from runbook.phases.p01_environment.preflight.interface_rules import overlap_text
 from runbook.phases.p01_environment.preflight.job_answers import (
     END,
     STEP,
@@ -117,7 +120,8 @@ HOST_FACTS = {
     "account": {"user_id": 1000, "user": "me", "home": "/u/me", "home_error": ""},
     "devices": {"faults": {}},
     "kernel": {"net.ipv4.tcp_rmem": 6 << 20, "net.core.somaxconn": 4096, "vm.max_map_count": None},
-    "foreign programs": {"busy": []},
+    "foreign programs": {"busy": [], "in_run": []},
+    "scheduler": {"comparison": "Match"},
     "interfaces": {
         "interfaces": {
             "lo": {"address": "127.0.0.1", "is_up": True, "mtu": 65536},
@@ -226,6 +230,8 @@ def test_sound_nodes_break_no_rule():
 
 MEMORY = HOST_FACTS["memory"]
 INTERFACES = HOST_FACTS["interfaces"]
+NAMES_OF_SECOND = {"own": "n2", "addresses": {"n1": ["10.0.0.1"]}}
+"""What the second node reports about names, as far as it differs from the first node."""
 
 
 @pytest.mark.parametrize(
@@ -294,6 +300,28 @@ INTERFACES = HOST_FACTS["interfaces"]
             PhaseMessage.KERNEL_SETTING_LOW.fill(name="net.ipv4.tcp_retries2", value=1, minimum=3),
         ),
         (
+            "settings of the kernel",
+            "kernel",
+            {"net.netfilter.nf_conntrack_tcp_timeout_established": 120},
+            PhaseMessage.KERNEL_SETTING_LOW.fill(
+                name="net.netfilter.nf_conntrack_tcp_timeout_established", value=120, minimum=7440
+            ),
+        ),
+        (
+            "programs of ended jobs",
+            "foreign programs",
+            {"in_run": [{"pid": 7, "job": "41", "path": "/run/log", "command": "python old.py"}]},
+            PhaseMessage.RUN_FILES_HELD.fill(
+                pid=7, job=41, path="/run/log", command="python old.py"
+            ),
+        ),
+        (
+            "settings of the scheduler",
+            "scheduler",
+            {"comparison": "Different"},
+            f"n2: {PhaseMessage.SCHEDULER_SETTINGS_DIFFER.fill()}",
+        ),
+        (
             "programs outside of the job",
             "foreign programs",
             {"busy": [{"pid": 7, "command": "python old.py"}]},
@@ -304,6 +332,12 @@ INTERFACES = HOST_FACTS["interfaces"]
             "names",
             {"own": "n2", "addresses": {"n1": ["10.0.0.1"]}, "seconds": {"n1": 5.0}},
             PhaseMessage.NAME_SLOW.fill(name="n1", time="5.00 s"),
+        ),
+        (
+            "routes to the nodes",
+            "names",
+            {**NAMES_OF_SECOND, "interfaces": {"n1": ["docker0", "eth0"]}},
+            PhaseMessage.OVERLAPPING_NETWORKS.fill(name="n1", interface="docker0", other="eth0"),
         ),
         (
             "temporary folder",
@@ -473,6 +507,108 @@ def test_a_home_that_is_read_only_on_all_nodes_is_the_sites_choice():
     answers = replace(answers, answers={**answers.answers, **on_first.answers})
     (check,) = broken(host_checks(answers, EXPECTED))
     assert (check.name, check.verdict) == (PreflightCheck.HOME_FOLDER, "warn")
+
+
+def test_a_slurm_conf_that_no_node_has_in_the_controllers_version_is_a_warning():
+    answers = hosts("scheduler", comparison="Different")
+    on_first = job_of(line("hosts", "n1", "scheduler", {"comparison": "Different"}))
+    answers = replace(answers, answers={**answers.answers, **on_first.answers})
+    (check,) = broken(host_checks(answers, EXPECTED))
+    assert (check.name, check.verdict) == (PreflightCheck.SCHEDULER_SETTINGS, "warn")
+
+
+FOLDER = HOST_FACTS["folder 0"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nodes"),
+    [
+        ((0.003, 0.25), ("n2",)),
+        ((0.2, 0.25), ()),
+        ((0.003, 0.06), ()),
+    ],
+)
+def test_only_a_node_that_writes_far_slower_than_another_one_is_named(seconds, nodes):
+    lines = []
+    for node, stream_seconds in zip(("n1", "n2"), seconds, strict=True):
+        facts = {**FOLDER, "write_seconds": 0.3, "stream_seconds": stream_seconds}
+        lines.append(line("hosts", node, "folder 0", facts))
+    answers = hosts()
+    answers = replace(answers, answers={**answers.answers, **job_of(*lines).answers})
+    checks = broken(host_checks(answers, EXPECTED))
+    assert [check.nodes for check in checks] == [nodes] * bool(nodes)
+    if nodes:
+        assert checks[0].name == PreflightCheck.SHARED_FOLDER
+        text = PhaseMessage.SLOW_WRITER.fill(
+            folder=FOLDER["folder"], speed="4.00 MiB", fastest="333 MiB"
+        )
+        assert checks[0].value == f"n2: {text}"
+
+
+@pytest.mark.parametrize(("written", "is_named"), [(50.0, True), (98.0, False)])
+def test_a_file_that_a_slow_node_wrote_too_late_is_not_reported_as_unseen(written, is_named):
+    late = {**FOLDER, "written": written, "looked_until": 100.0}
+    waited = {**FOLDER, "written": 49.0, "looked_until": 100.0, "unseen": ["n1"]}
+    lines = [line("hosts", "n1", "folder 0", late), line("hosts", "n2", "folder 0", waited)]
+    answers = hosts()
+    answers = replace(answers, answers={**answers.answers, **job_of(*lines).answers})
+    checks = broken(host_checks(answers, EXPECTED))
+    assert [check.nodes for check in checks] == [("n2",)] * is_named
+
+
+def rank_on(host: str, bound: list[int]) -> dict[str, object]:
+    """Return a rank's facts about the cores on which it runs after the import of torch."""
+    return {"host": host, "bound_cores": bound, "binding": {"OMP_PROC_BIND": "close"}}
+
+
+@pytest.mark.parametrize(
+    ("bound", "num_cores", "is_named"),
+    [
+        (([0], [0]), 2, True),
+        (([0, 1], [0, 1]), 2, False),
+        (([0], [1]), 2, False),
+        (([0], [0]), 1, False),
+    ],
+)
+def test_ranks_that_openmp_binds_to_the_same_core_are_named(bound, num_cores, is_named):
+    facts = [*[rank_on("n2.site", cores) for cores in bound], rank_on("n1.site", [0])]
+    lines = []
+    for node in ("n1", "n2"):
+        cores = {**HOST_FACTS["cores"], "cores": num_cores}
+        names = {**HOST_FACTS["names"], "host": f"{node}.site"}
+        lines += [line("hosts", node, "cores", cores), line("hosts", node, "names", names)]
+    check = binding_check(facts, cores_of_hosts(job_of(*lines)))
+    assert (check.verdict, check.nodes) == (("fail", ("n2.site",)) if is_named else ("pass", ()))
+    if is_named:
+        text = PhaseMessage.RANKS_SHARE_CORES.fill(
+            ranks=2, cores="0", allowed=2, variables="OMP_PROC_BIND=close"
+        )
+        assert check.value == f"n2.site: {text}"
+
+
+def test_two_adapters_in_the_same_network_are_no_fault():
+    interfaces = {"n1": ["eth0", "eth1"], "n2": ["docker0", "eth0"]}
+    answers = hosts("names", **NAMES_OF_SECOND, interfaces=interfaces)
+    assert broken(host_checks(answers, EXPECTED)) == []
+
+
+ROUTES = """Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT
+eth0 00000000 0100000A 0003 0 0 0 00000000 0 0 0
+eth0 0000000A 00000000 0001 0 0 0 00FFFFFF 0 0 0
+docker0 0000000A 00000000 0001 0 0 0 FCFFFFFF 0 0 0
+"""
+"""/proc/net/route of a node in 10.0.0.0/24 with a bridge for 10.0.0.0/30."""
+
+
+@pytest.mark.parametrize(
+    ("addresses", "is_named"),
+    [(["127.0.0.1", "10.0.0.1"], True), (["10.0.0.9"], False), (["fe80::1", "10.9.0.1"], False)],
+)
+def test_an_address_in_the_networks_of_two_interfaces_is_named(addresses, is_named):
+    text = PhaseMessage.OVERLAPPING_NETWORKS.fill(
+        name="n1 (10.0.0.1)", interface="docker0", other="eth0"
+    )
+    assert overlap_text(ROUTES, {"n1": {"addresses": addresses}}) == text * is_named
 
 
 def test_a_node_that_has_the_address_of_another_one_is_named_and_a_bridges_address_is_not():

@@ -7,11 +7,9 @@ import subprocess
 from pathlib import Path
 
 from runbook.node_checks.answers import Facts, node_names, own_name
-from runbook.node_checks.networks import describe_interface
+from runbook.node_checks.networks import VIRTUAL, describe_interface
 from runbook.node_checks.program_output import run_program
 
-VIRTUAL = re.compile(r"(veth|docker|br-|virbr|cni|flannel|cali|tun|tap|vnet)")
-"""Interfaces of containers and virtual machines, which come and go."""
 COMMAND_SECONDS = 5
 
 

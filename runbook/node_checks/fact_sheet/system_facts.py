@@ -35,6 +35,7 @@ FILES = {
     "security module": Path("/sys/kernel/security/lsm"),
     "SELinux enforces": Path("/sys/fs/selinux/enforce"),
 }
+LOGIN_SETTINGS = Path("/etc/systemd/logind.conf")
 FIELDS_OF_STATUS = ("CapEff", "NoNewPrivs", "Seccomp", "Umask", "Mems_allowed_list")
 FIELDS_OF_MEMORY = ("SwapTotal", "HugePages_Total", "Hugepagesize")
 FIELDS_OF_PROCESSOR = ("model name", "microcode", "flags", "Features", "CPU part")
@@ -52,6 +53,7 @@ def look_at_system() -> Facts:
         "usable cores": str(len(os.sched_getaffinity(0))),
         "priority (nice)": str(os.getpriority(os.PRIO_PROCESS, 0)),
         "scheduling policy": str(os.sched_getscheduler(0)),
+        "RemoveIPC of logind": _remove_ipc(),
         "time zone": time.strftime("%Z %z"),
         "/proc": "mounted" if (PROC / "self").exists() else "empty",
         "/sys": "mounted" if Path("/sys/class/net").exists() else "empty",
@@ -71,6 +73,14 @@ def command_line(text: str) -> str:
     'ro mitigations=off'
     """
     return " ".join(word for word in text.split() if not word.startswith(OF_ONE_MACHINE))
+
+
+def _remove_ipc() -> str:
+    """Return logind's RemoveIPC as its files set it. A later file replaces an earlier one's value."""
+    files = [LOGIN_SETTINGS, *sorted(LOGIN_SETTINGS.with_name("logind.conf.d").glob("*.conf"))]
+    values = [_fields(_text(path).replace("=", ":"), ("RemoveIPC",)) for path in files]
+    found = [value["RemoveIPC"] for value in values if value]
+    return found[-1] if found else "(not set)"
 
 
 def look_at_all_limits() -> Facts:

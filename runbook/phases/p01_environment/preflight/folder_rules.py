@@ -1,18 +1,24 @@
 """Rules for the first stage: folders that the nodes share, and the file server's clock."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runbook.core.units import show_bytes, show_duration
+from runbook.node_checks.answers import HOSTS
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.job_answers import JobAnswers, NodeFacts
-from runbook.phases.p01_environment.preflight.node_rules import NodeRule, judge_each_node
+from runbook.phases.p01_environment.preflight.node_rules import (
+    NodeRule,
+    by_node,
+    judge_each_node,
+)
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,
     PreflightCheck,
 )
+from runbook.phases.p01_environment.preflight.thresholds import MIB
 
 RUN_FOLDER = "folder 0"
 """Name of the part about the run's folder. All other folders hold only checkpoints."""
@@ -65,15 +71,28 @@ def checkpoint_folder_fault(facts: NodeFacts, expected: Expectations) -> str:
     return folder_fault({**facts, "errors": errors}, expected)
 
 
-def unseen_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the nodes whose files are not visible in a shared folder."""
-    if not facts["unseen"]:
-        return ""
-    mount = f"{facts['file_system']} at {facts['mount_point']}"
-    return (
-        f"{facts['folder']} ({mount}) does not show what was written by "
-        f"{', '.join(facts['unseen'])}"
-    )
+def unseen_faults(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
+    """Return the nodes that did not see files in a shared folder, and whose files these were.
+
+    A node that wrote its file too late, because an earlier check took long there, is left out.
+    """
+    faults = {}
+    for node, of_node in facts.items():
+        last_look = of_node.get("looked_until", 0.0)
+        unseen = []
+        for other in of_node["unseen"]:
+            written = facts.get(other, {}).get("written", 0.0)
+            if not last_look or written < last_look - thresholds.SEEN_SECONDS.value:
+                unseen.append(other)
+
+        if unseen:
+            mount = f"{of_node['file_system']} at {of_node['mount_point']}"
+            faults[node] = (
+                f"{of_node['folder']} ({mount}) does not show what was written by "
+                f"{', '.join(unseen)}"
+            )
+
+    return faults
 
 
 def _checkpoint_folder_text(facts: NodeFacts) -> str:
@@ -125,4 +144,36 @@ def _folder_check(answers: JobAnswers, expected: Expectations, part: str) -> Pla
     folder_check = judge_each_node(NodeRule(rule, part, fault, shown), answers, expected)
     if folder_check.verdict == "fail":
         return folder_check
-    return judge_each_node(NodeRule(rule, part, unseen_fault, shown), answers, expected)
+    facts = answers.facts(HOSTS, part)
+    unseen = unseen_faults(facts)
+    if unseen:
+        return rule.broken(by_node(unseen), list(unseen))
+    slow = slow_writers(facts)
+    if slow:
+        return rule.broken(by_node(slow), list(slow), remedy=PhaseMessage.REPAIR_PATH.fill())
+    return folder_check
+
+
+def slow_writers(facts: Mapping[str, NodeFacts]) -> dict[str, str]:
+    """Return the nodes that write far slower than the fastest one, each with both speeds."""
+    seconds_of = {node: _seconds_per_mebibyte(of_node) for node, of_node in facts.items()}
+    fastest = min(seconds_of.values(), default=0.0)
+    limit = max(thresholds.FOLDER_STREAM.value, thresholds.SLOW_WRITER.value * fastest)
+    slow = {}
+    for node, seconds in seconds_of.items():
+        if seconds > limit:
+            slow[node] = PhaseMessage.SLOW_WRITER.fill(
+                folder=facts[node]["folder"],
+                speed=show_bytes(int(MIB / seconds)),
+                fastest=show_bytes(int(MIB / fastest)) if fastest else "",
+            )
+
+    return slow
+
+
+def _seconds_per_mebibyte(facts: NodeFacts) -> float:
+    """Return a node's seconds for each further MiB.
+
+    A node measures them only if the first MiB takes long. Otherwise, the first MiB counts.
+    """
+    return float(facts.get("stream_seconds") or facts.get("write_seconds", 0.0))

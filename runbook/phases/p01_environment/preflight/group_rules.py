@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runbook.core.units import show_bytes, show_duration
+from runbook.node_checks.answers import HOSTS
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
+from runbook.phases.p01_environment.preflight.job_answers import JobAnswers
+from runbook.phases.p01_environment.preflight.node_rules import by_node
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,
@@ -200,6 +203,53 @@ def _stuck_group(ranks: Sequence[RankFacts]) -> str:
     nodes = ", ".join(dict.fromkeys(str(rank["host"]) for rank in inside))
     numbers = ", ".join(str(rank["rank"]) for rank in inside[:SHOWN_RANKS])
     return PhaseMessage.WAITING_RANKS.fill(step=earliest["step"], ranks=numbers, nodes=nodes)
+
+
+def cores_of_hosts(answers: JobAnswers) -> dict[str, int]:
+    """Return the number of cores that the job has on each host, by the host's own name."""
+    cores = answers.facts(HOSTS, "cores")
+    cores_of = {}
+    for node, names in answers.facts(HOSTS, "names").items():
+        if node in cores:
+            cores_of[str(names["host"])] = int(cores[node]["cores"])
+
+    return cores_of
+
+
+def binding_check(facts: Sequence[RankFacts], cores_of: Mapping[str, int]) -> PlacedCheck:
+    """Check that the ranks of a node do not share fewer cores than the job has there.
+
+    `cores_of` has the number of the job's cores on each node. OpenMP's variables bind the main
+    thread of a program that imports torch to its first core, which is the same for all ranks. A
+    launcher that imports torch passes this binding on to its ranks.
+    """
+    rule = PlacedRule(
+        PreflightCheck.BOUND_CORES,
+        "after the import of torch, the ranks of a node use a core each (pytorch issues 91989, 99625)",
+        "Unset the variables that bind threads (in the shell, a module or a prolog of the "
+        "scheduler), or let the launcher bind the ranks (binding in the site file).",
+    )
+    ranks_of: dict[str, list[RankFacts]] = {}
+    for rank in facts:
+        if rank.get("bound_cores"):
+            ranks_of.setdefault(str(rank["host"]), []).append(rank)
+
+    faults = {}
+    for host, ranks in ranks_of.items():
+        num_cores = cores_of.get(host, 0)
+        bound = {core for rank in ranks for core in rank["bound_cores"]}
+        if len(bound) < min(len(ranks), num_cores):
+            variables = [f"{name}={value}" for name, value in ranks[0]["binding"].items()]
+            faults[host] = PhaseMessage.RANKS_SHARE_CORES.fill(
+                ranks=len(ranks),
+                cores=", ".join(map(str, sorted(bound))),
+                allowed=num_cores,
+                variables=", ".join(variables) or "no variable binds them",
+            )
+
+    if faults:
+        return rule.broken(by_node(faults), list(faults))
+    return rule.passed("not fewer cores than ranks", ", ".join(ranks_of))
 
 
 def bandwidth_check(facts: Sequence[RankFacts], expected: Expectations) -> PlacedCheck:

@@ -21,6 +21,7 @@ from runbook.phases.p01_environment.preflight.interface_rules import (
     host_names_check,
     interfaces_check,
     names_fault,
+    routes_fault,
 )
 from runbook.phases.p01_environment.preflight.job_answers import JOB, JobAnswers, NodeFacts
 from runbook.phases.p01_environment.preflight.node_differences import difference_checks
@@ -48,8 +49,10 @@ from runbook.phases.p01_environment.preflight.system_rules import (
     foreign_programs_fault,
     home_fault,
     kernel_fault,
+    left_programs_fault,
     other_job_fault,
     packages_fault,
+    scheduler_fault,
 )
 
 UNLIMITED = "unlimited"
@@ -251,6 +254,10 @@ FOREIGN_PROGRAMS_RULE = PlacedRule(
     "End the program (kill PID on that node) if an earlier job left it there, or wait "
     "for your other job.",
 )
+ROUTES_REMEDY = (
+    "Give the bridge another network (default-address-pools in Docker's daemon.json), or remove it "
+    "(ip link del)."
+)
 NODE_RULES = (
     NodeRule(
         PlacedRule(
@@ -308,6 +315,16 @@ NODE_RULES = (
         other_job_fault,
         lambda facts: "none of another job",
         verdict="warn",
+    ),
+    NodeRule(
+        PlacedRule(
+            PreflightCheck.LEFT_PROGRAMS,
+            "no program of a job that has ended uses the run's folder",
+            "End the program there (kill PID): it writes to the files of the new job.",
+        ),
+        "foreign programs",
+        left_programs_fault,
+        lambda facts: "none",
     ),
     NodeRule(PYTHON_RULE, "programs", program_fault, lambda facts: facts["executable"]),
     # Our own programs are started by their path, so only builds of extensions could use the wrong
@@ -455,6 +472,16 @@ NODE_RULES = (
     ),
     NodeRule(
         PlacedRule(
+            PreflightCheck.ROUTES,
+            "no bridge of containers has a network that contains the address of another node",
+            ROUTES_REMEDY,
+        ),
+        "names",
+        routes_fault,
+        lambda facts: "none",
+    ),
+    NodeRule(
+        PlacedRule(
             PreflightCheck.KERNEL_CACHES,
             "caches of compiled kernels accept files and libraries and are on the node's own disk "
             "(triton issue 11512, pytorch issue 173679)",
@@ -534,6 +561,7 @@ def _answered_checks(answers: JobAnswers, expected: Expectations) -> list[Placed
         *[judge_each_node(node_rule, answers, expected) for node_rule in rules],
         equal_memory_check(answers),
         home_check(answers, expected),
+        scheduler_check(answers, expected),
         host_names_check(answers),
         foreign_addresses_check(answers),
         slow_core_check(answers),
@@ -598,12 +626,36 @@ def home_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     )
     if expected.hides_home:
         return rule.passed(PhaseMessage.HOME_HIDDEN.fill())
-    on_each = judge_each_node(
+    return _defect_of_some_nodes(
         NodeRule(rule, "account", home_fault, lambda facts: facts["home"]), answers, expected
     )
-    if on_each.verdict == "fail" and len(on_each.nodes) == len(answers.nodes):
-        return replace(on_each, verdict="warn")
-    return on_each
+
+
+def scheduler_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
+    """Check that each node has the scheduler's present settings.
+
+    After a change, all nodes differ until the controller reads the file again, so it is a defect
+    only if nodes differ.
+    """
+    rule = PlacedRule(
+        PreflightCheck.SCHEDULER_SETTINGS,
+        "each node's slurm.conf is that of Slurm's controller (HASH_VAL of `scontrol show config`)",
+        "Copy slurm.conf to that node, and restart its slurmd: prologs and limits differ there.",
+    )
+    node_rule = NodeRule(
+        rule, "scheduler", scheduler_fault, lambda facts: facts["comparison"] or "not compared"
+    )
+    return _defect_of_some_nodes(node_rule, answers, expected)
+
+
+def _defect_of_some_nodes(
+    node_rule: NodeRule, answers: JobAnswers, expected: Expectations
+) -> PlacedCheck:
+    """Apply a rule to each node. If all nodes break it, that is only a warning."""
+    check = judge_each_node(node_rule, answers, expected)
+    if check.verdict == "fail" and len(check.nodes) == len(answers.nodes):
+        return replace(check, verdict="warn")
+    return check
 
 
 def slow_core_check(answers: JobAnswers) -> PlacedCheck:

@@ -1,12 +1,12 @@
 """Rules for the first stage: interfaces, addresses and names of the nodes."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from runbook.core.checks import counted
 from runbook.core.units import show_duration
 from runbook.node_checks.answers import HOSTS
-from runbook.node_checks.networks import GLOO_VARIABLE
+from runbook.node_checks.networks import GLOO_VARIABLE, VIRTUAL, interfaces_to
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.expectations import Expectations
@@ -35,6 +35,43 @@ def names_fault(facts: NodeFacts, expected: Expectations) -> str:
             faults.append(PhaseMessage.NAME_SLOW.fill(name=name, time=show_duration(seconds)))
 
     return "; ".join(faults)
+
+
+def routes_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the nodes whose address lies in the network of a bridge of containers on this node.
+
+    Packets for such a node go into the bridge, which leads to containers only.
+    """
+    faults = []
+    for name, interfaces in facts.get("interfaces", {}).items():
+        if name != facts["own"] and len(interfaces) > 1 and VIRTUAL.match(interfaces[0]):
+            faults.append(route_text(name, interfaces))
+
+    return "; ".join(faults)
+
+
+def overlap_text(routes: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
+    """Return the first node with an address in two networks of a node with these routes.
+
+    The text is empty if there is none. `routes` is the content of /proc/net/route, and
+    `interfaces_of` has the answers of other nodes about their interfaces.
+    """
+    for name, facts in interfaces_of.items():
+        for address in facts["addresses"]:
+            if "." not in address or address.startswith(INNER_ADDRESSES):
+                continue
+            interfaces = interfaces_to(routes, address)
+            if len(interfaces) > 1:
+                return route_text(f"{name} ({address})", interfaces)
+
+    return ""
+
+
+def route_text(name: str, interfaces: Sequence[str]) -> str:
+    """Return through which interface packets for a node go, and which one is not used."""
+    return PhaseMessage.OVERLAPPING_NETWORKS.fill(
+        name=name, interface=interfaces[0], other=interfaces[1]
+    )
 
 
 def interfaces_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:

@@ -39,12 +39,19 @@ from runbook.phases.p01_environment.node_probe import ProbeAnswer, probe_checks,
 from runbook.phases.p01_environment.preflight.expectations import Expectations, expectations_of
 from runbook.phases.p01_environment.preflight.group_rules import (
     bandwidth_check,
+    binding_check,
+    cores_of_hosts,
     groups_check,
     meeting_check,
     rank_presence_check,
     transport_check,
 )
-from runbook.phases.p01_environment.preflight.host_rules import NODE_SETUP_RULE, host_checks
+from runbook.phases.p01_environment.preflight.host_rules import (
+    NODE_SETUP_RULE,
+    ROUTES_REMEDY,
+    host_checks,
+)
+from runbook.phases.p01_environment.preflight.interface_rules import overlap_text
 from runbook.phases.p01_environment.preflight.job_answers import (
     JobAnswers,
     parse_job_answers,
@@ -91,6 +98,8 @@ reports.
 LEAVING_SECONDS = 20.0
 """How long the preflight waits for the epilog of its job, during which a node may be drained."""
 AFTER_JOB = "after the job"
+SHOWN_NODES = 2
+"""Number of silent nodes whose routes are read, because each takes a few seconds."""
 DRAINED_RULE = PlacedRule(
     f"job ({AFTER_JOB})",
     "the nodes accept further jobs after the job has ended",
@@ -98,6 +107,7 @@ DRAINED_RULE = PlacedRule(
 )
 PASSING_FAULTS = (
     PreflightCheck.FOREIGN_PROGRAMS,
+    PreflightCheck.LEFT_PROGRAMS,
     PreflightCheck.HOME_FOLDER,
     PreflightCheck.KERNEL_CACHES,
     PreflightCheck.NODE_NAMES,
@@ -430,6 +440,8 @@ def _climb_in_queue(
                     checks = [ended]
 
                 checks = with_likely_cause(checks, results)
+                if name == HOSTS:
+                    checks = watch.with_routes(checks, answers)
                 results.append(RungResult(name, tuple(checks), watch.seconds()))
                 if results[-1].is_defect:
                     break
@@ -485,7 +497,9 @@ def _checks_of(
     facts = read_facts(folder / ANSWERS)
     output = job_folder.read_text(job.out)
     present = rank_presence_check(facts, world_size, _first_end(job), answers.nodes)
-    return _group_checks(
+    # Ranks on the same core may look like a hung group, so this check comes first.
+    binding = binding_check(facts, cores_of_hosts(answers))
+    others = _group_checks(
         facts,
         world_size,
         present,
@@ -494,6 +508,7 @@ def _checks_of(
         plan,
         expected,
     )
+    return [binding, *others]
 
 
 def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) -> list[Check]:
@@ -693,6 +708,33 @@ class QueueWatch:
         remedy = PhaseMessage.REPAIR_DRAINED_NODES.fill()
         names = [nodes.names for nodes in drained]
         return self._ending_rule(rung).broken(value, names, remedy=remedy)
+
+    def with_routes(self, checks: Sequence[Check], answers: JobAnswers) -> list[Check]:
+        """Add the interface to which a silent node sends packets for a node that answered.
+
+        Slurm's controller can start a program on a node that the job's first node does not reach.
+        """
+        reported = list(checks)
+        queue = get_queue(self._settings.site)
+        failed = next((check for check in reported if check.verdict == "fail"), None)
+        if not isinstance(queue, Slurm) or not isinstance(failed, PlacedCheck):
+            return reported
+        if failed.name != f"{ANSWERED} ({HOSTS})" or len(failed.nodes) == len(answers.nodes):
+            return reported
+        number = self._scheduler.state(self._job).job_id.rpartition("-")[2]
+        for node in failed.nodes[:SHOWN_NODES]:
+            with suppress(JobError, ProgramError, ValueError):
+                text = overlap_text(
+                    queue.node_output(number, node, "cat", "/proc/net/route"),
+                    answers.facts(HOSTS, "interfaces"),
+                )
+                if text:
+                    value = f"{node}: {text}. {failed.value}"
+                    place = reported.index(failed)
+                    reported[place] = replace(failed, value=value, remedy=ROUTES_REMEDY)
+                    break
+
+        return reported
 
     def rung_after_job(self) -> list[RungResult]:
         """Return a failed check if the queue drained a node after the job had ended.

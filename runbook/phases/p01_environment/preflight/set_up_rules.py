@@ -74,12 +74,20 @@ VARIABLES = (
         "LLVM OpenMP manual",
     ),
     VariableRow(
+        "OMP_PROC_BIND",
+        "[!fF]*",
+        "a rank's main thread and its loader workers stay on its first core",
+        "pytorch issues 91989 and 99625",
+    ),
+    VariableRow(
         "ATEN_CPU_CAPABILITY", "default", "torch uses no vector instructions", "torch, ATen/native"
     ),
 )
 """Variables that slow training down or end it. A value that the site file sets is not a fault."""
 
 
+TRUE_WORDS = ("yes", "true", "on", "1")
+"""How systemd's files write a setting that is switched on (systemd.syntax(7))."""
 STEERING = (
     *("ATEN_", "CUDA_", "DS_", "FI_", "GLOO_", "GOMP_", "HIP_", "HSA_", "KMP_", "LD_", "MALLOC_"),
     *("MKL_", "NCCL_", "NVTE_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_", "RCCL_", "TORCH"),
@@ -171,6 +179,14 @@ def system_folders_fault(facts: NodeFacts, expected: Expectations) -> str:
     return "".join(PhaseMessage.SYSTEM_FOLDER_EMPTY.fill(folder=folder) for folder in empty)
 
 
+def remove_ipc_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return that shared memory is removed when the user logs out, if logind is set to do so."""
+    value = str(facts.get("RemoveIPC of logind", ""))
+    if value.lower() not in TRUE_WORDS or not expected.has_queue:
+        return ""
+    return PhaseMessage.SHARED_MEMORY_REMOVED.fill(value=value)
+
+
 def localhost_fault(facts: NodeFacts, expected: Expectations) -> str:
     """Return the address of localhost, if it is not a loopback address."""
     address = str(facts["address of localhost"])
@@ -251,6 +267,17 @@ SET_UP_RULES = (
         ),
         FactGroup.SYSTEM.part,
         priority_fault,
+    ),
+    SetUpRule(
+        PlacedRule(
+            PreflightCheck.KEPT_SHARED_MEMORY,
+            "files in /dev/shm stay when the user's last login session on the node ends "
+            "(logind.conf(5), RemoveIPC)",
+            "Ask the operators to set RemoveIPC=no in /etc/systemd/logind.conf of the nodes, and do "
+            "not log in to a node while a job runs there.",
+        ),
+        FactGroup.SYSTEM.part,
+        remove_ipc_fault,
     ),
     SetUpRule(
         PlacedRule(

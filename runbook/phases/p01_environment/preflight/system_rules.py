@@ -73,6 +73,27 @@ def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
     return _shown_programs(programs) if expected.has_queue else ""
 
 
+def left_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return the programs of ended jobs that still use the run's folder."""
+    texts = []
+    for program in facts.get("in_run", [])[:SHOWN_PROGRAMS]:
+        command = str(program["command"])[:SHOWN_COMMAND_LETTERS]
+        texts.append(
+            PhaseMessage.RUN_FILES_HELD.fill(
+                pid=program["pid"], job=program["job"], path=program["path"], command=command
+            )
+        )
+
+    return "; ".join(texts)
+
+
+def scheduler_fault(facts: NodeFacts, expected: Expectations) -> str:
+    """Return what is wrong if a node's slurm.conf is not that of Slurm's controller."""
+    if facts["comparison"] != "Different":
+        return ""
+    return PhaseMessage.SCHEDULER_SETTINGS_DIFFER.fill()
+
+
 def _shown_programs(programs: Sequence[Mapping[str, object]]) -> str:
     texts = []
     for program in programs[:SHOWN_PROGRAMS]:
