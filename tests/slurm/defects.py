@@ -1456,8 +1456,8 @@ QUEUE_DEFECTS = (
     Defect(
         "maintenance",
         "reservation for maintenance that begins before the job could end",
-        ("queue",),
-        ("Reserved for maintenance",),
+        ("reservations of jobs.training",),
+        ("is reserved",),
         breaks=maintenance,
         options=("--wait", "0.15"),
     ),
