@@ -17,7 +17,7 @@ def record_checks(session: Session, checks: Sequence[Check]) -> CheckTable:
     failures = []
     for check in checks:
         if check.verdict == "fail":
-            failures.append(f"{check.name}: {check.value} (rule: {check.rule})")
+            failures.append(describe_failure(check))
 
     if failures:
         raise RecordError(
@@ -28,3 +28,17 @@ def record_checks(session: Session, checks: Sequence[Check]) -> CheckTable:
         )
 
     return CheckTable(checks)
+
+
+def describe_failure(check: Check) -> str:
+    """Return a failed check with its rule and remedy.
+
+    `runbook run` prints only this text, not the table of checks above it.
+
+    >>> describe_failure(Check("disk", "fail", "1 GiB free", "2 GiB are needed", "Delete files."))
+    'disk: 1 GiB free (rule: 2 GiB are needed; what to do: Delete files)'
+    """
+    remedy = ""
+    if check.remedy:
+        remedy = f"; what to do: {check.remedy.removesuffix('.')}"
+    return f"{check.name}: {check.value} (rule: {check.rule}{remedy})"

@@ -9,6 +9,7 @@ from runbook.core.errors import JobError
 from runbook.core.files import read_lines
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.phase_steps import GATE, TOKENIZE, phase_step
+from runbook.phases.recorded_checks import describe_failure
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.planning import Check
 from runbook.records.session import Session
@@ -82,7 +83,7 @@ def require_ready(training: PlannedTraining, session: Session) -> None:
     checks = readiness_checks(training, session, by_content=not passed)
     failed = [check for check in checks if check.verdict not in ("pass", "warn")]
     if failed:
-        reasons = [f"{check.name}: {check.value} (rule: {check.rule})" for check in failed]
+        reasons = [describe_failure(check) for check in failed]
         raise JobError(
             PhaseMessage.NOTHING_SUBMITTED, phase=training.phase, reasons="; ".join(reasons)
         )
