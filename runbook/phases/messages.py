@@ -341,6 +341,11 @@ class PhaseMessage(Message):
         "The learning rate does not depend on the length, so the losses equal those of one "
         "uninterrupted training run."
     )
+    RECORD_OF_OTHER_RUN = (
+        "This notebook is the record of run {recorded}, but the parameters that were run name run "
+        "{bound}. Run the cell `# Parameters` above too, or open your own copies: runbook lab "
+        "{recorded}"
+    )
     RECIPE_DIFFERENCE = "{key} {rungs} -> {run}"
     REHEARSAL_FAILED = (
         "{phase} cannot be rehearsed at rank {rank_list}: the trainer ended with {exit_code}. "

@@ -1,5 +1,6 @@
 """A run that is open for one phase: its parameters, plan, folder and record."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +10,7 @@ from runbook import params
 from runbook.core.errors import ParamsError
 from runbook.core.table import Row
 from runbook.display import show_table, show_text
-from runbook.display.output_place import Place, where_we_are
+from runbook.display.output_place import SERVER_VARIABLE, Place, where_we_are
 from runbook.params import Settings
 from runbook.params.layers import GIVEN_BEFORE
 from runbook.params.parameters_cell import refuse_edits_below_papermill
@@ -61,6 +62,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     with other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
+    refuse_record_of_other_run(settings)
     remember_project(settings.project)
     if where_we_are() is not Place.BROWSER:
         refuse_edits_below_papermill(namespace, f"notebooks/{phase}.ipynb")
@@ -69,6 +71,22 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
         summary_rows(open_phase.run, phase), title=PhaseMessage.WHAT_IS_BOUND.fill(phase=phase)
     )
     return open_phase
+
+
+def refuse_record_of_other_run(settings: Settings) -> None:
+    """Raise an error if this notebook is the executed copy of another run.
+
+    An executed copy has two parameters cells. With the first alone, which has the defaults, its
+    cells would show a different run than its saved outputs.
+    """
+    notebook = Path(os.environ.get(SERVER_VARIABLE, ""))
+    folder = notebook.parent.parent
+    is_record = notebook.parent.name == "records" and (folder / "run.yaml").exists()
+    bound_folder = runs_folder(settings.project) / settings.name
+    if is_record and folder.resolve() != bound_folder.resolve():
+        raise ParamsError(
+            PhaseMessage.RECORD_OF_OTHER_RUN, recorded=folder.name, bound=settings.name
+        )
 
 
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:

@@ -15,6 +15,7 @@ from toy_run import PROJECT, TOY
 import runbook
 from runbook import params
 from runbook.core.errors import ParamsError
+from runbook.display.output_place import SERVER_VARIABLE
 from runbook.params import PARAMETERS
 from runbook.params.messages import ParamsMessage
 from runbook.params.project import PROJECT_VARIABLE
@@ -123,6 +124,19 @@ def test_the_next_notebook_goes_on_with_what_the_first_one_was_given(project, ca
     assert bind("02-data", training={"iterations": 30}).settings.run == first.settings.run, (
         "given again in part"
     )
+
+
+def test_an_executed_copy_is_not_bound_to_another_run(project, monkeypatch):
+    """Its first parameters cell has the defaults, and the second one names the run."""
+    folder = bind("00-plan", model="tiny", overrides="as=mine").folder
+    monkeypatch.setenv(SERVER_VARIABLE, str(folder / "records" / "00-plan.ipynb"))
+    told = PhaseMessage.RECORD_OF_OTHER_RUN.of(recorded="local--mine", bound="local")
+    with refuses(ParamsError, told):
+        bind("00-plan")
+    assert not (folder.parent / "local").exists()
+    assert bind("00-plan", overrides="as=mine").folder == folder
+    monkeypatch.setenv(SERVER_VARIABLE, str(folder / "lab" / "00-plan.ipynb"))
+    assert bind("00-plan").folder.name == "local"
 
 
 def test_another_value_in_a_cell_is_refused_with_its_place_and_what_to_do(project):
