@@ -159,6 +159,11 @@ def test_too_few_words_or_no_complaint_find_no_story(text, index):
     assert index.similar(text).stories == ()
 
 
+def test_options_between_the_sentences_do_not_change_the_stories(index):
+    options = "--bf16 true\nlr: 3e-4\ndeepspeed: offload\nloader workers: 8"
+    assert index.similar(f"{VAGUE}\n{options}").stories == index.similar(VAGUE).stories
+
+
 def test_one_more_telling_word_is_enough():
     words = ["alpha", "beta", "gamma", "delta", "epsilon"]
     index = StoryIndex([_story("a/a#1", "saves", " ".join(words))])
