@@ -197,7 +197,8 @@ def test_only_this_module_starts_programs():
         path
         for path in package.rglob("*.py")
         # The trainer is independent; node_checks and packed_environment run on nodes with only
-        # plain Python. A rank whose fork server is gone execs the program that it should have run.
+        # plain Python. A rank whose fork server has ended execs the program that it should have
+        # run.
         if path.name not in ("shell.py", "fork_server.py")
         and not {"training", "node_checks", "packed_environment"} & {*path.parts}
     ]

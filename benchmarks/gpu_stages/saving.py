@@ -61,7 +61,7 @@ def measure(arguments: dict[str, Any], emit: Emit) -> None:
 
 
 def _watch(folder: Path, options: ProgramOptions, begun: float, emit: Emit) -> None:
-    """Emit the measurements of the second training run, then end this process at once."""
+    """Emit the measurements of the second training run, then end this process immediately."""
     try:
         _wait_for(lambda: len(_events(folder, "started")) == 2)
         seconds = _events(folder, "started")[1]["time"] - begun

@@ -1,7 +1,7 @@
 """Seconds of a training step: one program, one shape, one process.
 
-If a model does not fit, the micro-batch is halved and their number is doubled, so that the number
-of tokens stays the same. The row says so.
+If a model does not fit, the micro-batch is halved and the number of micro-batches doubled, so that
+the number of tokens stays the same. The row says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process of the benchmark: it imports at once, waits for its start signal, then measures.
+"""A process of the benchmark: it imports immediately, waits for its start signal, then measures.
 
     python -m benchmarks.gpu_stages.worker JOB.json
 
@@ -62,7 +62,7 @@ def _take_standard_output() -> TextIO:
 
 
 def _leave(rows: TextIO, code: int) -> None:
-    """Exit at once.
+    """Exit immediately.
 
     The exit handlers of torch and NCCL take seconds, and the driver frees everything anyway.
     """

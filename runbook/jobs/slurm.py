@@ -201,7 +201,7 @@ def _names(text: str) -> tuple[str, ...]:
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
     """Return a single entry for all elements of an array.
 
-    This entry is running while any element is running, and ends as the worst element does.
+    This entry is running while any element is running, and its end is that of the worst element.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)

@@ -59,8 +59,9 @@ CACHES = (
 )
 
 LOCK_NAME = "lock"
-"""Lock file of a build (torch/utils/cpp_extension.py, FileBaton). Another build waits until it is
-gone, without a time limit.
+"""Lock file of a build (torch/utils/cpp_extension.py, FileBaton).
+
+Another build waits until the file is removed, without a time limit.
 """
 OLD_LOCK_SECONDS = 3600.0
 """Age in seconds of a lock whose build must have ended. No build of an extension takes longer."""

@@ -9,7 +9,7 @@ def run_program(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to completion and return its exit code and output.
 
-    The program has no input, because it might wait for some forever. Bytes that are not UTF-8 are
+    The program gets no input, because it might wait for input forever. Bytes that are not UTF-8 are
     replaced, because a compiler may print its version in the language of another locale.
 
     Raises:

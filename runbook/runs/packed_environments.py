@@ -53,7 +53,7 @@ class PackState(StrEnum):
     CHANGED = "changed"
     """The environment has changed since it was packed, or the jobs use a different environment."""
     LOST = "archive lost"
-    """The archive is gone, or its size has changed."""
+    """The archive is missing, or its size has changed."""
 
 
 @dataclass(frozen=True)

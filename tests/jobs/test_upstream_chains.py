@@ -52,7 +52,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 class UpstreamChain:
-    """A run whose chain of jobs is started by hand, one after another, as a queue does."""
+    """A run whose chained jobs a test starts one after another, as a queue would."""
 
     def __init__(self, root: Path) -> None:
         programs = root / "programs"

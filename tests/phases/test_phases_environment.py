@@ -257,7 +257,7 @@ def test_this_machine_climbs_the_whole_ladder_and_its_two_ranks_use_every_group(
 
 
 def made_facts(**changes: object) -> dict[str, object]:
-    """Return the answer of a rank on a GPU node."""
+    """Return what a rank on a GPU node reports."""
     device = {"name": "GPU", "free": 79 << 30, "total": 80 << 30}
     return {
         "rank": 0,

@@ -1,5 +1,5 @@
-"""A tokenizer that does not fit the models is detected when the run is planned, and again in
-02-data.
+"""A tokenizer whose size does not match the models is detected when the run is planned, and again
+in 02-data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Memory by part, compared with published values, and the messages if it does not fit."""
+"""Memory by part, compared with published values, and the messages if a plan needs too much of
+it."""
 
 from __future__ import annotations
 

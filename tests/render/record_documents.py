@@ -367,7 +367,7 @@ def _staged(word, root):
 
 
 def _launchers(arguments):
-    """Return the variables that NeMo's launcher is told to export."""
+    """Return the variables that NeMo's launcher is configured to export."""
     return {
         name.removeprefix("env_vars."): value
         for name, value in arguments.items()

@@ -1,5 +1,5 @@
-"""Errors of the program that no rule knows are reported with their place, after any known failure,
-and never in a healthy log.
+"""Errors of the program that no rule recognizes are reported with their place, after any known
+failure, and never in a healthy log.
 """
 
 import time

@@ -78,7 +78,7 @@ not see the copy's creation, but it sees the split that follows.
 
 
 def _count_one_copy_of_gloo(counter):
-    """Wait until gloo's copy is gone before the next one is counted, because a rehearsal counts
+    """Wait until gloo's copy is freed before the next one is counted, because a rehearsal counts
     each copy alone.
 
     Gloo's worker thread still holds the copy for a moment after the rank continues. On a busy

@@ -503,7 +503,7 @@ def test_weights_of_another_shape_than_their_config_are_refused(exported, read_f
         read_folder(
             good | {"transformer.h.0.attn.c_attn.bias": torch.ones(192)}, config, {"biases": False}
         )
-    # Base models and older versions have no prefix, and masks among the weights.
+    # Base models and older versions have no prefix, and they have masks among the weights.
     bare = {name.removeprefix("transformer."): value for name, value in good.items()}
     assert len(read_folder({**bare, "h.0.attn.bias": torch.ones(1, 1, 32, 32)}, config, {})) == len(
         good
