@@ -463,11 +463,11 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     if framework == "nemo" and is_other_kind(kind, findings):
-        train_with_own_trainer(findings, "its options here only describe models of GPT-3's kind")
+        train_with_own_trainer(findings, "its command here describes only models of GPT-3's kind")
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
         unknown = "the script names neither a model nor its shape"
-        findings.leave(0, "the model", f"{unknown}: 375m stands in for it; set model")
+        findings.leave(0, "the model", f"{unknown}: 375m is a placeholder, so set model")
         findings.take("model", "375m", 0, "placeholder: neither a model nor its shape is named")
         _leave_model_unknown(unknown, launches, findings)
     _settle_tokenizer(evidence.models, findings)
@@ -560,7 +560,7 @@ def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
     if is_nemo and findings.number("parallel.context", 1) > 1:
         train_with_own_trainer(findings, AdoptMessage.NO_CONTEXT_RANKS.fill())
     if "data.tokenizer" in findings.carried:
-        train_with_own_trainer(findings, "its options here know GPT-2's tokenizer only")
+        train_with_own_trainer(findings, "its command here supports only GPT-2's tokenizer")
 
 
 def train_with_own_trainer(findings: Findings, why: str) -> None:
@@ -569,7 +569,7 @@ def train_with_own_trainer(findings: Findings, why: str) -> None:
     if framework == "runbook":
         return
     line = findings.carried["training.framework"].line
-    findings.leave(line, f"framework {framework}", f"{why}: our own trainer")
+    findings.leave(line, f"framework {framework}", f"{why}, so our own trainer is used")
     findings.take("training.framework", "runbook", line, f"not {framework}: {why}")
     zero_stage = findings.carried.get("parallel.zero_stage")
     if zero_stage and zero_stage.value > 1:

@@ -212,8 +212,8 @@ def _partitions(evidence: Evidence) -> Iterator[KnownError]:
         return
     for setting in evidence.script.settings:
         if setting.name == "PARTITION" and setting.value.strip('"') == "gpu":
-            problem = "text is prepared on the GPU partition unless another one is given"
-            remedy = "each phase has one partition, in the site's file or jobs.<phase>.partition"
+            problem = "text is prepared on the GPU partition unless PARTITION is set"
+            remedy = "the site's file or jobs.<phase>.partition names the partition of each phase"
             yield KnownError(8, setting.line, problem, remedy)
 
 
@@ -223,7 +223,7 @@ def _held_out(evidence: Evidence) -> Iterator[KnownError]:
     if chunks and chunks.text.isdigit():
         files = chunks.text
         problem = f"CHUNKS={files} uses {files} files for validation and {files} more for testing"
-        remedy = f"data.held_out: {files} states this, and needs more than {2 * int(files)} files"
+        remedy = f"data.held_out: {files} does the same, and needs more than {2 * int(files)} files"
         yield KnownError(10, chunks.line, problem, remedy)
 
 

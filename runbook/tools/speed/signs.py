@@ -194,7 +194,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            "the MFU is divided by a peak that is not for the 16-bit format",
+            "the MFU is divided by the peak of a number format other than 16 bits",
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )
@@ -204,7 +204,7 @@ def _other_counts(text: str, reached: float) -> Iterator[GapPart]:
         yield GapPart(
             "FLOPs convention",
             0.5 * reached,
-            f"the MFU is divided by the peak of {stranger.upper()}, which is a different device",
+            f"the MFU is divided by the peak of another device, the {stranger.upper()}",
             "divide by the 16-bit peak of this device, without sparsity",
             is_printed=True,
         )

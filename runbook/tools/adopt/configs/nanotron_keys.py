@@ -172,7 +172,7 @@ _LAYOUT_ROWS = in_section(
     ),
     DroppedKey(
         "pp_engine",
-        why="stages run one forward, one backward pass (1F1B)",
+        why="stages alternate one forward and one backward pass (1F1B)",
         same_if=("1f1b",),
     ),
     ChosenKey("recompute_layer", "training.recompute", {True: "full", False: "none"}),

@@ -159,7 +159,7 @@ _LAYOUT_ROWS = in_section(
     IntegerKey("context_parallel_degree", "parallel.context"),
     DroppedKey(
         "pipeline_parallel_schedule",
-        why="stages run one forward, one backward pass (1F1B)",
+        why="stages alternate one forward and one backward pass (1F1B)",
         same_if=("1F1B",),
     ),
     DroppedKey(
