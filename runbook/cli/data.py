@@ -153,6 +153,7 @@ def tokenize(
     from runbook.tokens.pipeline.large_pages import use_large_pages
     from runbook.tokens.pipeline.tokenize import prepare
     from runbook.tokens.pipeline.tokenize_options import TokenizeOptions
+    from runbook.tokens.sources.input_files import unread_text
 
     use_large_pages()
     options = TokenizeOptions(**chosen)  # type: ignore[arg-type]
@@ -170,6 +171,9 @@ def tokenize(
 
     _report_tokens(manifest)
     _report_left_out(manifest)
+    unread = unread_text(inputs)
+    if unread:
+        click.echo(unread, err=True)
 
 
 def _tokenize_share(

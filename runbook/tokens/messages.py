@@ -64,6 +64,10 @@ class TokenMessage(Message):
         "{number_of_missing} of {number_of_promised} files are not at {source}: {first_missing}. "
         "{remedy}"
     )
+    FILES_NOT_READ = (
+        "Not read in {folder}, because of their names: {endings}. Convert them, or rename them if "
+        "they have such content; a .json file with one object on each line is a .jsonl file."
+    )
     FILE_CHANGED_MEANWHILE = (
         "{describe} produced {earlier_size} bytes of tokens at first and {size} when it was "
         "repeated, so its file changed in between. Run again when no other program writes to the "
@@ -133,7 +137,8 @@ class TokenMessage(Message):
     MODEL_WITHOUT_PIECES = "{path} is not a SentencePiece model: it has no pieces."
     NESTED_TOO_DEEPLY = "nested too deeply"
     NOTHING_MATCHES = (
-        "{folder} has no {kinds} file that matches {pattern!r}, with or without {compressions}"
+        "{folder} has no {kinds} file that matches {pattern!r}, with or without {compressions}. "
+        "{unread}"
     )
     NOTHING_MATCHES_AT_SOURCE = "{source} has no file matching {pattern!r}. {remedy}"
     NOTHING_TO_DOWNLOAD = (

@@ -11,7 +11,13 @@ from suite.messages import containing, refuses
 from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.documents import is_blank
-from runbook.tokens.sources.input_files import cut_shards, find_inputs, kind_of, path_inside
+from runbook.tokens.sources.input_files import (
+    cut_shards,
+    find_inputs,
+    kind_of,
+    path_inside,
+    unread_text,
+)
 
 
 def test_missing_input_is_named(tmp_path: Path) -> None:
@@ -23,10 +29,24 @@ def test_missing_input_is_named(tmp_path: Path) -> None:
 
 def test_folder_without_text_says_what_it_looked_for(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
+    (tmp_path / "text.jsonl.bz2").write_text("compressed in a way that is not read")
+    unread = TokenMessage.FILES_NOT_READ.fill(folder=tmp_path, endings="1 .bz2, 1 .json")
     with refuses(
-        DataError, TokenMessage.NOTHING_MATCHES, kinds=".jsonl, .ndjson, .json, .txt, .parquet"
+        DataError,
+        TokenMessage.NOTHING_MATCHES,
+        kinds=".jsonl, .ndjson, .txt, .parquet",
+        unread=unread,
     ):
         find_inputs([tmp_path])
+
+
+def test_files_of_a_folder_that_are_not_read_are_counted_by_their_endings(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.csv", "c.csv", ".hidden.csv", "LICENSE"):
+        (tmp_path / name).write_text("text")
+    assert [path.name for path in find_inputs([tmp_path])] == ["a.txt"]
+    told = TokenMessage.FILES_NOT_READ.fill(folder=tmp_path, endings="2 .csv, 1 LICENSE")
+    assert unread_text([tmp_path]) == told
+    assert unread_text([tmp_path], "*.txt") == unread_text([tmp_path / "a.txt"]) == ""
 
 
 def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:

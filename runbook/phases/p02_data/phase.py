@@ -73,6 +73,7 @@ from runbook.tokens.sources.dataset_files import (
     token_prefixes,
 )
 from runbook.tokens.sources.download import download
+from runbook.tokens.sources.input_files import unread_text
 from runbook.tokens.verification import sample_documents
 from runbook.tokens.verification import verify as verify_tokens
 
@@ -115,11 +116,22 @@ def show_source(settings: Settings, session: Session) -> CheckTable:
             )
 
         show_table([{"what": name, "value": value} for name, value in rows], title="The text")
+        unread = _unread_files(settings, text)
+        if unread:
+            show_text(unread)
 
     checks: list[Check] = []
     for text in texts:
         checks += source_checks(settings, text)
     return record_checks(session, checks)
+
+
+def _unread_files(settings: Settings, text: TextShare) -> str:
+    """Return which files of a text's own folder are not read; the catalogue lists all others."""
+    if text.dataset.kind in ("mock", TOKENIZED) or (text.dataset.files and not text.folder):
+        return ""
+    pattern = "*" if text.dataset.kind == "corpus" else text.dataset.pattern
+    return unread_text([text_home(settings, text)], pattern)
 
 
 def _text_facts(text: TextShare) -> list[tuple[str, str]]:

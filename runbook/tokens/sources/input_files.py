@@ -171,12 +171,37 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
         raise DataError(
             TokenMessage.NOTHING_MATCHES,
             folder=folder,
-            kinds=", ".join(KINDS),
+            kinds=", ".join(kind for kind in KINDS if kind != ".json"),
             compressions=", ".join(COMPRESSIONS),
             pattern=pattern,
+            unread=unread_text([folder], pattern),
         )
 
     return files
+
+
+def unread_text(inputs: Iterable[Path], pattern: str = "*") -> str:
+    """Return which files of these folders are not read, by the endings of their names.
+
+    Return an empty string if all files are read. Otherwise, text in a format that is not read would
+    be missing without a trace.
+    """
+    texts = []
+    for folder in filter(Path.is_dir, inputs):
+        endings = Counter(
+            path.suffix or path.name
+            for path in folder.rglob(pattern)
+            if _is_unread(path, path.relative_to(folder))
+        )
+        counts = ", ".join(f"{count:,} {ending}" for ending, count in sorted(endings.items()))
+        if counts:
+            texts.append(TokenMessage.FILES_NOT_READ.fill(folder=folder, endings=counts))
+
+    return "\n".join(texts)
+
+
+def _is_unread(path: Path, place: Path) -> bool:
+    return path.is_file() and not _is_hidden(place) and not says_its_kind(path)
 
 
 def _is_hidden(path: Path) -> bool:
