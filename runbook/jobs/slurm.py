@@ -438,21 +438,22 @@ def parse_reservations(text: str) -> list[Reservation]:
     reservations = []
     for line in text.splitlines():
         values = dict(word.partition("=")[::2] for word in line.split())
-        if not {"ReservationName", "StartTime", "EndTime", "Nodes"} <= set(values):
+        start = _seconds_of(values.get("StartTime", ""))
+        end = _seconds_of(values.get("EndTime", ""))
+        if "ReservationName" not in values or start is None or end is None:
             continue
-        reservations.append(
-            Reservation(
-                name=values["ReservationName"],
-                start=time.mktime(time.strptime(values["StartTime"], _TIME_FORMAT)),
-                end=time.mktime(time.strptime(values["EndTime"], _TIME_FORMAT)),
-                nodes=tuple(expand_names(values["Nodes"])),
-            )
-        )
+        nodes = tuple(expand_names(values.get("Nodes", "")))
+        reservations.append(Reservation(values["ReservationName"], start, end, nodes))
 
     return reservations
 
 
-_TIME_FORMAT = "%Y-%m-%dT%H:%M:%S"
+def _seconds_of(text: str) -> float | None:
+    """Return the seconds since 1970 of a time as Slurm shows it, or None for `Unknown`."""
+    try:
+        return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
+    except ValueError:
+        return None
 
 
 def expand_names(text: str) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from runbook import params
 from runbook.jobs.job_request import QueueLimits, Reservation
+from runbook.jobs.slurm import parse_reservations
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.scheduler_rules import (
     default_memory_check,
@@ -26,7 +27,7 @@ HOUR = 3600.0
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"), [("5 sec", "fail"), ("0 sec", "pass"), ("60 sec", "pass")]
+    ("value", "verdict"), [("5 sec", "fail"), ("0 sec", "pass"), ("30 sec", "pass")]
 )
 def test_a_short_wait_for_the_other_tasks_is_named(value, verdict):
     (check,) = wait_time_check({"WaitTime": value}, SETTINGS)
@@ -48,7 +49,6 @@ ENFORCED = {"JobAcctGatherParams": "OverMemoryKill"}
     ("configuration", "partition", "verdicts"),
     [
         ({**ENFORCED, "DefMemPerNode": "300"}, QueueLimits("main"), ["fail"]),
-        ({"ConstrainRAMSpace": "yes", "DefMemPerNode": "300"}, QueueLimits("main"), ["fail"]),
         ({"DefMemPerNode": "300"}, QueueLimits("main"), []),
         ({**ENFORCED, "DefMemPerNode": "UNLIMITED"}, QueueLimits("main"), []),
         (
@@ -65,8 +65,21 @@ def test_a_default_memory_that_slurm_enforces_is_named(configuration, partition,
     )
     checks = default_memory_check(configuration, partition, job, "training")
     assert [check.verdict for check in checks] == verdicts
+    of_core = QueueLimits("main", default_core_memory=100)
+    without_cores = job.model_copy(update={"cpus_per_task": 0})
+    assert default_memory_check(ENFORCED, of_core, without_cores, "training") == []
     asking = job.model_copy(update={"memory": "4G"})
     assert default_memory_check(configuration, partition, asking, "training") == []
+
+
+def test_a_reservation_without_a_known_time_is_left_out():
+    text = "ReservationName=a StartTime=Unknown EndTime=Unknown Nodes=n[1-2]\n"
+    known = (
+        "ReservationName=b StartTime=2026-11-29T12:00:00 EndTime=2026-11-29T13:00:00 Nodes=(null)"
+    )
+    (reservation,) = parse_reservations(text + known)
+    assert (reservation.name, reservation.nodes) == ("b", ())
+    assert reservation.end - reservation.start == HOUR
 
 
 @pytest.mark.parametrize(

@@ -341,7 +341,7 @@ def extra_interface(state: str) -> Break:
 REMOVED_SHARED_MEMORY = """
 mount -t tmpfs -o size=2g,mode=1777 tmpfs /dev/shm
 printf '[Login]\\nRemoveIPC=yes\\n' > {work}/logind.conf
-mount --bind {work}/logind.conf /etc/systemd/logind.conf
+[ ! -e /etc/systemd/logind.conf ] || mount --bind {work}/logind.conf /etc/systemd/logind.conf
 (while sleep 10; do find /dev/shm -mindepth 1 -user root -delete; done) </dev/null >/dev/null 2>&1 &
 """
 """The loop stands for the user's log-outs."""

@@ -17,6 +17,7 @@ from defects import (
     limited,
     named,
     older_library,
+    on_both_nodes,
     on_node,
     preloaded,
 )
@@ -27,6 +28,16 @@ container:
   image: "registry.example.org#nothing:1"  # the stub takes any name and starts nothing
   home: true
 """
+
+
+BRIDGE = """
+ip link add docker0 type bridge
+ip addr add 172.17.0.1/16 dev docker0
+ip link set docker0 up
+printf '[Login]\\nRemoveIPC=no\\n' > {work}/logind.conf
+[ ! -e /etc/systemd/logind.conf ] || mount --bind {work}/logind.conf /etc/systemd/logind.conf
+"""
+"""Docker's default network."""
 
 
 def newer_library(node: BrokenNode, place: Place) -> None:
@@ -94,9 +105,12 @@ HEALTHY = (
     ),
     Defect(
         "network",
-        "own name at 127.0.1.1 (Debian), a device more that is up and leads nowhere",
+        "own name at 127.0.1.1 (Debian), a device more that is up and leads nowhere, a bridge of "
+        "containers; RemoveIPC=no; maintenance after the job's end",
         (),
         breaks=all_of(
+            on_both_nodes(BRIDGE),
+            lambda node, place: node.reserve("starttime=now+1days", "duration=60", "flags=maint"),
             named("10.66.0.254 head", "10.66.0.1 node1", "127.0.1.1 node2", "10.66.0.2 node2"),
             extra_interface("up"),
         ),

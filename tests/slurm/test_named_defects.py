@@ -32,7 +32,9 @@ QUICK = (
     ("slow-names", "own-module"),
     ("absent-scratch", "array-size"),
     ("busy-program", "node-setup"),
-    ("debug-variable",),
+    ("debug-variable", "wait-time"),
+    ("left-trainer", "coming-maintenance"),
+    ("older-slurm-conf", "bridge"),
 )
 """Pairs that take a few seconds each. Their stages come before the ranks start."""
 

@@ -82,11 +82,11 @@ def default_memory_check(
     job: Job,
     section: str,
 ) -> list[Check]:
-    """Check the memory that Slurm gives to a job that requests none, if Slurm enforces it."""
-    is_enforced = (
-        OVER_MEMORY in configuration.get("JobAcctGatherParams", "")
-        or configuration.get("ConstrainRAMSpace") == "yes"
-    )
+    """Check the memory that Slurm gives to a job that requests none, if Slurm itself enforces it.
+
+    A limit that the kernel enforces is read on the nodes, from their control groups.
+    """
+    is_enforced = OVER_MEMORY in configuration.get("JobAcctGatherParams", "")
     if job.memory or not is_enforced:
         return []
     granted = _default_bytes(configuration, partition, job.cpus_per_task * job.tasks_per_node)
@@ -108,20 +108,21 @@ def default_memory_check(
 def _default_bytes(
     configuration: Mapping[str, str], partition: QueueLimits | None, cores: int
 ) -> int:
-    """Return the default memory of a job on each node; 0 if it is unlimited.
+    """Return the default memory of a job on each node; 0 if it is unlimited or unknown.
 
-    A partition's own default replaces that of slurm.conf.
+    A partition's own default replaces that of slurm.conf. With a default for each core, it is
+    unknown if the job does not state its cores.
     """
     if partition is not None and partition.default_node_memory:
         return partition.default_node_memory * MIB
     if partition is not None and partition.default_core_memory:
-        return partition.default_core_memory * max(1, cores) * MIB
+        return partition.default_core_memory * cores * MIB
     for_node = configuration.get("DefMemPerNode", "")
     for_core = configuration.get("DefMemPerCPU", "")
     if for_node.isdecimal():
         return int(for_node) * MIB
     if for_core.isdecimal():
-        return int(for_core) * max(1, cores) * MIB
+        return int(for_core) * cores * MIB
     return 0
 
 

@@ -175,7 +175,7 @@ CLOCK = Threshold(
     "the logs of different nodes are merged by time; chrony is accurate to milliseconds",
 )
 WAIT_TIME = Threshold(
-    60,
+    30,
     "seconds that srun waits for the other tasks after the first one has ended",
     "our choice: some ranks write the last checkpoint or upload it while others have ended",
 )
