@@ -238,13 +238,13 @@ class ReadAhead:
 
     def _read(self) -> None:
         on_gpu = self._reader.device.type == "cuda"
-        if on_gpu:
-            # Memory is pinned for the thread's current device, and each thread has its own.
-            torch.cuda.set_device(self._reader.device)
-
         while order := self._orders.get():
             batches, dataset, first, num_batches = order
             try:
+                if on_gpu:
+                    # Memory is pinned for the thread's current device, and each thread has its own.
+                    torch.cuda.set_device(self._reader.device)
+
                 for indices in self._reader.share.indices(first, num_batches):
                     if batches is not self._batches:
                         # Training has jumped to another position, or has ended

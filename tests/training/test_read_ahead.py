@@ -81,6 +81,21 @@ def ahead():
         reader.close()
 
 
+def test_a_gpu_that_the_thread_cannot_use_is_an_error_of_the_step(ahead, monkeypatch):
+    """Otherwise the thread would end without a word, and the step would wait for it forever."""
+
+    def refuse(device):
+        raise RuntimeError("CUDA error: the device is lost")
+
+    monkeypatch.setattr(torch.cuda, "set_device", refuse)
+    reader = ahead()
+    reader._reader.device = torch.device("cuda")
+    # The step itself would otherwise copy the batch to the GPU.
+    monkeypatch.setattr(reader._reader, "deliver", lambda read: read(), raising=False)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        list(reader.step(None, 0, 1))
+
+
 def numbers(batches):
     return [batch["tokens"].tolist() for batch in batches]
 
