@@ -38,7 +38,10 @@ def invalid_json(error: str) -> Statement:
 
 
 BAD_LINES = {
-    "invalid JSON": (b'{"text": "cut of', invalid_json("Unterminated string")),
+    "invalid JSON": (
+        b'{"text": "cut of',
+        invalid_json("Unterminated string starting at character 10 of the record"),
+    ),
     "its place": (
         b'{broken"',
         invalid_json("in double quotes at character 2 of the record"),

@@ -267,8 +267,9 @@ class Parser:
             reason = TokenMessage.INVALID_UTF8.fill(reason=error.reason, byte=error.start)
             raise BadTextError(reason) from None
         except json.JSONDecodeError as error:
-            # Python would call a line of a file "line 1".
-            place = TokenMessage.INVALID_JSON_AT.fill(error=error.msg, position=error.pos + 1)
+            # Python would call a line of a file "line 1". Some of its messages end in "at".
+            reason = error.msg.removesuffix(" at")
+            place = TokenMessage.INVALID_JSON_AT.fill(error=reason, position=error.pos + 1)
             raise BadTextError(TokenMessage.INVALID_JSON.fill(error=place)) from None
         except ValueError as error:
             raise BadTextError(TokenMessage.INVALID_JSON.fill(error=error)) from None
