@@ -5,7 +5,7 @@ a training run.
 
 python -m benchmarks.notebooks_overhead [--part notebooks|watching|look] [--steps N] [--run DIR]
 
-1. Each notebook of a small run is executed by papermill, as `runbook run` does it. Then its cells
+1. papermill executes each notebook of a small run, as in `runbook run`. Then the notebook's cells
    run as one plain Python program in another run folder. The difference is the cost of papermill,
    the kernel, saving and the report.
 2. A training run goes through alternating turns: unwatched, and watched by a kernel that is started

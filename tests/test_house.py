@@ -376,6 +376,24 @@ def test_every_module_says_its_one_reason_in_its_first_line():
         assert len(first) > 20, path
 
 
+LISTED_MODULE = re.compile(r"^([a-z][a-z_0-9]*)/? {2,}\S", re.MULTILINE)
+"""A line of a package's docstring that names a module or a package, and says what it does."""
+
+
+def test_every_module_that_a_package_lists_exists():
+    listed = set()
+    missing = []
+    for path in (REPOSITORY / "runbook").rglob("__init__.py"):
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        for name in LISTED_MODULE.findall(docstring):
+            listed.add(name)
+            if not ((path.parent / name).is_dir() or path.with_name(f"{name}.py").exists()):
+                missing.append(f"{path.relative_to(REPOSITORY)}: {name}")
+
+    assert missing == []
+    assert len(listed) >= 8  # those of runbook.training.near
+
+
 MOST_LOOSE_SIGNATURES = 70
 """Maximum number of functions that take or return a `dict[str, Any]`.
 

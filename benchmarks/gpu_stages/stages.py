@@ -1,4 +1,4 @@
-"""The stages of the benchmark in their order, and the jobs of each."""
+"""The benchmark's stages, in order, and the jobs in each."""
 
 from __future__ import annotations
 

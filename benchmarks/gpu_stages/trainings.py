@@ -242,7 +242,7 @@ def run_and_resume(root: Path, size: str, engine: str, zero_stage: int) -> dict[
 
 
 def megatron(arguments: dict[str, Any], emit: Emit) -> None:
-    """Emit rows of the megatron-core engine: save and resume, then 20 steps by precision and kernels."""
+    """Emit rows for the megatron-core engine: save and resume, then 20 steps per precision and kernels."""
     size = arguments["size"]
     with corpus_folder() as root:
         run = _attempt(lambda: run_and_resume(root, size, "megatron-core", 1))

@@ -59,7 +59,7 @@ class Reservation:
 
     name: str
     start: float
-    """Seconds since 1970."""
+    """Unix time, in seconds."""
     end: float
     nodes: tuple[str, ...]
 

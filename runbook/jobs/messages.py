@@ -25,7 +25,9 @@ class JobMessage(Message):
         "another job removed {copy} twice while Python started. Submit the training again"
     )
     DELETED_BEFORE_IT_RAN = "deleted before it ran"
-    ENDED_BEFORE_IT_BEGAN = "The job in {folder} ended before it started. Its last output:\n{tail}"
+    ENDED_BEFORE_IT_BEGAN = (
+        "The job's script in {folder} ended before the job started. Its last output:\n{tail}"
+    )
     FOLDER_HOLDS_JOB = (
         "{folder} contains a job that is {state} ({reason}); its files are not changed. Submit the "
         "next job from the folder that `next_job_folder` returns."

@@ -51,7 +51,7 @@ def error_signature(error: str) -> str:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A job of a phase that has ended."""
+    """A finished job of a phase."""
 
     job: str
     end: JobEnd

@@ -219,7 +219,7 @@ def _feed(stream: IO[bytes], target: IO[bytes]) -> str:
 
 
 def _first_words(stderr: IO[bytes]) -> str:
-    """Return the first lines of a program's errors in this file."""
+    """Return the first lines of a program's stderr, which was written to this file."""
     stderr.seek(0)
     text = stderr.read(LONGEST_TEXT).decode(errors="replace").strip()
     return " / ".join(text.splitlines()[:WORDS])

@@ -27,7 +27,7 @@ from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 
 
 def write_report(folder: Path, *, manifest: bool = False) -> Path:
-    """Write index.html and report.html of the run and index.html of all runs.
+    """Write the run's index.html and report.html, and the index.html of all runs.
 
     Set `manifest` at the end of a phase, so that its output files are recorded too. Otherwise only
     the pages of the report are recorded.

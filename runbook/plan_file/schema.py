@@ -45,7 +45,7 @@ TRACKERS = ("mlflow", "trackio", "wandb")
 NanPolicy = Literal["stop", "skip", "rollback"]
 """The action after a step whose loss or gradient is NaN or infinite."""
 SpikePolicy = Literal["note", "skip", "rollback"]
-"""The action after a finite loss that jumps above its curve."""
+"""The action after a loss spike: a finite loss far above the recent ones."""
 
 
 @dataclass(frozen=True)
@@ -398,7 +398,7 @@ class Limits:
     """This many bad steps in a row, or rollbacks in a segment, end the training under any policy.
     """
     spike_policy: SpikePolicy = field(default="note", metadata=OMIT_DEFAULT)
-    """The action after a finite loss that jumps above its curve."""
+    """The action after a loss spike: a finite loss far above the recent ones."""
     replay_interval: int = field(default=0, metadata=OMIT_DEFAULT)
     """Steps between two checks that recompute the first micro-batch and compare the results; 0
     means never.

@@ -179,7 +179,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
         not both,
         value,
         "a source can be kept or dropped, but not both",
-        f"Take {', '.join(both)} out of data.keep_sources or of data.drop_sources.",
+        f"Remove {', '.join(both)} from data.keep_sources or from data.drop_sources.",
         keys=("data.keep_sources", "data.drop_sources"),
     )
     ready = []
@@ -191,7 +191,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
         "sources can be chosen",
         not ready,
         f"{', '.join(ready)} is already tokenized" if ready else "all text is tokenized in 02-data",
-        "sources are chosen while text becomes tokens",
+        "sources are chosen while text is tokenized",
         "Leave data.keep_sources and data.drop_sources out, or tokenize the text here.",
         otherwise="warn",
         keys=("data.keep_sources", "data.drop_sources"),

@@ -38,7 +38,7 @@ PART_WORDS = {
     "pipeline": "sending between stages",
     "bubble": "pipeline bubble",
     "data": "data-parallel communication that is not hidden",
-    "waiting": "waiting for the slowest",
+    "waiting": "waiting for the slowest device",
 }
 PARAMETERS_ON_RANK = "parameters on a rank"
 FIRST_LOSS = "first loss expected"
@@ -135,7 +135,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
     memory = plan.memory[FULL]
     needed = show_bytes(memory.least_bytes)
     if not memory.limit_bytes:
-        return needed, f"how much there is: {UNKNOWN}"
+        return needed, f"available: {UNKNOWN}"
     return needed, f"of {show_bytes(memory.limit_bytes)}"
 
 
@@ -176,7 +176,7 @@ def _rules(plan: Plan) -> tuple[str, str]:
     warnings = [check.name for check in plan.checks if check.verdict == "warn"]
     if not warnings:
         return verdicts, "no warnings"
-    return verdicts, f"warned of: {'; '.join(warnings)}"
+    return verdicts, f"warnings: {'; '.join(warnings)}"
 
 
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
@@ -568,7 +568,7 @@ def documents_table(site: Site, content: Plan) -> Table:
     rows += [_timing_row(timing, content.data.estimated_bytes) for timing in site.timings]
     return Table(
         rows,
-        "Next to it: the document's numbers",
+        "For comparison: the document's numbers",
         ["Measured or advised by its authors, not by us."],
     )
 

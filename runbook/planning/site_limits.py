@@ -119,7 +119,7 @@ STATED_WRITE_TIME = "the document says"
 """Column of the same table: the time that the site's document states, and how it differs from ours.
 """
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""The model sizes that documents state times for."""
+"""Model sizes, in parameters, for which the documents state the time of a checkpoint."""
 
 
 def tier_table(

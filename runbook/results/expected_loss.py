@@ -1,4 +1,4 @@
-"""Compares the final loss forecast from the curve with the forecast sealed before the training."""
+"""Compares the final loss forecast from the curve with the forecast sealed before training."""
 
 from __future__ import annotations
 

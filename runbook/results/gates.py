@@ -278,8 +278,8 @@ def _loss_over_seams(metrics: History, tolerance: float) -> Check:
     texts = ["no loss to compare with" if jump is None else f"{jump:.1%}" for jump in jumps]
     rule = (
         f"the loss of the first resumed step is within {tolerance:.0%} of the median of the five "
-        f"before it, or no farther from it than any of the {STEPS_BEFORE_SEAM} steps before was "
-        "from its own five"
+        f"losses before it, or differs from it by no more than any of the {STEPS_BEFORE_SEAM} steps "
+        "before did from its own five"
     )
     is_small = True
     for jump, first in zip(jumps, metrics.restarts, strict=True):
@@ -436,7 +436,7 @@ def _nothing_skipped(metrics: History) -> Check:
     is_fp16 = any(step.loss_scale > 1 for step in metrics.steps)
     rule = "no step is skipped or has a NaN loss"
     if is_fp16:
-        rule += "; with fp16, the first steps may be skipped until the loss scale fits"
+        rule += "; with fp16, the first steps may be skipped until the loss scale is low enough"
     otherwise = "warn" if is_fp16 and not nan else "fail"
     value = ResultMessage.SKIPPED_AND_NAN_STEPS.fill(skipped=skipped, nan=nan)
     return _check(

@@ -128,7 +128,7 @@ class Event:
     loss_after: float | None = None
     ranks: int = 1
     replicas: int = 0
-    """Number of data-parallel replicas that the training continues with."""
+    """Number of data-parallel replicas that training continues with."""
     planned_replicas: int = 0
     nodes: int = 0
     nodes_with_copy: int = 0
@@ -166,7 +166,7 @@ class History:
     """Number of unreadable lines, such as a line that was cut off when the trainer was killed."""
     source: str = "metrics.jsonl"
     rank_times: tuple[RankTimes, ...] = ()
-    """Times of the ranks, in the order of the training.
+    """Times of the ranks, in the order in which they were recorded.
 
     The tuple is empty if there is only one rank, or if the trainer did not measure the times.
     """
@@ -338,7 +338,7 @@ def read_metrics(path: Path, alarm_settings: AlarmSettings = NO_SETTINGS) -> His
         with path.open(encoding="utf-8", errors="replace") as stream:
             history = parse_metrics(stream, str(path), _rank_times(path.with_name(RANK_TIMES)))
     except FileNotFoundError:
-        remedy = "the training job writes it; is its job still waiting, or did it fail?"
+        remedy = "the training job writes it; check whether that job is still waiting or has failed"
         raise RecordError(ResultMessage.NO_METRICS, path=path, remedy=remedy) from None
 
     if not history.steps:

@@ -30,8 +30,8 @@ class ResultMessage(Message):
     )
     ITERATIONS_DONE = "{done} of {planned}"
     LAYERS_OF_STAGE = "stage {stage}: layers {first}-{last}"
-    LATE_NOT_COUNTED = " Forecasts from after the first step are not counted: {late}."
-    LOSS_BY_CURVE = "{loss:.3f} ({low:.3f} to {high:.3f}) by {share:.0%} of its curve"
+    LATE_NOT_COUNTED = " Forecasts made after the first step are not counted: {late}."
+    LOSS_BY_CURVE = "{loss:.3f} ({low:.3f} to {high:.3f}) from {share:.0%} of its curve"
     MADE_LATE = "{verdict}, made after the first step"
     NEVER_LOADED = "it was never loaded"
     NOT_A_RUN_FOLDER = "{path} does not exist: is {folder} the folder of a run?"
@@ -61,7 +61,7 @@ class ResultMessage(Message):
     PLANNED_LINE = "planned: {value}"
     PLANNED_SECONDS = "the plan's seconds, assuming equal stages"
     PRICE = "{price:g} a device-hour"
-    PUBLISHED_AXIS = "tokens per second and device (log scale); hollow: context, not comparable"
+    PUBLISHED_AXIS = "tokens per second per device (log scale); hollow: context, not comparable"
     RAISED_AT = "{error} [{place}]"
     RECORD_NOT_AN_OBJECT = "{path} does not contain a JSON object."
     RECORD_NOT_JSON = "{path} is not JSON: {error}"
@@ -86,7 +86,7 @@ class ResultMessage(Message):
     TOO_FEW_EVALUATIONS = (
         "{folder_name} has {number_of_usable} evaluations so far, but a forecast needs "
         "{fewest_points}. The run evaluates once every {interval} iterations and has {iterations} "
-        "in all (training.eval_interval)."
+        "in total (training.eval_interval)."
     )
     TOO_FEW_RUNS = "A comparison needs at least two runs, but {number_of_runs} was given."
     WITH_GOODPUT = "with a goodput of {goodput:.1%}"

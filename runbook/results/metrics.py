@@ -270,7 +270,7 @@ def find_alarms(
     evaluations: Iterable[EvaluatedLoss] = (),
     settings: AlarmSettings = NO_SETTINGS,
 ) -> list[Alarm]:
-    """Return the alarms that result from the rules that the trainer applies during the training.
+    """Apply the rules that the trainer uses during training, and return the alarms.
 
     `steps` are steps of our own runs, or records of any log.
     """
@@ -445,7 +445,7 @@ def _median_or_zero(values: Sequence[float]) -> float:
 
 
 def _time_steps(history: History) -> list[_TimedStep]:
-    """Return all steps in the order that they ran in, including repeated ones."""
+    """Return all steps in the order in which they ran, including repeated ones."""
     steps = sorted(
         (*history.steps, *history.repeated), key=lambda step: (step.segment, step.iteration)
     )

@@ -13,7 +13,7 @@ from runbook.results.messages import ResultMessage
 
 @dataclass(frozen=True)
 class NearCopyCounts:
-    """Counts of how many copies in node memory a training run wrote and read."""
+    """Numbers of copies in node memory that a training run wrote and read."""
 
     iteration: int
     """Iteration of the newest copies in the latest report. There is a report at each save to the

@@ -76,7 +76,7 @@ def planned_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def _planned_useful_time(plan: Plan, phase: str) -> float | None:
-    """Return the percentage of useful time that the plan expects of the training.
+    """Return the percentage of useful time that the plan expects.
 
     Return None if no failure rate is known.
     """

@@ -101,7 +101,7 @@ def _loss_numbers(summary: Summary) -> list[_Number]:
 
 def _other_numbers(summary: Summary) -> list[_Number]:
     spike_iterations = ", ".join(str(spike.since) for spike in summary.spikes)
-    memory = show_bytes(summary.memory_bytes) + " at most this on the last rank"
+    memory = show_bytes(summary.memory_bytes) + " at most on the last rank"
     return [
         _Number("spikes", len(summary.spikes), "", spike_iterations),
         _Number("skipped steps", summary.skipped),

@@ -1,4 +1,4 @@
-"""Compares the scores of a run's weights before and after the training."""
+"""Compares the scores of a run's weights before and after training."""
 
 import math
 import re
@@ -27,7 +27,7 @@ class Change(StrEnum):
     WORSE = "worse"
     SAME = "same"
     WITHIN_CHANCE = "within chance"
-    """A share changed by less than two draws of as many samples differ by chance."""
+    """The share changed by less than two sets of this many samples differ by chance."""
     UNKNOWN = "unknown"
     """A measurement is missing, or one of the two values is not finite."""
 
@@ -116,7 +116,7 @@ def read_main_scores(folder: Path) -> tuple[Score, ...]:
 
 
 def as_scores(rows: Iterable[Row]) -> tuple[Score, ...]:
-    """Return rows of `evaluation/*.jsonl` as scores, without single types of minimal pair."""
+    """Return rows of `evaluation/*.jsonl` as scores, leaving out single types of minimal pair."""
     return tuple(Score(**row) for row in rows if row["measure"] != PHENOMENON)
 
 

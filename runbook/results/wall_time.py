@@ -2,7 +2,7 @@
 
 - productive: steps that count, each once, without the wait for data
 - lost work: steps that were repeated after a restart from an earlier checkpoint
-- detection: from a job's last sign of life until its end was noticed
+- detection: from a job's last step or event until its end was noticed
 - restart: from then to the first step of the next job
 - save stall: time without steps while a checkpoint was written
 """
@@ -252,7 +252,7 @@ def _interruption(last: Step, following: Step, events: Sequence[Event]) -> Inter
 
 
 def _job_at(events: Sequence[Event], moment: float) -> str:
-    """Return the newest job submitted by then, or an empty string."""
+    """Return the newest job submitted by this moment, or an empty string."""
     jobs = [event.job for event in events_named(events, "submitted") if event.time <= moment]
     return jobs[-1] if jobs else ""
 
@@ -268,7 +268,7 @@ def _last_source(events: Sequence[Event], start: float, end: float) -> str:
 
 
 def _find_end(events: Sequence[Event], last_step_at: float, resumed_at: float) -> Event | None:
-    """Return the event `ended` between two steps, or None if nobody noticed the job's end."""
+    """Return the event `ended` between two steps, or None if the job's end was not noticed."""
     for event in sorted(events_named(events, "ended"), key=_ended_at):
         if last_step_at - 1 <= _ended_at(event) <= resumed_at:
             return event
@@ -313,7 +313,7 @@ def _chain_waits(events: Sequence[Event]) -> list[float]:
 def _trainer_reason(events: Sequence[Event]) -> str:
     """Return the reason that the trainer itself gave for ending.
 
-    This reason is given for a job that nobody watched.
+    It is the reason for a job that nobody was watching.
     """
     ends = events_named(events, "stopped") or events_named(events, "failed")
     if not ends:

@@ -38,9 +38,9 @@ class BadNode:
     run: str
     job: str
     found: float
-    """Seconds since 1970."""
+    """Unix time, in seconds."""
     expires: float
-    """Seconds since 1970."""
+    """Unix time, in seconds."""
 
     def describe(self) -> str:
         """Return the entry as a readable line."""

@@ -30,7 +30,7 @@ class TokenMessage(Message):
         "{number_of_wrong} of {number_of_listed} files of the dataset {title!r} are missing in "
         "{home}, or differ from those in the catalogue:\n"
         "  {wrong}\n"
-        "Fetch these again (runbook data download NAME --folder {home}), or correct the catalogue."
+        "Fetch them again (runbook data download NAME --folder {home}), or correct the catalogue."
     )
     DATASET_WITHOUT_FILES = "the dataset {title!r} names no files; list them under files or groups"
     DATASET_WITHOUT_FOLDER = (
@@ -117,7 +117,7 @@ class TokenMessage(Message):
     INVALID_JSON_AT = "{error} at character {position} of the record"
     INVALID_UTF8 = "invalid UTF-8: {reason} at byte {byte} of the line"
     INVALID_UTF8_PIECE = "invalid UTF-8: {reason}"
-    LET_NOTHING_WRITE = "Let no other program write to it, and run again."
+    LET_NOTHING_WRITE = "Make sure that no other program writes to it, and run again."
     LINK_TO_NOTHING = "{path} is a broken link; restore the file, or remove the link"
     LISTED_FILE_OUTSIDE = (
         "{name!r} leads out of the folder {folder}; a listed file must lie below it: correct the "
@@ -164,7 +164,7 @@ class TokenMessage(Message):
     NOT_SENTENCEPIECE = "{model} is not a SentencePiece model: {error}"
     NOT_TOKENIZED = (
         "{path} does not exist: nothing was tokenized to this prefix, or it was not finished. "
-        "Run `runbook data tokenize INPUT... --out PREFIX` (again); it does only what is missing."
+        "Run `runbook data tokenize INPUT... --out PREFIX` (again); only missing files are made."
     )
     NO_DOCUMENTS = "{idx} has no documents to show"
     NO_END_OF_DOCUMENT = (

@@ -42,7 +42,7 @@ AGAIN = "Tokenize again: remove the two files and run the same command."
 ONE_SHORT = (
     "The index counts one token too few for each document, as written by preprocess_data.py "
     "--append-eod of Megatron-DeepSpeed (Microsoft's, LUMI's and ALCF's): it omits the "
-    "end-of-document token. A training run would read text that is shifted more and more against "
+    "end-of-document token. A training run would read text that drifts further and further from "
     "its documents, and would never reach the last tokens. The .bin is correct, but the .idx is "
     "not; see docs/errors-in-the-documents.md, 32. " + AGAIN
 )
@@ -133,7 +133,7 @@ def _index_checks(reader: IndexedReader) -> Iterator[Check]:
     yield judge(
         TokenCheck.OFFSETS,
         not fault,
-        fault or "each follows the one before",
+        fault or "each follows the previous one",
         "pointers rise by the lengths",
         AGAIN,
     )

@@ -49,7 +49,7 @@ def after(*attempts: Attempt, budget: int = 3):
         (ended_as(JobState.CANCELLED), Action.STOP, "a person must decide"),
         (ended_as(JobState.UNKNOWN), Action.STOP, "a person must decide"),
         (ended_as(JobState.FAILED, 2, EndCause.OTHER), Action.STOP, "refused"),
-        (ended_as(JobState.TIMEOUT, 1), Action.STOP, "without having saved"),
+        (ended_as(JobState.TIMEOUT, 1), Action.STOP, "before it could save"),
         (ended_as(JobState.TIMEOUT, 75), Action.GO_ON, "rank 0 failed"),
         (failed_by(EndCause.DISK_FULL), Action.STOP, "disk full: it would happen again"),
         (failed_by(EndCause.DEVICE_OUT_OF_MEMORY), Action.STOP, "it would happen again"),

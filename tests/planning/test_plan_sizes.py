@@ -220,7 +220,7 @@ def replicated(shape: ModelShape) -> int:
 
 @given(shapes, cuts)
 def test_ranks_sum_to_the_whole(shape: ModelShape, cut: tuple[int, int]) -> None:
-    """Add up the counts of the ranks without duplicates. The sum is the model's count."""
+    """The parameter counts of the ranks, less duplicates, add up to the model's count."""
     tensor, pipeline = cut
     stages = [
         on_rank(shape, tensor=tensor, pipeline=pipeline, stage=stage).total

@@ -79,7 +79,7 @@ EVENTS = [
             "policy": "rollback",
             "action": "rollback",
         },
-        "Bad step 29070: the loss is nan, samples 10 to 19. What was done: rollback",
+        "Bad step 29070: the loss is nan, samples 10 to 19. Reaction: rollback",
     ),
     (
         {"event": "rolled_back", "iteration": 29000, "folder": "checkpoints/iter_0029000"},
@@ -98,7 +98,7 @@ EVENTS = [
     ),
     (
         {"event": "checkpoint_broken", "message": "iter_9: a part is missing"},
-        "Checkpoint lost: iter_9: a part is missing. It was passed over",
+        "Checkpoint lost: iter_9: a part is missing. It was skipped",
     ),
     (
         {"event": "stopped", "iteration": 29100, "signal": "time_limit"},

@@ -50,7 +50,7 @@ def is_value(actual: object, expected: object) -> bool:
 
 
 def is_statement(actual: object, expected: Statement) -> bool:
-    """Return whether a value is itself a message, with at least these values."""
+    """Return whether a value is a statement of the same message, with at least the expected values."""
     return (
         isinstance(actual, Statement)
         and actual.message is expected.message

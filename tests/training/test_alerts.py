@@ -1,4 +1,6 @@
-"""Alarms are sent to other places once each, never delay training, and no log contains an address."""
+"""Each alarm is sent to other places only once and never delays training, and no log contains the
+address of such a place.
+"""
 
 import json
 import subprocess

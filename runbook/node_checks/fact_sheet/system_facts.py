@@ -79,8 +79,8 @@ def _remove_ipc() -> str:
     """Return logind's RemoveIPC as its files set it. A later file replaces an earlier one's value."""
     files = [LOGIN_SETTINGS, *sorted(LOGIN_SETTINGS.with_name("logind.conf.d").glob("*.conf"))]
     values = [_fields(_text(path).replace("=", ":"), ("RemoveIPC",)) for path in files]
-    found = [value["RemoveIPC"] for value in values if value]
-    return found[-1] if found else "(not set)"
+    stated = [value["RemoveIPC"] for value in values if value]
+    return stated[-1] if stated else "(not set)"
 
 
 def look_at_all_limits() -> Facts:

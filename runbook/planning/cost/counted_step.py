@@ -296,7 +296,7 @@ def schedule_of(
     chunks: int,
     microbatches: int,
 ) -> list[tuple[str, int, int]]:
-    """Return (pass, chunk, micro-batch) in the order that a stage runs them.
+    """Return (pass, chunk, micro-batch) in the order in which a stage runs them.
 
     The schedule is 1F1B, interleaved if a stage has more than one chunk.
 

@@ -206,7 +206,7 @@ def check_cpu(choice: Choice, machine: Machine | None) -> list[Check]:
     flags = machine.flags if machine else frozenset[str]()
     path = cpu_path("bf16", flags)
     if path is None:
-        return [Check(name, "unknown", "which instructions this CPU has is not known", rule)]
+        return [Check(name, "unknown", "the instruction sets of this CPU are unknown", rule)]
     times = CORE_FLOPS[cpu_path("fp32", flags) or "fp32"] / CORE_FLOPS[path]
     if times > 1:
         comparison = PlanningMessage.TIMES_AS_LONG.fill(times=times)

@@ -76,8 +76,8 @@ class Coefficients:
     """Speed of matrix products and attention in a vendor's first stacks for Blackwell, relative to
     later stacks."""
     other_program: float = 1.05
-    """Time of a step relative to the planned one, for programs without a row in the fit of their
-    own (`StepSetup.is_other_program`)."""
+    """Time of a step relative to the planned one, for programs that have no row of their own in the
+    fit (`StepSetup.is_other_program`)."""
     contention: float = 0.103
     """Time that computation loses to communication that it hides, relative to the communication.
 
@@ -1126,7 +1126,7 @@ class StepModel:
         return 3 * gather * setup.num_microbatches
 
     def _deepspeed_data(self, microbatch: float, gather: float) -> float:
-        """Return how many seconds our own trainer waits for other replicas with DeepSpeed.
+        """Return how many seconds our own trainer with DeepSpeed waits for other replicas.
 
         `gather` is the time to gather the weights. The collectives were counted in the source of
         DeepSpeed 0.19. Gradients have as many bits as weights. ZeRO 1 reduces them after a step's

@@ -652,7 +652,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
                 name,
                 "fail",
                 how,
-                "DeepSpeed offloads the optimizer's states that ZeRO 1 to 3 share",
+                "DeepSpeed offloads the optimizer states that ZeRO 1 to 3 shard",
                 remedy,
                 keys=("training.offload", "parallel.zero_stage", "training.framework"),
             )
@@ -685,7 +685,7 @@ def check_host_memory(choice: Choice, stages: list[StageMemory]) -> list[Check]:
             "fail",
             value,
             rule,
-            f"More nodes in {choice.keys.job}.nodes, which share the states.",
+            f"Increase {choice.keys.job}.nodes, so that each node holds fewer states.",
             keys=(f"{choice.keys.job}.nodes", "training.offload"),
         )
     ]

@@ -95,7 +95,7 @@ def check_device(choice: Choice) -> list[Check]:
     peak = peak_of(site, precision)
     memory = memory_of(site)
     name = "device"
-    rule = "peak and memory of a device are known, by its name or from the site's file"
+    rule = "the device's peak and memory are known, from its name or from the site file"
     if device is None:
         value = hardware.device
     else:

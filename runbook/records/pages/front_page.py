@@ -48,7 +48,7 @@ class FrontPage(NamedTuple):
     site's files.
     """
 
-    # Text that the model wrote before and after the training
+    # Text that the model wrote before and after training
     sample: tuple[str, str] | None = None
     # Phase, name of the value, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
@@ -217,7 +217,7 @@ def _score_tiles(scores: Sequence[Score]) -> list[tuple[str, str, str]]:
             if len(of_measure) > 1:
                 title += f", {score.what}"
             if score.before is None:
-                beside = "not measured before the training"
+                beside = "not measured before training"
             else:
                 beside = f"{score.change}, from {show_score(score.before)}"
 

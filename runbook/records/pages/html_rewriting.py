@@ -196,7 +196,7 @@ _ACTIVE = frozenset(
 )
 """Tags that load, submit or run something, lead to another page, or may occur only once in a page.
 
-The tags are left out, but their content is kept.
+The tags are left out. Their content is kept, except for the text of scripts.
 """
 _FETCHING = frozenset(
     {

@@ -99,7 +99,7 @@ def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> 
 
 
 def result_rows(record: PhaseRecord) -> list[ResultRow]:
-    """Return the record's results in the order that they were recorded in."""
+    """Return the record's results in the order in which they were recorded."""
     rows = []
     for key, value in record.results.items():
         planned = record.plan.get(key)

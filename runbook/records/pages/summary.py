@@ -137,7 +137,7 @@ def _score_sentence(score: Score) -> str:
 
 def _next_sentence(run: RunState) -> str:
     if run.state == "running":
-        return f"Wait. `runbook status {run.name}` shows where it is."
+        return f"Wait. `runbook status {run.name}` shows its progress."
     if run.state in ("unreadable", "no run.yaml"):
         return f"Restore the run's folder: {run.problem or 'a record cannot be read'}."
     unfinished = [phase for phase in run.phases if phase.state != ExecutionState.DONE]

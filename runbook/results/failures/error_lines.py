@@ -29,7 +29,7 @@ LAST_WORDS = re.compile(
     r"|^\s*what\(\): |\bCheck fail(?:ed|ure stack trace):"
     r"|(?:^|[\s\[(|:])FATAL(?=[\s:\])|])|^\[?F\d{4} \d\d:"
 )
-"""The last words of a program in another language than Python, or a line that it marks as fatal."""
+"""The last lines of a program in a language other than Python, or a line marked as fatal."""
 _RAISED = re.compile(
     r"(?:^|[\s(])(?:\w+\.)*[A-Z]\w*(?:Error|Exception)\b(?!\()|(?:^|[\s(])Exception: "
     # The message of a C++ exception, or a statement at the end of a truncated log

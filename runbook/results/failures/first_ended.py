@@ -94,7 +94,7 @@ class FirstEndedFinder:
             self._silent = _named_in(line, number, _SILENT)
 
     def forget(self) -> None:
-        """Forget everything, because training went on."""
+        """Forget everything, because training continued."""
         self._ended = None
         self._silent = None
 

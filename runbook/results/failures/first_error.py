@@ -69,7 +69,7 @@ class FirstError:
     rank: int | None = None
     host: str = ""
     is_exception: bool = False
-    """Whether the line is an exception or a program's last words, such as a panic.
+    """Whether the line is an exception or the last line of a program, such as a panic.
 
     Other lines merely contain words that occur in errors.
     """

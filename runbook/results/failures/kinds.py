@@ -9,7 +9,7 @@ DEVICE_MEMORY = FailureKind(
     remedy=(
         "Lower training.micro_batch, set training.recompute, or raise parallel.tensor or "
         "parallel.pipeline. `runbook plan RUN` shows the memory of each layout. If the message "
-        "reports a lot of free memory, the driver does not fit the libraries, or another process "
+        "reports a lot of free memory, the driver does not match the libraries, or another process "
         "uses the device (nvidia-smi, rocm-smi)."
     ),
 )
@@ -217,8 +217,8 @@ COMPILE_CACHE = FailureKind(
 STALE_LOCK = FailureKind(
     name="stale lock",
     remedy=(
-        "If the process with that number no longer runs on that host, remove the lock, or its "
-        "files in /dev/shm. `runbook run` does so automatically and reports it."
+        "If the process with that ID is no longer running on that host, remove the lock, or the "
+        "files that the process left in /dev/shm. `runbook run` does so automatically and reports it."
     ),
 )
 DATA = FailureKind(

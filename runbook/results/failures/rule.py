@@ -105,7 +105,7 @@ class Rule:
     in_warnings: bool = False
     """Whether the rule also applies to lines that are marked as information or warnings."""
     may_go_on: bool = False
-    """Whether programs often go on after the line, so that it counts as a warning."""
+    """Whether programs often continue after the line, so that it counts as a warning."""
     expression: re.Pattern[str] | None = field(
         init=False,
         repr=False,

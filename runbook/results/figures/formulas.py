@@ -46,7 +46,7 @@ def batch(plan: Plan, phase: str) -> tuple[str, str]:
         rf"{_number(planned.batch.global_)}"
     )
     text = (
-        f"batch = {micro} sequences x {copies} copies x {count} micro-batches = "
+        f"batch = {micro} sequences x {copies} replicas x {count} micro-batches = "
         f"{planned.batch.global_:,} sequences"
     )
     if stages > 1:

@@ -31,7 +31,7 @@ def ladder_figure(rungs: Sequence[LadderPoint], forecast: ForecastPoint | None, 
     """Draw the rungs' losses over compute, the forecast with its interval, and the actual loss."""
     with drawing(f"Loss by compute: the ladder of {run}") as (figure, axes):
         axes.set_xscale("log")
-        axes.set_xlabel("FLOPs of the training")
+        axes.set_xlabel("training FLOPs")
         axes.set_ylabel("loss on held-out text (nats)")
         compute = [rung.flops for rung in rungs]
         losses = [rung.loss for rung in rungs]

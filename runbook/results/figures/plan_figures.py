@@ -155,7 +155,7 @@ def source_figure(tokens: Mapping[str, int]) -> Any:
     all_tokens = sum(tokens.values()) or 1
     names = [name for name, _ in drawn]
     millions = [count / 1e6 for _, count in drawn]
-    with drawing("Tokens of each source", height=1.5 + 0.3 * len(drawn)) as (figure, axes):
+    with drawing("Tokens per source", height=1.5 + 0.3 * len(drawn)) as (figure, axes):
         bars = axes.barh(names, millions, color=GREEN)
         axes.bar_label(
             bars,
@@ -211,7 +211,7 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
                 planned_peak,
                 color=VERMILION,
                 linestyle="--",
-                label="peak by the plan",
+                label="planned peak",
             )
             if limit_bytes:
                 limit = limit_bytes / GIB
@@ -219,7 +219,7 @@ def memory_course_figure(stages: Sequence[Any], limit_bytes: int) -> Any:
                     limit,
                     color=GREY,
                     linestyle="-.",
-                    label="limit of the device",
+                    label="device limit",
                 )
 
             _mark_optimizer(axes, stage["timeline"])
@@ -303,7 +303,7 @@ def schedule_figure(replay: Replay, source: str = "") -> Any:
             _draw_events(axes, replay, window)
             if not source:
                 planned_end = replay.planned_seconds / (1 + replay.waiting_share)
-                style = {"color": VERMILION, "linestyle": "--", "label": "end by the plan"}
+                style = {"color": VERMILION, "linestyle": "--", "label": "planned end"}
                 lines = [axes.axvline(planned_end, **style)]
 
             axes.set(xlim=window, xlabel="time since the step began (s)")
@@ -447,7 +447,7 @@ def device_figure(phase: PhasePlan, devices_per_node: int) -> Any:
             drawn = ""
 
         if devices_per_node < columns:
-            nodes = "Lines part the nodes."
+            nodes = "Lines separate the nodes."
         else:
             nodes = f"A node has {devices_per_node} devices."
 

@@ -266,8 +266,8 @@ def step_time_figure(history: History, *, planned_seconds: float | None = None) 
                 "linewidth": 0.3,
                 "edgecolor": "black",
             }
-            # Bars of 140 steps make the SVG half a megabyte large, so that a report that is mailed
-            # has no room for it. A filled curve has the same outline.
+            # Bars for 140 steps make the SVG half a megabyte large, which is too much for a report
+            # that is mailed. A filled curve has the same outline.
             if len(steps) > MOST_BARS:
                 axes.fill_between(
                     places,

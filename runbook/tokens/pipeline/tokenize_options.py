@@ -23,10 +23,10 @@ NEUTRAL_VALUES: dict[str, Any] = {
     "fix_text": "none",
     "max_record_bytes": MAX_RECORD_BYTES,
 }
-"""Values with which text becomes the same tokens as before the option existed.
+"""Values that give the same tokens as before the option existed.
 
 A fingerprint leaves out a newer option with this value, so that finished work keeps its
-fingerprint. The values must not follow a change of the defaults.
+fingerprint. These values must not change when the defaults change.
 """
 _YOUNGER_OPTIONS = ("keep_sources", "fix_text", "max_record_bytes")
 """Options that are newer than the first manifests."""

@@ -279,7 +279,7 @@ def _listed_file(line: str, base: str) -> RemoteFile | None:
 
 
 def _reason(stderr: str) -> str:
-    last = _last_line(stderr) or "it holds nothing"
+    last = _last_line(stderr) or "it contains nothing"
     try:
         return str(json.loads(last)["error"])[:300]
     except (ValueError, KeyError, TypeError):
@@ -377,7 +377,7 @@ class GivenUpError(DataError):
 
 
 class _LostError(Exception):
-    """The answer did not arrive or is incomplete. The next attempt continues where it ended."""
+    """The response did not arrive or was incomplete. The next attempt continues where it ended."""
 
 
 class _WrongContentError(Exception):
@@ -513,7 +513,7 @@ class Fetcher:
             self._append(file, part, size)
         size = _size(part)
         if size < file.bytes:
-            raise _LostError(f"{size} bytes came, {file.bytes} expected")
+            raise _LostError(f"received {size} bytes, expected {file.bytes}")
         fault = content_fault(part, file)
         if fault:
             raise _WrongContentError(fault)

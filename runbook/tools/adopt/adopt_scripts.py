@@ -81,7 +81,7 @@ class AdoptReport:
     adopted: Adoption
     path: Path
     refused: str
-    """Why `runbook check` rejects the run file, or empty if `runbook check` accepts it."""
+    """Why `runbook check` rejects the run file, or empty if it accepts the file."""
     proof: Sequence[ProvenOption] = ()
     """Every option of the script, next to the corresponding option of the run file. Empty if the
     script does not start a training run.
@@ -98,7 +98,7 @@ class AdoptReport:
 
     @property
     def check(self) -> str:
-        """The verdict of `runbook check` on the run file, or the options that are not explained."""
+        """Return the verdict of `runbook check` on the run file, or the unexplained options."""
         lost = [row.option for row in unaccounted(self.proof)]
         findings = self.adopted.findings
         if self.refused:
@@ -147,7 +147,7 @@ class AdoptReport:
         }
 
     def _rows(self, items: Iterable[Any], attributes: Mapping[str, str]) -> list[Row]:
-        """Return a row for each item, with its line, its place in a file, and its given attributes."""
+        """Return a row for each item, with its line, its place in a file, and these attributes."""
         places = self.adopted.script.places
         rows: list[Row] = []
         for item in items:

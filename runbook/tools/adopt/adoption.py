@@ -77,7 +77,7 @@ class Adoption:
     launches: Sequence[Launch] = ()
     """Every training run that the script starts, without repetitions."""
     source: str = ""
-    """The name under which people know the job: the name of its script."""
+    """The name that people know the job by: its script's name."""
     launch: Launch | None = None
     """The launch that became the run file, or None if only the variables of a document's script
     were read.
@@ -207,7 +207,7 @@ def required_keys(findings: Findings) -> dict[str, str]:
 
 
 def rewritten(adopted: Adoption) -> Adoption:
-    """Rewrite an adoption's run file from the current findings."""
+    """Return the adoption with the text of its run file made again from the current findings."""
     required = required_keys(adopted.findings)
     carried = adopted.findings.carried
     places = adopted.script.places
@@ -463,7 +463,7 @@ def _fill_findings(evidence: Evidence, settings: Settings | None, base: str) -> 
     findings.take("site", site.site, 0, site.title)
     _take_framework(framework, findings)
     if framework == "nemo" and is_other_kind(kind, findings):
-        train_with_own_trainer(findings, "its command here describes only models of GPT-3's kind")
+        train_with_own_trainer(findings, "its command here describes only models like GPT-3")
     _fill(findings, framework, from_options=bool(launches) and not settings)
     if "model" not in findings.carried:
         unknown = "the script names neither a model nor its shape"
@@ -586,7 +586,7 @@ _OF_OUR_TRAINER = {
     "training.reduce_in_bf16": "our trainer sums gradients in 32 bits",
     "training.loss_fusion": "our trainer has its own loss, which overwrites the logits",
 }
-"""Maps each key for an option that only Megatron-LM has to what our trainer does instead."""
+"""For each key whose option only Megatron-LM has: what our trainer does instead."""
 
 
 def leave_options_of_megatron_lm(findings: Findings) -> None:
@@ -615,7 +615,7 @@ def _take_base(settings: Settings, base: str, findings: Findings, *, has_own_mod
     If the script has its own configuration file and model, the base's layout and optimizer are not
     used.
     """
-    source = f"params/{base}.yaml, which that script became"
+    source = f"params/{base}.yaml, which was derived from that script"
     for key, chain in settings.origins.items():
         if chain[-1].layer not in ("run file", "variant") or key in ("run", "site"):
             continue
@@ -922,7 +922,7 @@ def _fill(findings: Findings, framework: str, *, from_options: bool) -> None:
     if findings.value("training.overlap_tensor") and findings.number("parallel.tensor", 1) == 1:
         # Our check rejects this option without sequence parallelism, where Megatron ignores it.
         line = findings.carried["training.overlap_tensor"].line
-        source = "a single tensor rank does not communicate during its products"
+        source = "a single tensor rank does not communicate during its matrix products"
         findings.does(line, findings.carried["training.overlap_tensor"].source, source)
         findings.drop("training.overlap_tensor")
     if findings.value("training.offload") is False:
@@ -1018,7 +1018,10 @@ def _nodes(findings: Findings) -> None:
     context = findings.number("parallel.context", 1)
     group = findings.model_parallel * max(1, context)
     nodes = group // math.gcd(group, devices)
-    why = f"not in the script: the fewest nodes of {devices} devices whose total {group} divides"
+    why = (
+        f"not in the script: the fewest nodes of {devices} devices whose total is a multiple "
+        f"of {group}"
+    )
     findings.take("jobs.training.nodes", nodes, 0, why, over=False)
     if findings.value("parallel.context") == 0:  # Ulysses spans all devices.
         all_devices = findings.number("jobs.training.nodes", 1) * devices
@@ -1027,9 +1030,9 @@ def _nodes(findings: Findings) -> None:
 
 
 def _fit_nodes_to_site(findings: Findings) -> None:
-    """Convert the script's number of nodes to smaller nodes of the site.
+    """Convert the script's number of nodes to a number of the site's smaller nodes.
 
-    Do so only if the script's nodes have a multiple of the devices that the site's nodes have.
+    Do so only if a node of the script has a multiple of the devices that a node of the site has.
     """
     carried = findings.carried.get("jobs.training.devices_per_node")
     site_devices = findings.site.hardware.devices_per_node
@@ -1076,6 +1079,6 @@ def _end_ramp(sequences: int, findings: Findings) -> bool:
     steps = range(start, start + increment * sequences + 1, increment)
     batch = next((size for size in steps if size % sequences == 0), start)
     line = findings.carried["training.rampup_start"].line
-    findings.take("training.global_batch", batch, line, "placeholder: a batch of the ramp")
+    findings.take("training.global_batch", batch, line, "placeholder: a batch size from the ramp")
     findings.ask("training.global_batch", "the batch after the ramp, which the source does not set")
     return True

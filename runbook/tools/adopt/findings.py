@@ -51,7 +51,7 @@ class KnownError:
 
 @dataclass
 class Findings:
-    """Everything that is reported about a script, in the order that it was found."""
+    """Everything that is reported about a script, in the order in which it was found."""
 
     site: Site
     """The site that the run file's job runs on."""
@@ -77,7 +77,7 @@ class Findings:
     other_model: str = ""
     """The part of the source's model that is missing in the run file's model, such as 8 experts.
 
-    Empty if the model lacks no part.
+    Empty if no part is missing.
     """
     unknown_model: str = ""
     """Why the source does not identify its model. In this case, the run file names a placeholder

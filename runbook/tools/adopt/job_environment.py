@@ -117,7 +117,7 @@ def take_modules(script: Script, findings: Findings) -> None:
 
 
 def _loaded_modules(command_words: Sequence[str]) -> Sequence[str]:
-    """Return the modules that a command loads. The list is empty unless it is `module load`."""
+    """Return the modules that a command loads; empty unless the command is `module load`."""
     if command_words[:2] == ["module", "load"]:
         return command_words[2:]
     if command_words[0] == "ml":
@@ -277,12 +277,12 @@ def _dataset_folder(value: Word, findings: Findings) -> None:
 def _data_path(value: Word, findings: Findings) -> None:
     _dataset(value.shown, value.line, findings)
     if value.known and value.text.startswith("/"):
-        does = "params/sites: paths.data; another place: data.folder"
+        does = "paths.data in params/sites, or data.folder for another place"
         findings.does(value.line, f"DATA_PATH={value.text}", does)
 
 
 def _dataset(text: str, line: int, findings: Findings) -> None:
-    """Adopt the dataset that is named in a value, and drop the remarks about token files."""
+    """Adopt the dataset that a value names, and drop the remarks about token files."""
     dataset = dataset_of(text)
     if not dataset:
         return

@@ -405,7 +405,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
     if state > memory:
         line = findings.carried.get("parallel.zero_stage", findings.carried["model"]).line
         problem = (
-            f"{state / 2**30:.1f} GiB of weights, gradients and optimizer on a device of "
+            f"{state / 2**30:.1f} GiB of weights, gradients and optimizer states on a device with "
             f"{memory / 2**30:.0f} GiB"
         )
         remedy = (
@@ -417,7 +417,7 @@ def _state(evidence: Evidence) -> Iterator[KnownError]:
 
 def _nodes(evidence: Evidence) -> Iterator[KnownError]:
     """Error 18: the number of nodes requested from the queue differs from the program's."""
-    remedy = "the number of nodes has one origin: jobs.training.nodes"
+    remedy = "the number of nodes is set in one place: jobs.training.nodes"
     directives = [entry for entry in evidence.script.directives if entry.name == "nodes"]
     numbers = [entry for entry in directives if entry.value.isdigit()]
     if not numbers:

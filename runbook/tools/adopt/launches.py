@@ -237,7 +237,7 @@ def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]
 def _is_started_on_devices(command: StartedProgram, shell_words: Sequence[Word]) -> bool:
     """Return whether a program that starts one process per device runs this command.
 
-    The command is always a training run.
+    Such a command is always a training run.
     """
     return command.kind == "starter" or any(word.text in _MODULES for word in shell_words)
 
@@ -537,7 +537,7 @@ _WRITES_OPTIONS = (
 _ENOUGH_KNOBS = 2
 """Number of variables needed to identify a document.
 
-A single one, such as batch_size, is too common.
+A single variable, such as batch_size, is too common.
 """
 _CLEAR_SCORE = 4
 """Weight of evidence above which a text clearly refers to one machine."""

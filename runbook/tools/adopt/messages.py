@@ -15,12 +15,12 @@ class AdoptMessage(Message):
         "file was written."
     )
     FILE_OF_FINE_TUNING = (
-        "{name} configures fine-tuning ({value} in line {line}), which runs do not support. No run "
-        "file was written."
+        "{name} configures fine-tuning ({value} in line {line}), which the runbook does not "
+        "support. No run file was written."
     )
     FINE_TUNING = (
-        "{name}: {function} (line {line}) configures fine-tuning, which runs do not support. "
-        "--launch N selects another configuration. No run file was written."
+        "{name}: {function} (line {line}) configures fine-tuning, which the runbook does not "
+        "support. --launch N selects another configuration. No run file was written."
     )
     KERNEL_THREAD = "--pid {number} is a kernel thread, which has no command line."
     KEY_TOO_LONG = "{file_name}: the key {shown_name}... has more than {most_letters} characters."
@@ -165,7 +165,7 @@ class AdoptMessage(Message):
     OPTIONS_LOST = "{number} options of the script are not accounted for: {options}"
     OTHER_PROGRAM = "Differences because our trainer is not {framework}"
     OUTSIDE_SANDBOX = "{name} is not copied into the sandbox: {reason}"
-    OTHER_POSITIONS = "positions of the kind {positions}"
+    OTHER_POSITIONS = "position embeddings of type {positions}"
     PART_IS_OFF = "this value switches it off ({part})"
     PROGRAM_OF_FOLDER = (
         "{name} does not name its program: {program} is used, as the folder suggests"

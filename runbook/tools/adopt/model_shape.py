@@ -103,7 +103,7 @@ def _shorten_smoke_test(model: Model, findings: Findings) -> None:
     positions = findings.number("training.shape.positions")
     if 0 < positions < model.sequence_length:
         line = findings.carried["training.shape.positions"].line
-        source = "no longer than the model's positions"
+        source = "limited to the model's number of positions"
         findings.take("training.smoke.sequence_length", positions, line, source)
 
 
@@ -168,7 +168,7 @@ def _take_widths(
 
 
 def _default_ffn_hidden(hidden: int, full_kind: Mapping[str, str | float]) -> int:
-    """Return Megatron's default width: 4 x hidden, or 2/3 of that in steps of 64 if gated."""
+    """Return Megatron's default width: 4 x hidden, or if gated 2/3 of that, a multiple of 64."""
     if full_kind["activation"] == "swiglu":
         return int(4 * hidden * 2 / 3 / 64) * 64
     return 4 * hidden
@@ -222,7 +222,7 @@ def _report_kind(
 
 
 _PADDING = 1024
-"""A padded vocabulary may have at most this many rows more than the tokenizer."""
+"""A padded vocabulary has at most this many more rows than the tokenizer has tokens."""
 _CORE_FIELDS = ("layers", "hidden", "heads")
 """Fields of a shape that are needed to look up a model."""
 

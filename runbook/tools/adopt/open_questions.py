@@ -99,7 +99,7 @@ def _global_batch(findings: Findings, _: Models) -> bool:
 
 
 def _stages(findings: Findings, models: Models) -> bool:
-    """Choose the largest number of stages that divides the layers and is at most the source's."""
+    """Choose the largest number of stages, up to the source's, that divides the layers."""
     model = models.get(str(findings.value("model")))
     layers = findings.number("training.shape.layers") or (model.layers if model else 0)
     if "parallel.virtual_pipeline" in findings.carried:
@@ -232,4 +232,4 @@ _BY_KEYS: Sequence[tuple[tuple[str, ...], Answer]] = (
     (("data.tokenizer", "model"), _tokenizer),
     (("training.offload", "parallel.zero_stage", "training.framework"), _offload),
 )
-"""Functions that fix checks without a code, by the keys of these checks."""
+"""Functions that fix the checks that have no code, by the keys of these checks."""

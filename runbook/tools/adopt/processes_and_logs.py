@@ -191,7 +191,7 @@ _COMPUTED = re.compile(
 )
 """Arguments in a log that the program computed itself.
 
-Such arguments are ignored unless they have a row of the table.
+Such arguments are ignored unless the table has a row for them.
 """
 SET_BY_PROGRAM = re.compile(
     r"world_size|rank|local_rank|data_parallel_size|params_dtype|consumed_\w+"
@@ -291,7 +291,7 @@ def _printed(lines: Sequence[str]) -> dict[str, tuple[str, int]]:
 def _option_words(argument: str, value: str, computed: re.Pattern[str]) -> list[str]:
     """Return the command-line words that set an argument.
 
-    Return None if the argument is off, or if a different argument has the same meaning.
+    The list is empty if the argument is off or unimportant, or was computed by the program.
     """
     if value == "False":
         if argument in _NEGATED:

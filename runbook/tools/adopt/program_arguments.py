@@ -51,7 +51,7 @@ def _data_path(option: str, values: Sequence[Word], findings: Findings) -> None:
         )
         findings.leave(path.line, text, why)
     elif dataset:
-        findings.does(path.line, text, f"data.dataset: {dataset} knows its files")
+        findings.does(path.line, text, f"the catalogue lists the files of data.dataset: {dataset}")
     elif path.known and folder.startswith("/") and len(values) < 3:
         folder_or_prefix = path.text if names_pair(path.text) else folder
         findings.take("data.folder", folder_or_prefix, path.line, option)
@@ -233,7 +233,7 @@ def _needs_layout(option: tuple[Word, str, list[Word]]) -> bool:
 
 
 def _settle_loss_fusion(shell_words: Sequence[Word], findings: Findings) -> None:
-    """Set the implementation of the loss if the program fuses it, in any order of options.
+    """Set the loss implementation if the program fuses the loss, whatever the option order.
 
     The option for the implementation has no effect by itself, and Megatron logs its default in
     every run.
@@ -350,9 +350,9 @@ _PARTS_OF_OTHER_MODELS = {
     "attention-output-gate": "gates on the output of the attention",
     "softmax-type": "a softmax with sinks",
     "qk-l2-norm": "norms of queries and keys",
-    "spec": "layers of its own",
+    "spec": "custom layers",
     "squared-relu": "squared ReLUs",
-    "quick-geglu": "gates of approximated GELUs",
+    "quick-geglu": "gates with approximate GELUs",
     "glu-linear-offset": "gates with an offset",
     "rotary-seq-len-interpolation-factor": "scaled rotary embeddings",
     "rope-scaling-type": "scaled rotary embeddings",
@@ -362,7 +362,7 @@ _PARTS_OF_OTHER_MODELS = {
     "attn-logit-softcapping": "capped attention scores",
     "output-logit-softcapping": "capped logits",
     "final-logit-softcapping": "capped logits",
-    "use-mup": "initial weights and rates that depend on the width",
+    "use-mup": "initial weights and learning rates that depend on the width",
 }
 """Options that make the model something other than a dense GPT, each with the part that it adds."""
 _ENDLESS_WINDOW = re.compile(r"\(?-1\b")

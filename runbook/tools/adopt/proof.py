@@ -3,7 +3,7 @@
 The proof compares every option of the script with the option that the run file renders.
 
 Each option is the same, changed, dropped or added, and the proof states the reason. An option
-without a reason is unaccounted for. A run file with one never passes.
+without a reason is unaccounted for. A run file with such an option never passes.
 """
 
 import json
@@ -366,10 +366,10 @@ class _Proof:
         if option and option.ours:
             return option.ours
         if name in options_of_site(self.findings, self.framework):
-            return f"{self.findings.site_file} gives it"
+            return f"{self.findings.site_file} sets it"
         if option and option.key:
             return f"{option.key}, from the run file"
-        return _REASONS.get(name, "always given")
+        return _REASONS.get(name, "always passed")
 
     def _options_of_key(self, key: str, names: set[str]) -> list[str]:
         """Return the options among `names` that set the same key."""
@@ -537,7 +537,7 @@ def _groups(program_words: Sequence[Word]) -> Iterator[list[Word]]:
 _STARTS_RANKS = "an option of {program}: the site's launcher and the section jobs start the ranks"
 _FILES_OF_GPT2 = ("vocab-file", "merge-file")
 _OWN_DOCUMENT_SECTIONS = ("fp16", "bf16", "zero_optimization")
-_WHOLE_STEPS = "rounded down to whole steps of the global batch"
+_WHOLE_STEPS = "rounded down to a whole number of global batches"
 _REASONS = {
     "train-samples": _WHOLE_STEPS,
     "train-tokens": _WHOLE_STEPS,

@@ -248,8 +248,8 @@ def follow(
 ) -> Script:
     """Run the first of `files` in the sandbox, with the others next to it, and report what it did.
 
-    If the job ends before it starts to train, run it again with what was missing, such as programs
-    that it calls by path, command-line arguments, or a disabled `exit`. If the job submits another
+    If the job ends before it starts to train, run it again with what it lacked: programs that it
+    calls by path, command-line arguments, or a disabled `exit`. If the job submits another
     job, run that job as well. Raise `ParamsError` if two of `files` have the same name.
     """
     scripts = {}
@@ -267,7 +267,7 @@ def follow(
         submitted = _submitted(job, trace, numbers)
         if submitted is None:
             break
-        notes.append(f"{job.main} submits {submitted.main}, which was followed")
+        notes.append(f"{job.main} submits {submitted.main}, which was run as well")
         num_submitted = len(_submissions(trace))
         if num_submitted > 1:
             note = AdoptMessage.SEVERAL_SUBMITTED.fill(job=job.main, number=num_submitted)
@@ -560,7 +560,7 @@ def _without_output_files(script: str) -> str:
 
 
 def _gave_up(trace: RunTrace) -> bool:
-    """Return whether a job ended with an error or by `exit`.
+    """Return whether a job ended with an error or by calling `exit`.
 
     Some jobs give up with exit code 0.
     """

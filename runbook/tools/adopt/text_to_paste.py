@@ -45,7 +45,7 @@ def _yaml_key(name: str) -> str:
 
 
 def _leaves(tree: Mapping[str, object]) -> dict[str, object]:
-    """Return a tree whose leaves YAML can write on one line."""
+    """Return a tree with quoted keys, and with each list joined into one line of text."""
     leaves: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping):

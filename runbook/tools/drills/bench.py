@@ -363,7 +363,7 @@ class DrillRun:
         return {int(row["iteration"]): int(row["consumed_samples"]) for row in self.rows()}
 
     def is_at(self, step: int) -> Callable[[], bool]:
-        """Return whether the newest step is this step or a later step."""
+        """Return a condition that is true once the newest step is this step or a later step."""
         return lambda: bool(rows := self.rows()) and rows[-1]["iteration"] >= step
 
     def job(self) -> JobFolder:

@@ -176,7 +176,7 @@ def slow_ranks(run: DrillRun) -> list[dict[str, Any]]:
 
 
 def straggler(bench: Bench) -> DrillEnding:
-    """Slow one rank by a factor of 2, one by a factor of 1.2, and then all ranks."""
+    """Slow all ranks equally, then rank 1 by a factor of 1.2, then rank 1 by a factor of 2."""
     set_words = ("training.iterations=56", "training.save_interval=0")
     everybody = "slow:seconds=0.12"
     even, near, case = (DrillRun(bench, name, *set_words) for name in ("even", "near", "slow"))

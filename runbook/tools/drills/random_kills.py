@@ -1,6 +1,6 @@
 """Fifty kills at random times during a training run.
 
-The training must finish without losing or repeating samples.
+The training run must finish without losing or repeating samples.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def plan_kills(seed: int, kills: int, steps: int) -> list[PlannedKill]:
 
 @dataclass
 class Killer:
-    """Kills a random process of the training run at each of the planned times."""
+    """Kills a random process of the training run at each planned time."""
 
     case: DrillRun
     kills: int
@@ -189,7 +189,7 @@ def kill_often(bench: Bench, kills: int, steps: int) -> DrillEnding:
         f"{kills} SIGKILLs at random moments of {steps} steps, to ranks and scripts"
     )
     calm = DrillRun(bench, f"calm-{steps}", *set_words)
-    # The training without faults shows what a restart costs.
+    # A training run without faults shows what a restart costs.
     failure = calm.train(PLANNED_RESTARTS)
     ending.rule(not failure, "the undisturbed training finished", failure[:300])
     case = DrillRun(bench, f"killed-{kills}", *set_words, f"jobs.training.restarts={kills}")

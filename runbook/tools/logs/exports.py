@@ -1,6 +1,6 @@
 """Exports a log to CSV, JSON, Parquet, TensorBoard, MLflow or trackio.
 
-The training of a run, whose plan is known, can also be exported as MLPerf log lines.
+A run, whose plan is known, can also be exported as MLPerf log lines.
 """
 
 import csv
@@ -176,7 +176,7 @@ class Point(NamedTuple):
 
     iteration: int
     time: float
-    """Seconds since 1970."""
+    """Unix time, in seconds."""
     values: dict[str, float]
 
 
@@ -292,7 +292,7 @@ def export(log: ParsedLog, target: str, *, name: str) -> str:
         raise DataError(ExportMessage.NOT_A_TARGET, target=target, forms=forms)
 
     if not log.records:
-        reason = "; ".join(log.notes) or "the log holds none"
+        reason = "; ".join(log.notes) or "the log has none"
         raise DataError(ExportMessage.NOTHING_TO_EXPORT, reason=reason)
 
     if is_tracker:

@@ -1,8 +1,7 @@
 """Redacts records for outsiders: names, hosts, paths, buckets and secrets are removed.
 
-    redactor = Redactor({"mmuster": "user", "nid001": "host"})      known words, each with what it
-    is redactor.text(text), .value(json value), .markup(html)          the same with [user], [host],
-    [path] ... in place
+    redactor = Redactor({"mmuster": "user", "nid001": "host"})     # known words and their kinds
+    redactor.text(text), .value(json_value), .markup(html)         # the same with [user], [host] ...
 
 Known words are found everywhere, in upper and lower case, and also inside data: addresses. Paths,
 buckets and addresses are recognized by their form. A limitation: if an unquoted path does not name

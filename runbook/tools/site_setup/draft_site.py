@@ -118,13 +118,13 @@ def site_text(
     kind, count = _node_kind(cluster_wish, cluster)
     device, device_source = _device(cluster_wish, kind, cluster)
     return f"""\
-# {cluster_wish.name}: a cluster of yours, written by runbook init on {date}. Each value says where it came from;
+# {cluster_wish.name}: your cluster, written by runbook init on {date}. Each value says where it came from;
 # {FILL_IN} marks a value that is unknown here. docs/your-own-cluster.md explains the rest.
 site: {cluster_wish.name}
 title: {write_scalar(_title(cluster_wish.name, device, scheduler))}
 {_scheduler_line(cluster_wish, cluster)}
 launcher: {LAUNCHERS.get(scheduler, LAUNCHERS["slurm"])}
-python: {write_scalar(python)}  # the one that ran runbook init: the nodes must see it, its torch the GPUs
+python: {write_scalar(python)}  # the one that ran runbook init; nodes must see it, and its torch the GPUs
 
 hardware:
   device: {device}  # {device_source}
@@ -137,11 +137,11 @@ environment:
   megatron:
     CUDA_DEVICE_MAX_CONNECTIONS: "1"  # Megatron overlaps tensor-parallel communication only with this
 
-# Where they are needed:
+# If needed:
 # modules: [cuda/12.6]                       # environment modules that each job loads
 # setup: [source /path/to/venv/bin/activate]  # commands at the start of each job
 # container: {{kind: pyxis, image: /path/to/image.sqsh}}  # or singularity; azure.yaml and lumi.yaml use them
-# required: {{jobs.account: the account that pays}}  # refused at render and run until the run file gives it
+# required: {{jobs.account: the account that pays}}  # render and run refuse until the run file sets it
 # price_per_device_hour: 2.00                # shows what a plan costs, with currency: EUR
 {_facts_text(cluster, date)}"""
 
@@ -195,8 +195,8 @@ def _hardware_text(
 PBS_DIRECTIVES = f"devices_directive: ngpus  # {SiteSetupMessage.NGPUS.fill()}\n"
 SLURM_DIRECTIVES = """\
 directives:
-  mem: "0"  # all of a node's memory; without it many clusters give a job a small share
-# devices_directive: gres  # where the cluster takes --gres=gpu:4 and not --gpus-per-node=4
+  mem: "0"  # all of a node's memory; without it, many clusters give a job only a small part
+# devices_directive: gres  # if the cluster accepts --gres=gpu:4 but not --gpus-per-node=4
 """
 
 
@@ -316,8 +316,8 @@ def _hardware_lines(
     accelerator = find_accelerator(device)
     if accelerator is None:
         yield (
-            "# device_memory, peak_tflops: follow from the device's name where it is in the table "
-            "of peaks"
+            "# device_memory, peak_tflops: taken from the table of peaks if it has the device's "
+            "name"
         )
     else:
         precisions = [name for name in ("fp16", "bf16", "fp32") if name in accelerator.peaks]
@@ -479,9 +479,9 @@ site: {name}
 model: {MODEL}  # {model.layers} layers x {model.hidden} hidden; other sizes are in params/models.yaml
 
 data:
-  dataset: corpus  # shipped, 3.35 M tokens; other texts, and how to name your own: params/datasets.yaml
+  dataset: corpus  # shipped, 3.35 M tokens; for others, or your own, see params/datasets.yaml
 
-parallel:  # how the model is split over the GPUs; runbook plan {name} --search ranks all ways
+parallel:  # how the model is split over the GPUs; runbook plan {name} --search ranks all layouts
   tensor: 1
   pipeline: 1
   zero_stage: 1
@@ -500,7 +500,7 @@ training:
   eval_iterations: 2
 
 jobs:
-  # account: who pays, where the cluster wants one
+  # account: the account that pays, if the cluster requires one
   smoke:
     nodes: 1
   training:

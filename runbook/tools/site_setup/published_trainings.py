@@ -287,13 +287,13 @@ def recipe_text(
     sequence = "true" if layout.parallel.tensor > 1 else "false"
     return f"""\
 # {model.label} as it was trained elsewhere, written by runbook init --model {recipe.model}. Each value has its source.
-{remark}# You can change every value: runbook check {name} says whether it fits, runbook plan {name} what it costs.
+{remark}# You can change every value: runbook check {name} checks it, runbook plan {name} shows what it costs.
 run: {name}
 site: {site}
 model: {recipe.model}  # {model.source}
 
 data:
-  dataset: corpus  # shipped, far too small for this training: name your text (params/datasets.yaml)
+  dataset: corpus  # shipped, far too small for this model: name your text (params/datasets.yaml)
 
 parallel:  # runbook plan {name} --search ranks the layouts of your machine
   tensor: {layout.parallel.tensor}  # {layout.source}

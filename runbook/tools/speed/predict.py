@@ -46,7 +46,10 @@ _BATCH_TOKENS = (
     (60, 2e6),
     (300, 4e6),
 )
-"""Number of tokens per global batch, for models with fewer than this many billion parameters."""
+"""Assumed tokens per global batch, as rows of a limit and this number.
+
+A row applies to models with fewer billion parameters than its limit.
+"""
 _LARGEST_BATCH_TOKENS = 16e6
 VOCABULARY_TOLERANCE = 0.02
 """Largest relative difference between a padded vocabulary and the stated one."""

@@ -29,11 +29,11 @@ LEAST_KNOWN_WORDS = 4
 """Fewest telling words of the stories that a text must have. 238 of 243 stories share as many with
 the other stories."""
 _TELLING_LETTERS = 4
-"""Fewest letters of a telling word. Most shorter words say nothing: "how do I use it"."""
+"""Minimum number of letters in a telling word. Most shorter words say nothing: "how do I use it"."""
 _MOST_CHARACTERS = 20_000
 """Length of the text that is compared. A question is shorter; the rest of a log adds no words."""
 _PROSE_WORDS = 4
-"""Fewest words of a line of prose. Shorter lines are options, values or parts of a table."""
+"""Minimum number of words in a line of prose. Shorter lines are options, values or parts of a table."""
 _WORD = re.compile(r"[a-z][a-z0-9_+.-]*[a-z0-9]|[a-z]")
 _ENDING = re.compile(r"(?:ing|ed|es|s)$")
 """Endings that are cut off, so that "saves" and "saving" are the same word."""

@@ -345,8 +345,8 @@ _SIGNS_OF_SET_UP = (
         (_IDLE_DEVICE,),
         3,
         "devices are idle or their load goes up and down",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
-        "host",
+        "check how many cores each rank gets (cpus-per-task, OMP_NUM_THREADS), and profile "
+        "the host code",
     ),
     _Sign(
         "precision",
@@ -458,14 +458,14 @@ _SIGNS_OF_SET_UP = (
         (_BETTER_DEVICE,),
         5,
         "a better device is no faster",
-        "look at the cores of each rank and at a profile of the host",
+        "check how many cores each rank gets, and profile the host code",
     ),
     _Sign(
         "host",
         (_ANOTHER_DEVICE,),
         3,
         "a newer device is no faster",
-        "look at the cores of each rank and at a profile of the host",
+        "check how many cores each rank gets, and profile the host code",
     ),
     _Sign(
         "adapters",
@@ -500,8 +500,8 @@ _SIGNS_OF_SET_UP = (
         (_BUSY_HOST,),
         5,
         "the cores of the host are few or busy",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
-        "host",
+        "check how many cores each rank gets (cpus-per-task, OMP_NUM_THREADS), and profile "
+        "the host code",
     ),
     _Sign(
         "micro-batch",

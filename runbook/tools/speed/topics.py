@@ -69,7 +69,7 @@ COMPLAINT = (
 )
 """Words that people use to describe a slow training run.
 
-The pattern is a group, so that matches about the loss can be recognized.
+The pattern is a capturing group, so that `first_stated` skips matches that are about the loss.
 """
 
 
@@ -244,8 +244,8 @@ _TOPICS = (
         r"|\bcpu[-_ ](?:quota|limits?|shares|affinity|load|utili[sz]ation)\b"
         r"|\bcgroups?\b|\bnuma\b|\bdocker\b|\bkubernetes\b|\bk8s\b|\bpods?\b|\bpin(?:ned)?_memory\b|\bnon_blocking\b"
         r"|\bhost[- ]to[- ]device\b|\bhooks?\b|\bgil\b|\bmemcpy\w*|\.to\(device\)",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
-        "host",
+        "check how many cores each rank gets (cpus-per-task, OMP_NUM_THREADS), and profile "
+        "the host code",
     ),
     _Topic(
         "precision",

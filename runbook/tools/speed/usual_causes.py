@@ -142,8 +142,8 @@ USUAL_CAUSES = (
     ),
     UsualCause(
         "host",
-        "look at the cores of each rank (cpus-per-task, OMP_NUM_THREADS) and at a profile of the "
-        "host",
+        "check how many cores each rank gets (cpus-per-task, OMP_NUM_THREADS), and profile "
+        "the host code",
         nodes=0,
         devices=1,
         text=0,

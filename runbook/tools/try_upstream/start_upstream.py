@@ -241,7 +241,7 @@ class SmallJob:
     def values(self) -> dict[str, list[str]]:
         """Return each option's values by the option's name without dashes.
 
-        The last occurrence counts.
+        The last occurrence applies.
         """
         return {option.removeprefix("--"): values for option, *values in self.arguments}
 
@@ -299,7 +299,7 @@ def _run_job(job: SmallJob, number: int, say: Callable[[str], None]) -> list[Che
 def _follow(path: Path, say: Callable[[str], None]) -> tuple[int, list[str]]:
     """Run upstream.sh and write its log. Return its exit code and the last error of each rank.
 
-    The errors are listed in the order that the ranks failed in.
+    The errors are listed in the order in which the ranks failed.
     """
     errors_of_rank: dict[str, str] = {}
     with path.open("w", encoding="utf-8", buffering=1) as log:

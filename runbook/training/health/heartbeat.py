@@ -59,7 +59,7 @@ class Heartbeat:
     entered: dict[str, int] = field(default_factory=dict)
     # Output of PyTorch's flight recorder for a stuck rank
     collectives: str = ""
-    # Whether the rank has entered a collective that has not accepted its tensors yet
+    # Whether the rank is inside a call that starts a collective; the call has not returned
     inside: bool = False
 
     @property

@@ -43,7 +43,7 @@ def own_stacks() -> str:
 
 
 def read_stacks(file: Path, seconds: float) -> str:
-    """Return the stacks that a stuck rank wrote, or an empty text if there are none in time."""
+    """Return the stacks that a stuck rank wrote, or an empty text if none arrive in time."""
     deadline = time.monotonic() + seconds
     text = ""
     while time.monotonic() < deadline:

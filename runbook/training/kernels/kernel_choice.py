@@ -26,7 +26,7 @@ PARTS = ("norm", "linear", "layers", "cross_entropy")
 PARTS_VARIABLE = "RUNBOOK_KERNEL_PARTS"
 """Environment variable for benchmarks.
 
-The variable lists the parts to use instead of all parts, separated by commas.
+Its value is a comma-separated list of the parts to use. Without it, all are used.
 """
 
 

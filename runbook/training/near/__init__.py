@@ -1,7 +1,7 @@
 """Copies of the newest state in node memory, which load faster than checkpoints on the shared disk.
 
 places       the folder on each node, its files and their names
-nodes        the node of each rank, and the partner that holds a copy of its state
+partners     the node of each rank, and the partner that holds a copy of its state
 room         whether the copies fit into the node's memory
 state_file   one rank's state as a file with its checksum
 which_copy   which copies a start loads: pure functions

@@ -639,7 +639,7 @@ def scheduler_check(answers: JobAnswers, expected: Expectations) -> PlacedCheck:
     """
     rule = PlacedRule(
         PreflightCheck.SCHEDULER_SETTINGS,
-        "each node's slurm.conf is that of Slurm's controller (HASH_VAL of `scontrol show config`)",
+        "each node's slurm.conf matches the controller's (HASH_VAL of `scontrol show config`)",
         "Copy slurm.conf to that node, and restart its slurmd: prologs and limits differ there.",
     )
     node_rule = NodeRule(

@@ -142,7 +142,7 @@ def _link_fault(facts: NodeFacts) -> str:
 
 
 def shared_nodes(pairs: Sequence[set[str]]) -> list[str]:
-    """Return the nodes in the most broken pairs, because a bad node breaks more than one pair.
+    """Return the nodes that are in the largest number of broken pairs: a bad node breaks several.
 
     >>> shared_nodes([{"n1", "n2"}, {"n2", "n3"}]), shared_nodes([{"n1", "n2"}])
     (['n2'], ['n1', 'n2'])

@@ -159,7 +159,7 @@ JOB_RULES = (
             "srun: error: Task launch for StepId=5.0 failed on node n1: Invalid job credential"
         ),
     ),
-    # A script asks the server for information only, and goes on without the answer.
+    # A script only asks the server for information, and continues without the answer.
     Rule(
         kind=UNREACHED,
         patterns=(r"^(?:\S*/)?(?:qstat|qdel|pbsnodes): cannot connect to server",),

@@ -1,4 +1,4 @@
-"""Rules for a lack of memory on devices, hosts and /dev/shm, and for limits of the system."""
+"""Rules for running out of memory (devices, hosts, /dev/shm), and for system limits."""
 
 from runbook.results.failures.kinds import (
     DEVICE_MEMORY,
@@ -89,7 +89,7 @@ MEMORY_RULES = (
         "/dev/shm/nccl-KWfVyt (size 5967872)",
         source="NVIDIA/nccl-tests#166",
     ),
-    # UCX opens every device of the node, and reports this also for a device that no rank uses.
+    # UCX opens every device of the node, and reports this even for a device that no rank uses.
     Rule(
         kind=LIMITS,
         patterns=(r"\bUCX +ERROR \S+: ibv_create_cq\(\) failed: Cannot allocate memory",),

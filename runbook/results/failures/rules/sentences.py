@@ -304,7 +304,7 @@ FILE_SENTENCES = (
         source="Linux, the message of EREMOTEIO",
         decision=NextStep.RETRY_AFTER_WAIT,
     ),
-    # The kernel goes on as soon as the server responds again.
+    # The kernel continues as soon as the server responds again.
     Rule(
         kind=STORAGE,
         patterns=(r"nfs: server \S+ not responding",),
@@ -371,7 +371,7 @@ SOFTWARE_SENTENCES = (
         also=GPU_STACK,
         check="If the extension was built before, a module or a container has changed the CUDA version.",
     ),
-    # A script may go on without an optional package.
+    # A script may continue without an optional package.
     Rule(
         kind=MODULE,
         patterns=(

@@ -27,7 +27,7 @@ TRACKER_RULES = (
         counterexample="wandb: Currently logged in as: me. Use `wandb login --relogin` to force relogin",
         source="OptimalScale/LMFlow#65",
     ),
-    # The tracker's own process often goes on, and so does the training.
+    # The tracker's own process often continues, and so does training.
     Rule(
         kind=TRACKER,
         error_patterns=(r"wandb.{0,80}(?:error|Network|failed)",),
@@ -145,7 +145,7 @@ RAY_RULES = (
     ),
 )
 PACKAGE_RULES = (
-    # A script without `set -e` goes on with the packages that it has.
+    # A script without `set -e` continues with the packages that it has.
     Rule(
         kind=MODULE,
         patterns=(

@@ -323,7 +323,7 @@ SOFTWARE_RULES = (
         example="ImportError: attempted something that the package lacks",
         source="Python, the exception's name",
     ),
-    # A script goes on after these errors, so an error of its programs explains more.
+    # A script continues after these errors, so an error from one of its programs explains more.
     Rule(
         kind=MODULE,
         patterns=(

@@ -38,9 +38,9 @@ Planning loops over ranks and layers, so larger sizes would take hours.
 """
 _UNKNOWN_SHARE = 0.5
 _ENOUGH_KEYS = 20
-"""The share of unknown keys is checked if there are at least this many keys.
+"""The share of unknown keys is checked if a file has at least this many keys.
 
-A larger file is treated as another program's if more than `_UNKNOWN_SHARE` of its keys are unknown.
+Such a file is treated as another program's if more than `_UNKNOWN_SHARE` of its keys are unknown.
 """
 _SPELLED_TWICE = (
     "jobs.training.nodes",
@@ -216,12 +216,12 @@ def _ask_for_unknown(config: ProgramConfig, findings: Findings) -> None:
     for value in config.values:
         row = config.format.row(value.name)
         if isinstance(row, CarriedKey) and not value.known:
-            question = f"{value.name} is {value.shown}, known only while the program runs"
+            question = f"{value.name} is {value.shown}, which is known only while the program runs"
             findings.ask(row.key, question)
 
 
 def _refuse_impossible_sizes(findings: Findings) -> None:
-    """Raise `ParamsError` if a size is larger than on any existing machine or model."""
+    """Raise `ParamsError` if a size is larger than that of any existing machine or model."""
     for key, largest in _LARGEST_SIZES.items():
         if findings.number(key) > largest:
             carried = findings.carried[key]

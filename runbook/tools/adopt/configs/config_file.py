@@ -277,7 +277,7 @@ def safe(value: ConfigValue) -> ConfigValue:
 
 
 def by_name(values: Sequence[ConfigValue]) -> dict[str, ConfigValue]:
-    """Return the last value of each key, in the order that the file sets them."""
+    """Return the last value of each key, in the order in which the file sets the keys."""
     last: dict[str, ConfigValue] = {}
     for value in values:
         last.pop(value.name, None)

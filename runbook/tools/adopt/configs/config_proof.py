@@ -133,7 +133,7 @@ def _verdict_of_carried(
 
     expected = our_values(row, value)
     if not expected and value.value is None:
-        why = f"null: that program's own choice, {text} here"
+        why = f"null lets that program choose; here it is {text}"
         return _KeyVerdict(OptionVerdict.CHANGED, text, why)
     if expected and all(same_value(expected[key], actual[key]) for key in row.keys):
         return _KeyVerdict(OptionVerdict.SAME, text)

@@ -36,7 +36,7 @@ class FileFunctions:
     calls: Mapping[str, list[ast.Call]]
     """The calls of each function by name; `run.Partial(f, nodes=4)` counts as a call of `f`."""
     with_result: frozenset[str]
-    """Functions that return something other than a literal."""
+    """Functions that return anything but a literal."""
     changing_names: frozenset[str]
     """Module-level names that a function sets, or that are set more than once."""
     num_followed: int = field(default=0, init=False)

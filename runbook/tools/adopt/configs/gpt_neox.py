@@ -27,7 +27,7 @@ _DIFFERENCES = (
     OtherProgram(
         topic="engine",
         theirs="DeepSpeed, with ZeRO's stage and buffers",
-        ours="megatron-core; training.engine: deepspeed trains the same model to the same losses",
+        ours="megatron-core; with training.engine: deepspeed, the same model has equal losses",
     ),
     OtherProgram(
         topic="initial weights",
@@ -84,7 +84,7 @@ def _take_precision(values: Values, findings: Findings) -> None:
         name = "fp16.enabled"
         precision = "fp16"
 
-    source = name or "no precision is given"
+    source = name or "no precision is set"
     findings.take("training.precision", precision, line_of(values, name), source)
     if precision != "fp16":
         findings.drop(*_LOSS_SCALES)
@@ -144,7 +144,7 @@ def _take_decay(values: Values, findings: Findings) -> None:
 
     if text(values, "lr_decay_style") == "exponential":
         line = line_of(values, "lr_decay_style")
-        source = "our schedules fall linearly or as a cosine"
+        source = "our schedules decay linearly or as a cosine"
         findings.take("training.schedule", "cosine", line, source)
 
 
@@ -195,7 +195,7 @@ def _take_accumulation(values: Values, findings: Findings) -> None:
     if "train_batch_size" in values:
         return
     if "global_num_gpus" not in values and "num_nodes" not in values:
-        question = "number of nodes: deepy.py uses all of the hostfile or the job"
+        question = "number of nodes: deepy.py uses every node in the hostfile or the job"
         findings.ask("jobs.training.nodes", question)
     micro_batch = findings.number("training.micro_batch", 1)
     steps = findings.number("gas", 1)

@@ -45,13 +45,13 @@ from runbook.tools.adopt.messages import AdoptMessage
 
 _BUCKETS = "DeepSpeed's buffers: our trainer has its own"
 _FP16_ONLY = "fp16 only"
-_ALL_DEVICES = "jobs.training.nodes has the devices"
+_ALL_DEVICES = "jobs.training.nodes sets the devices"
 _HELD_OUT_FILES = "list the files of the dataset, and set data.held_out"
 _ACCUMULATION = "micro-batch x replicas x steps: training.global_batch"
-_SAVED_WHOLE = "a checkpoint has everything"
+_SAVED_WHOLE = "a checkpoint contains everything"
 _GENERATION = "for generating text only"
 _SHARE_OF_SAVES = "a share or a logarithm: set training.save_interval"
-_PRECISION_SAYS_MORE = "`precision` or `bf16` says more"
+_PRECISION_SAYS_MORE = "`precision` or `bf16` is more specific"
 
 
 def _power_of_two(value: Any) -> float:
@@ -68,7 +68,7 @@ _MODEL_ROWS = (
     IntegerKey(
         "intermediate_size",
         "training.shape.ffn_hidden",
-        why="a gated block there has a third of it",
+        why="there, a gated block gets a third of it",
     ),
     IntegerKey("seq_length", "training.sequence_length"),
     IntegerKey(
@@ -130,7 +130,7 @@ _MODEL_ROWS = (
         "mlp_type",
         "model.activation",
         {"regular": "gelu", "llama": "swiglu"},
-        why="`activation` says more",
+        why="`activation` is more specific",
     ),
     DroppedKey("use_mup", why=NO_SUCH_PART, same_if=OFF),
     DroppedKey("mup_*", why="applies only with use_mup"),
@@ -151,7 +151,7 @@ _MODEL_ROWS = (
     DecimalKey("init_method_std", "training.init_std"),
     DroppedKey(
         "output_layer_parallelism",
-        why="the output matrix is cut by columns",
+        why="the output matrix is split by columns",
         same_if=("column",),
     ),
     DroppedKey("attention_dropout", why="training.dropout is one value for both dropouts"),
@@ -175,7 +175,7 @@ _OPTIMIZER_ROWS = (
     IntegerKey("train_iters", "training.iterations"),
     DroppedKey("train_epochs", why="set training.iterations, or training.tokens"),
     IntegerKey("lr_decay_iters", "training.decay_iterations"),
-    DroppedKey("lr_decay_fraction", why="x train_iters: training.decay_iterations"),
+    DroppedKey("lr_decay_fraction", why="multiplied by train_iters: training.decay_iterations"),
     TextKey("lr_decay_style", "training.schedule"),
     DecimalKey(
         "warmup",
@@ -205,7 +205,7 @@ _DEEPSPEED_ROWS = (
     IntegerKey("gas", "gas", why=_ACCUMULATION),
     *in_section(
         "zero_optimization",
-        IntegerKey("stage", "parallel.zero_stage", why="more than 1 is DeepSpeed's"),
+        IntegerKey("stage", "parallel.zero_stage", why="stages above 1 are DeepSpeed's"),
         SwitchKey("cpu_offload", "training.offload"),
         SwitchKey("overlap_comm", "training.overlap_gradients"),
         DroppedKey("*", why=_BUCKETS),
@@ -242,7 +242,7 @@ _DEEPSPEED_ROWS = (
         "bf16.enabled",
         "training.precision",
         {True: "bf16", False: "fp32"},
-        why="`precision` says more",
+        why="`precision` is more specific",
     ),
     ChosenKey(
         "precision",
@@ -331,7 +331,7 @@ _KERNEL_ROWS = (
     DroppedKey("use_flashattn_swiglu", why=PERFORMANCE),
     DroppedKey(
         "te_*",
-        why="our trainer has Transformer Engine where it is installed",
+        why="our trainer uses Transformer Engine where it is installed",
         same_if=OFF,
     ),
     DroppedKey("attention_softmax_in_fp32", why=PERFORMANCE),

@@ -24,7 +24,7 @@ _DIFFERENCES = (
         ours="our own trainer around megatron-core; Transformer Engine where it is installed",
     ),
     OtherProgram(
-        topic="values that the file leaves out",
+        topic="values that the file omits",
         theirs="the recipe's own",
         ours=(
             "the values that Bridge's recipes have in common (2026-08), and one tensor, pipeline "
@@ -44,7 +44,7 @@ def _finish(values: Values, findings: Findings, kind: ModelKind) -> None:
     _take_tokenizer(values, findings)
     if "jobs.training.nodes" not in findings.carried:
         findings.ask(
-            "jobs.training.nodes", "number of nodes: it is in the command that starts the training"
+            "jobs.training.nodes", "number of nodes: the command that starts the training sets it"
         )
     drop_single_chunk(findings)
 
@@ -56,7 +56,7 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
     has_path = "dataset.data_path" in values
     if is_blend_null or not (has_blend or has_path):
         line = line_of(values, "dataset.blend")
-        findings.take("data.dataset", "mock", line, "no blend: made-up text")
+        findings.take("data.dataset", "mock", line, "no blend: synthetic text")
 
 
 def _take_evaluation(values: Values, findings: Findings) -> None:

@@ -43,7 +43,7 @@ from runbook.tools.adopt.configs.rows import (
 )
 
 _HELD_OUT = "02-data holds out text with data.split"
-_SLOW_RANKS = "an alarm names slow ranks"
+_SLOW_RANKS = "an alarm reports slow ranks"
 _RESTARTS = "jobs.training.restarts and spares"
 _COUNTS_WHERE_ON = "applies where it is enabled"
 _MIXED_PRECISION_SAYS_IT = "set by mixed_precision"
@@ -196,10 +196,10 @@ _OTHER_ROWS = (
     DroppedKey("straggler*", why=_SLOW_RANKS, same_if=UNSET),
     DroppedKey("nvrx_straggler*", why=_SLOW_RANKS, same_if=UNSET),
     DroppedKey("rerun_state_machine*", why="training.replay_interval", same_if=UNSET),
-    DroppedKey("peft*", why="a run does no fine-tuning", same_if=UNSET),
+    DroppedKey("peft*", why="runs do not fine-tune", same_if=UNSET),
     DroppedKey("inprocess_restart*", why=_RESTARTS, same_if=UNSET),
     DroppedKey("tensor_inspect*", why=LOGGING, same_if=UNSET),
-    DroppedKey("env_vars*", why="the site file has environment variables", same_if=UNSET),
+    DroppedKey("env_vars*", why="the site file sets environment variables", same_if=UNSET),
     DroppedKey("_target_", why=OWN_CLASS),
 )
 # Arguments of a recipe (recipes/llama/llama3.py, LlamaCommonKwargs)

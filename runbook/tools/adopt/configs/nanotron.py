@@ -108,7 +108,7 @@ def _take_schedule(values: Values, findings: Findings) -> None:
         findings.take("training.decay_iterations", warmup + length, line, source)
     if f"{_SCHEDULE}.min_decay_lr" not in values:
         peak = findings.value("training.learning_rate", 0.0)
-        source = "nanotron's default: the peak itself"
+        source = "nanotron's default, which is the peak"
         findings.take("training.min_learning_rate", peak, 0, source)
 
 
@@ -133,7 +133,7 @@ def _leave_later_stages(values: Values, findings: Findings) -> None:
     stages = {name.split(".")[1] for name in values if name.startswith("data_stages.")}
     if len(stages) > 1:
         line = line_of(values, "data_stages.1.name", "data_stages.1.start_training_step")
-        why = "a run has one text. Train the stages one after the other, or set data.blend"
+        why = "a run has one dataset. Train the stages one after the other, or set data.blend"
         findings.leave(line, f"data_stages: {len(stages)} stages", why)
 
 

@@ -82,9 +82,9 @@ _MODEL_CONFIG_ROWS = in_section(
     DroppedKey("_*", why=PERFORMANCE),
     DroppedKey("is_llama_config", why=_MODEL_KIND, same_if=ON),
     DroppedKey("is_qwen2_config", why=_MODEL_KIND, same_if=ON),
-    DroppedKey("is_*", why=NO_SUCH_PART, same_if=OFF, other_model="layers of its own"),
+    DroppedKey("is_*", why=NO_SUCH_PART, same_if=OFF, other_model="custom layers"),
     DroppedKey("vision_config*", why=NO_SUCH_PART, same_if=UNSET, other_model="a vision encoder"),
-    DroppedKey("text_config*", why="it is the text model of a vision-language model"),
+    DroppedKey("text_config*", why="the text model of a vision-language model"),
     DroppedKey("initializer_range", why="model.init_method.std is used"),
     DroppedKey("rope_interleaved", why="the order of a weight's columns", same_if=OFF),
     DroppedKey("pretraining_tp", why=PERFORMANCE, same_if=ONE),
@@ -126,11 +126,11 @@ _OPTIMIZER_ROWS = in_section(
     DecimalKey("weight_decay", "training.weight_decay"),
     DroppedKey(
         "weight_decay_exclude_named_params",
-        why="weight decay leaves out norms and biases only",
+        why="weight decay excludes only norms and biases",
         same_if=([], None),
     ),
     DecimalKey("clip_grad", "training.clip_gradient"),
-    IntegerKey("zero_stage", "parallel.zero_stage", why="our trainer has 0 and 1"),
+    IntegerKey("zero_stage", "parallel.zero_stage", why="our trainer supports 0 and 1"),
     DroppedKey("accumulate_grad_in_fp32", why=GRADIENTS_IN_32_BITS, same_if=ON),
 )
 # config.py, LRSchedulerArgs
@@ -139,11 +139,11 @@ _SCHEDULE_ROWS = in_section(
     DecimalKey("learning_rate", "training.learning_rate"),
     IntegerKey("lr_warmup_steps", "training.warmup_iterations"),
     DroppedKey("lr_warmup_style", why="the warm-up is linear", same_if=("linear",)),
-    TextKey("lr_decay_style", "training.schedule", why="stays at the peak first: schedule wsd"),
+    TextKey("lr_decay_style", "training.schedule", why="first stays at the peak: schedule wsd"),
     IntegerKey(
         "lr_decay_steps",
         "training.decay_iterations",
-        why="counted from the end of the warm-up there, from the first step here",
+        why="there counted from the end of the warm-up, here from the first step",
     ),
     DroppedKey(
         "lr_decay_starting_step",
@@ -211,7 +211,7 @@ _DATA_ROWS = (
         ),
         DroppedKey("0.data.dataset.*", why=_OWN_TEXT),
         DroppedKey("0.*", why="the only stage that is read"),
-        DroppedKey("*", why="one text for the whole training run: later stages are left out"),
+        DroppedKey("*", why="one dataset for the whole training run: later stages are left out"),
     ),
     *in_section(
         "data",
@@ -225,7 +225,7 @@ _DATA_ROWS = (
 _PROGRESS_ROWS = (
     IntegerKey("general.seed", "training.seed"),
     DroppedKey("general.*", why=LOGGING),
-    DroppedKey("doremi.*", why="weights of texts are fixed: data.blend", same_if=UNSET),
+    DroppedKey("doremi.*", why="the weight of each text is fixed: data.blend", same_if=UNSET),
     IntegerKey("checkpoints.checkpoint_interval", "training.save_interval"),
     DroppedKey("checkpoints.resume_checkpoint_path", why=OTHER_WEIGHTS, same_if=UNSET),
     DroppedKey("checkpoints.*", why=FOLDERS),

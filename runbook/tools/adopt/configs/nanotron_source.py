@@ -61,7 +61,7 @@ _CHANGES_NOTHING = (
 _READS_ONLY = ("get", "items", "keys", "index", "count")
 """Methods of lists and dictionaries that do not change them."""
 _GIVES_ITEMS = ("enumerate", "reversed", "list", "tuple", "zip", "items", "values")
-"""Functions and methods that let a loop iterate over a list's own items."""
+"""Functions and methods that yield a list's own items to a loop."""
 _ANY_ITEM = "*"
 """Stands for an item's index in the dotted key of a loop's variable."""
 _MOST_LOOPS = 3

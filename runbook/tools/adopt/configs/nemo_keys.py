@@ -57,7 +57,7 @@ from runbook.tools.adopt.configs.rows import (
 )
 
 _UNSET_OR_ZERO = (None, 0)
-_INTERVAL = "batches; a share of an epoch is not supported here"
+_INTERVAL = "a number of batches; a fraction of an epoch is not supported here"
 _OWN_FUNCTION = "the program's own function"
 _SET_FP8 = "set training.fp8"
 _PLUGINS_SAY_IT = "set by trainer.plugins"
@@ -221,7 +221,7 @@ _OTHER_MODEL_KEYS = in_section(
     ),
     DroppedKey("*kv_channels", why=HEAD_WIDTH, same_if=UNSET),
     DroppedKey("*activation_func", why="goes with gated_linear_unit", same_if=UNSET),
-    DroppedKey("*scale_factor", why="longer sequences than those in training"),
+    DroppedKey("*scale_factor", why="for sequences longer than those in training"),
     DroppedKey("*rotary_percent", why=NO_SUCH_PART, same_if=ONE, other_model=ROTARY_SHARE),
     DroppedKey("*fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),
     DroppedKey("*pipeline_dtype", why=PERFORMANCE),
@@ -301,7 +301,7 @@ _TRAINER_ROWS = in_section(
     DecimalKey("gradient_clip_val", "training.clip_gradient"),
     DroppedKey(
         "accumulate_grad_batches",
-        why=("follows from the global batch and the micro-batch"),
+        why=("computed from the global batch and the micro-batch"),
         same_if=ONE,
     ),
     DroppedKey("max_epochs", why="training.iterations sets the length"),
@@ -316,7 +316,7 @@ _TRAINER_ROWS = in_section(
     DroppedKey("plugins.grad_reduce_in_fp32", why=GRADIENTS_IN_32_BITS, same_if=ON),
     DroppedKey("plugins.fp8*", why=_SET_FP8, same_if=UNSET_OR_OFF),
     DroppedKey("plugins*", why="set by training.precision"),
-    DroppedKey("enable_checkpointing", why="false: training.save_interval is 0"),
+    DroppedKey("enable_checkpointing", why="false means training.save_interval: 0"),
     SwitchKey(
         "callbacks.*tp_comm_overlap",
         "training.overlap_tensor",
@@ -409,7 +409,7 @@ _OPTIMIZER_ROWS = (
             "_target_",
             "training.schedule",
             {"cosineannealingscheduler": "cosine"},
-            why="no schedule of ours",
+            why="none of our schedules",
         ),
     ),
     *in_section(
@@ -425,7 +425,7 @@ _OPTIMIZER_ROWS = (
 # nemo/lightning/run/plugins.py
 _PLUGIN_ROWS = in_section(
     "run.plugins",
-    DroppedKey("PerfEnvPlugin*", why="the site file has environment variables"),
+    DroppedKey("PerfEnvPlugin*", why="the site file sets environment variables"),
     DroppedKey("NsysPlugin*", why=PROFILE),
     DroppedKey("MemoryProfilePlugin*", why=PROFILE),
     DroppedKey("PreemptionPlugin*", why="a job that receives a stop signal saves and ends"),
@@ -435,7 +435,7 @@ _PLUGIN_ROWS = in_section(
 # nemo/lightning/nemo_logger.py and resume.py
 _PROGRESS_ROWS = (
     IntegerKey("log.ckpt.every_n_train_steps", "training.save_interval"),
-    DroppedKey("log.ckpt.save_top_k", why="training.keep_checkpoints, by age and not by loss"),
+    DroppedKey("log.ckpt.save_top_k", why="training.keep_checkpoints keeps the newest"),
     DroppedKey("log.*", why=LOGGING),
     DroppedKey("resume.restore_config*", why=OTHER_WEIGHTS, same_if=UNSET),
     DroppedKey("resume*", why=OWN_CHECKPOINT),

@@ -49,7 +49,7 @@ _DIFFERENCES = (
         ours="our own trainer around megatron-core; Transformer Engine where it is installed",
     ),
     OtherProgram(
-        topic="values that the file leaves out",
+        topic="values that the file omits",
         theirs="the recipe's own",
         ours=(
             "the values of NeMo's recipe of 2025-09; another version may have different values. "
@@ -91,7 +91,7 @@ def take_recipe_model(values: Values, findings: Findings) -> None:
     name = model_class or weights or text(values, "recipe")
     line = line_of(values, "model.config._target_", "model._target_", "recipe")
     if is_other_model(model_class.lower()) or is_other_model(weights.lower()):
-        findings.trains_another_model(line, name, "experts, or its own kinds of layers")
+        findings.trains_another_model(line, name, "experts, or layers of its own kind")
     if all(findings.number(f"training.shape.{size}") for size in ("layers", "hidden", "heads")):
         return
 
@@ -119,7 +119,7 @@ def _take_mock_text(values: Values, findings: Findings) -> None:
     names_no_module = "data._target_" not in values
     if names_no_module or text(values, "data._target_").endswith("MockDataModule"):
         line = line_of(values, "data._target_")
-        findings.take("data.dataset", "mock", line, "MockDataModule: made-up text")
+        findings.take("data.dataset", "mock", line, "MockDataModule: synthetic text")
 
 
 def _take_recipe_defaults(values: Values, findings: Findings) -> None:

@@ -187,7 +187,7 @@ def _given_to(
 
 
 def _is_starter(function: str, call: ast.Call) -> bool:
-    """Return whether a function starts the training: `run.run`, `pretrain`, `experiment.add`."""
+    """Return whether a function starts training: `run.run`, `pretrain`, `experiment.add`."""
     last = function.rpartition(".")[2]
     has_executor = any(keyword.arg == "executor" for keyword in call.keywords)
     if last in ("add", "run") and has_executor:

@@ -439,7 +439,7 @@ class RecipeReader:
 
         holds_recipe = variable in self.bindings and self._is_recipe(variable)
         if holds_recipe and variable in names_in([call]) and not _has_recipe(held_configs):
-            # Keep the recipe, because the call may only copy it, so that later changes to the
+            # Keep the recipe, because the call may only copy it, in which case later changes to the
             # variable still count
             if inner is not None:
                 self._add_unread(variable, statement, path)

@@ -39,4 +39,4 @@ def drop_single_chunk(findings: Findings) -> None:
 
 def leave_schedule(findings: Findings, line: int, name: str) -> None:
     """Record a learning-rate decay whose shape our schedules do not have."""
-    findings.leave(line, name, "our schedules fall linearly, as a cosine or exponentially")
+    findings.leave(line, name, "our schedules decay linearly, as a cosine or exponentially")

@@ -69,7 +69,7 @@ _DIFFERENCES = (
     OtherProgram(
         topic="text",
         theirs="a stream from Hugging Face's hub, tokenized while training",
-        ours="token files that 02-data writes, in another order",
+        ours="token files that 02-data writes, in a different order",
     ),
     OtherProgram(
         topic="data-parallel size",
@@ -108,7 +108,7 @@ def _take_model(values: Values, findings: Findings, kind: ModelKind) -> None:
 
     model = _MODELS.get((name, flavor), "")
     if any(part in name for part in OTHER_MODELS):
-        findings.trains_another_model(line, f"model.name {name}", "its own experts or layers")
+        findings.trains_another_model(line, f"model.name {name}", "experts or custom layers")
     elif model:
         findings.take("model", model, line, f"model.name {name}, model.flavor {flavor}")
     elif flavor.startswith("debugmodel") and name in _LLAMAS:
@@ -145,7 +145,7 @@ def _take_nodes(values: Values, findings: Findings) -> None:
     replicas = max(1, _degree(values, "data_parallel_replicate_degree", 1))
     shards = _degree(values, "data_parallel_shard_degree", -1)
     if shards <= 0:
-        question = "number of nodes: data_parallel_shard_degree uses all that there are"
+        question = "number of nodes: data_parallel_shard_degree uses all available devices"
         findings.ask("jobs.training.nodes", question)
         return
 

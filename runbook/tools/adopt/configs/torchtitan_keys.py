@@ -32,12 +32,12 @@ from runbook.tools.adopt.configs.rows import (
     zero_if_off,
 )
 
-_WHOLE_WEIGHTS = "here the weights are whole on each device; the optimizer's states are sharded"
+_WHOLE_WEIGHTS = "here each device has all weights; the optimizer's states are sharded"
 _LOCAL_BATCH = "a stage divides it into micro-batches of pipeline_parallel_microbatch_size"
 _SAVES = "true: every checkpoint.interval steps"
 _ENGINE = "our engine decides this itself"
 _EIGHT_BITS = "goes with training.fp8"
-_LEAST_RATE = "x optimizer.lr: training.min_learning_rate"
+_LEAST_RATE = "multiplied by optimizer.lr: training.min_learning_rate"
 _HELD_OUT = "02-data holds out text with data.split"
 
 
@@ -113,7 +113,7 @@ _TRAINING_ROWS = in_section(
     DroppedKey("dataset_path", why="set data.folder, or download the text in 02-data"),
     DroppedKey(
         "dtype",
-        why="weights of 32 bits and products of training.precision",
+        why="weights have 32 bits, and products use training.precision",
         same_if=("float32",),
     ),
     ChosenKey(
@@ -127,7 +127,7 @@ _TRAINING_ROWS = in_section(
     DroppedKey("compile", why=PERFORMANCE),
     DroppedKey(
         "deterministic",
-        why="set nothing: our trainer is reproducible bit for bit with the same layout",
+        why="nothing to set: with the same layout, our trainer is reproducible bit for bit",
         same_if=OFF,
     ),
     DroppedKey("gc_debug", why=LOGGING),
@@ -194,7 +194,7 @@ _CHECKPOINT_ROWS = in_section(
     DroppedKey("initial_load_path", why=OTHER_WEIGHTS, same_if=(None, "")),
     DroppedKey(
         "*",
-        why="a checkpoint has everything; `runbook export` writes the weights alone",
+        why="a checkpoint contains everything; `runbook export` writes only the weights",
     ),
 )
 # job_config.py: ActivationCheckpoint, Validation, Metrics, Float8 and others
@@ -202,7 +202,7 @@ _OTHER_ROWS = (
     ConvertedKey("activation_checkpoint.mode", "training.recompute", _recompute),
     DroppedKey(
         "activation_checkpoint.*",
-        why="selective computes attention again, full each layer",
+        why="selective recomputes attention, and full recomputes each layer",
     ),
     DroppedKey("compile.*", why=PERFORMANCE),
     IntegerKey("metrics.log_freq", "training.log_interval"),

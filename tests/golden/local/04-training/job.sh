@@ -10,7 +10,7 @@ if ((BASH_VERSINFO[0] * 100 + BASH_VERSINFO[1] < 404)) || [[ ! -r /proc/uptime ]
   exit 2
 fi
 
-# This script is in jobs/<phase> of the run's folder, and works in the run's folder.
+# This script is in jobs/<phase> of the run's folder, and runs in the run's folder.
 case $0 in */*) cd -- "${0%/*}" ;; esac
 job=$PWD
 cd ../..
