@@ -12,6 +12,7 @@ from runbook.core.errors import DataError
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.sources.documents import is_blank
 from runbook.tokens.sources.input_files import (
+    SHOWN_ENDINGS,
     cut_shards,
     find_inputs,
     kind_of,
@@ -47,6 +48,18 @@ def test_files_of_a_folder_that_are_not_read_are_counted_by_their_endings(tmp_pa
     told = TokenMessage.FILES_NOT_READ.fill(folder=tmp_path, endings="2 .csv, 1 LICENSE")
     assert unread_text([tmp_path]) == told
     assert unread_text([tmp_path], "*.txt") == unread_text([tmp_path / "a.txt"]) == ""
+
+
+def test_thousands_of_different_endings_do_not_fill_the_screen(tmp_path: Path) -> None:
+    for number in range(20):
+        (tmp_path / f"part.{number:05d}").touch()
+    (tmp_path / "a.csv").touch()
+    (tmp_path / "b.csv").touch()
+    shown = ["2 .csv", *(f"1 .{number:05d}" for number in range(SHOWN_ENDINGS - 1)), "13 others"]
+    endings = ", ".join(shown)
+    assert unread_text([tmp_path]) == TokenMessage.FILES_NOT_READ.fill(
+        folder=tmp_path, endings=endings
+    )
 
 
 def test_a_superscript_in_a_name_is_no_number(tmp_path: Path) -> None:

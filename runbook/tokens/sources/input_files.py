@@ -25,6 +25,11 @@ from runbook.tokens.messages import TokenMessage
 LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
+SHOWN_ENDINGS = 8
+"""Number of endings of unread files that a message lists.
+
+A folder may contain thousands: `part-00000`, or `corpus.00000`.
+"""
 MAX_SHARDS = 20_000
 MANY_SHARDS = 48
 """A small input is cut into about this many shards, none of which is smaller than SMALL_SHARD.
@@ -183,8 +188,8 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 def unread_text(inputs: Iterable[Path], pattern: str = "*") -> str:
     """Return which files of these folders are not read, by the endings of their names.
 
-    Return an empty string if all files are read. Otherwise, text in a format that is not read would
-    be missing without a trace.
+    The most frequent endings come first. Return an empty string if all files are read. Otherwise,
+    text in a format that is not read would be missing without a trace.
     """
     texts = []
     for folder in filter(Path.is_dir, inputs):
@@ -193,9 +198,13 @@ def unread_text(inputs: Iterable[Path], pattern: str = "*") -> str:
             for path in folder.rglob(pattern)
             if _is_unread(path, path.relative_to(folder))
         )
-        counts = ", ".join(f"{count:,} {ending}" for ending, count in sorted(endings.items()))
+        ranked = sorted(endings.items(), key=lambda item: (-item[1], item[0]))
+        counts = [f"{count:,} {ending}" for ending, count in ranked[:SHOWN_ENDINGS]]
+        num_others = sum(count for _, count in ranked[SHOWN_ENDINGS:])
+        if num_others:
+            counts.append(f"{num_others:,} others")
         if counts:
-            texts.append(TokenMessage.FILES_NOT_READ.fill(folder=folder, endings=counts))
+            texts.append(TokenMessage.FILES_NOT_READ.fill(folder=folder, endings=", ".join(counts)))
 
     return "\n".join(texts)
 
