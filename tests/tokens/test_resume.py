@@ -4,6 +4,7 @@ not repeated.
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
 import os
@@ -504,6 +505,21 @@ def test_a_refused_share_keeps_the_work_of_other_jobs(tmp_path: Path, half_bad: 
     with refuses(DataError, TokenMessage.BAD_RECORD):
         prepare_share([half_bad], prefix, (1, 2), options)
     assert prepare_share([half_bad], prefix, (0, 2), options) == (0, 1)
+
+
+def test_a_refused_share_removes_nothing_where_it_cannot_lock_the_folder(
+    tmp_path: Path, half_bad: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another job of the array may work in the folder. Lustre without flock returns ENOSYS."""
+
+    def no_lock(descriptor: int, kind: int) -> None:
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr("fcntl.flock", no_lock)
+    options = TokenizeOptions(workers=1, shard_bytes=130_000)
+    with refuses(DataError, TokenMessage.BAD_RECORD):
+        prepare_share([half_bad], tmp_path / "out", (1, 2), options)
+    assert TokenFiles(tmp_path / "out").parts.exists()
 
 
 def test_a_starting_job_waits_for_one_that_removes_the_folder(

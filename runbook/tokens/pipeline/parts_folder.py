@@ -15,6 +15,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,14 @@ STAGES = ("read", "parse", "encode", "write")
 WORKERS_SECONDS = 30.0
 REMOVAL_SECONDS = 2.0
 """A starting job of an array waits this long for another job that removes the unused folder."""
+
+
+class _Lock(Enum):
+    """The result of an attempt to lock a file."""
+
+    HELD = auto()
+    HELD_BY_OTHERS = auto()
+    UNSUPPORTED = auto()
 
 
 @contextlib.contextmanager
@@ -72,11 +81,12 @@ def remove_unused(files: TokenFiles) -> None:
     holder_text = f"is removing {files.parts}"
     with (
         contextlib.suppress(HeldError, OSError),
-        flocked(files.parts / "lock", fcntl.LOCK_EX, holder_text),
+        flocked(files.parts / "lock", fcntl.LOCK_EX, holder_text) as is_locked,
         flocked(files.parts / "workers.lock", fcntl.LOCK_EX, holder_text),
     ):
-        # Another job may have finished a shard before the folder was locked.
-        if not PartsFolder(files).has_finished_shards:
+        # Another job may have finished a shard before the folder was locked. Without locks, it is
+        # unknown whether another job is working in the folder.
+        if is_locked and not PartsFolder(files).has_finished_shards:
             shutil.rmtree(files.parts, ignore_errors=True)
 
 
@@ -87,8 +97,10 @@ def flocked(
     holder_text: str,
     *,
     wait_seconds: float = 0.0,
-) -> Iterator[None]:
+) -> Iterator[bool]:
     """Lock a file with flock. `HeldError` names the process that holds the lock, and its activity.
+
+    Yield whether the file is locked, which it is not if its file system does not support locks.
 
     flock is used instead of `core.locks`, because jobs of an array share the lock of a prefix, and
     because the kernel releases the lock of a killed process on every machine.
@@ -98,7 +110,8 @@ def flocked(
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a+") as file:
-            if not _try_lock(file.fileno(), kind, path.parent):
+            lock = _try_lock(file.fileno(), kind, path.parent)
+            if lock is _Lock.HELD_BY_OTHERS:
                 if time.monotonic() < deadline:
                     time.sleep(0.05)
                     continue
@@ -121,15 +134,15 @@ def flocked(
                 file.write(f"{os.getpid()} on {platform.node()}\n")
                 file.flush()
 
-            yield
+            yield lock is _Lock.HELD
             return
 
 
-def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
+def _try_lock(descriptor: int, kind: int, folder: Path) -> _Lock:
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:
-        return False
+        return _Lock.HELD_BY_OTHERS
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -137,8 +150,9 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> bool:
             "%s: this file system does not support locks; make sure that only one run writes to it",
             folder,
         )
+        return _Lock.UNSUPPORTED
 
-    return True
+    return _Lock.HELD
 
 
 @dataclass(kw_only=True)
