@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -175,3 +176,20 @@ def test_a_folder_says_which_signal_ended_a_rank(files, signal, tmp_path):
     for name, text in files.items():
         (folder.path / name).write_text(text + "\n")
     assert job_folder.read_end(folder, "local-1").signal == signal
+
+
+def test_a_job_of_the_same_number_in_another_queue_is_not_ended(queue_job, tmp_path):
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        marks = {"RUNBOOK_JOB": "slurm-12", "RUNBOOK_JOB_FOLDER": str(folder)}
+        return subprocess.Popen(["sleep", "600"], env={**os.environ, **marks})
+
+    foreign = start(tmp_path / "another run" / "jobs" / "04-training")
+    leftover = start(tmp_path / "run" / "jobs" / "04-training")
+    try:
+        queue_job("sys.exit(0)")
+        assert leftover.wait(timeout=60) == -signal.SIGKILL
+        assert foreign.poll() is None
+    finally:
+        for process in (foreign, leftover):
+            process.kill()
+            process.wait()

@@ -94,9 +94,14 @@ beat() {
 }
 beat
 
-end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
+# Kill every process with this job's RUNBOOK_JOB and folder, even in another process group or session. Two queues use the same
+# numbers, and this node may show the processes of both, such as those of a container.
+end_leftovers() {
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
+  if ((${#files[@]})); then
+    mapfile -t files < <(grep -lzxF "RUNBOOK_JOB_FOLDER=$job" "${files[@]}" 2>/dev/null)
+  fi
   for file in "${files[@]}"; do
     process=${file//[!0-9]/}
     [[ $process == "$$" ]] || kill -KILL "$process" 2>/dev/null || true
