@@ -44,6 +44,7 @@ from runbook.phases.p01_environment.preflight.placed_check import PlacedCheck, P
 from runbook.phases.p01_environment.preflight.run_preflight import (
     _outer_checkpoints,
     _with_first_end,
+    with_early_end,
 )
 from runbook.phases.p01_environment.preflight.step_rules import step_end_check
 from runbook.phases.p01_environment.preflight.torch_rules import compiler_check, torch_checks
@@ -207,6 +208,22 @@ def test_the_last_words_of_a_silent_node_are_reported(tmp_path, setup_code):
     assert failed.value.endswith(
         "task 1 on n2: Exited with exit code 1: python3: No module named x"
     )
+
+
+def test_how_the_job_ended_is_added_if_a_nodes_program_ended_before_it_answered():
+    answers = hosts()
+    without_limits = {key: answer for key, answer in answers.answers.items() if key[2] != "limits"}
+    begun = job_of(*[line("hosts", node, "limits", {}, "begun") for node in ("n1", "n2")])
+    early = replace(answers, answers=without_limits | begun.answers)
+    ending = PlacedCheck("job (hosts)", "fail", "the launcher ended with exit code 137", "")
+    failed = [check for check in host_checks(early, EXPECTED) if check.verdict == "fail"]
+    first = with_early_end(failed, early, "hosts", ending)[0]
+    assert first.value == f"{failed[0].value}. {ending.value}"
+
+    ends = job_of(*[line("hosts", node, END, {}) for node in ("n1", "n2")])
+    late = replace(early, answers=early.answers | ends.answers)
+    assert with_early_end(failed, late, "hosts", ending) == failed
+    assert with_early_end([ending], early, "hosts", ending) == [ending]
 
 
 def test_a_python_that_does_not_start_is_reported_with_the_variable_that_misleads_it():

@@ -65,6 +65,10 @@ class JobAnswers:
 
         return reasons
 
+    def has_ended(self, rung: str) -> bool:
+        """Return whether every node's program has reached the end of a stage."""
+        return all(self.answer(rung, node, END) is not None for node in self.nodes)
+
     def parts(self, rung: str) -> list[str]:
         """Return the parts of a stage for which any node has an answer, in the order of arrival."""
         names = [part for name, _, part in self.answers if name == rung]

@@ -433,6 +433,7 @@ def _climb_in_queue(
                     # the cause.
                     failed = [check for check in checks if check.verdict == "fail"]
                     checks = failed if failed and answers.nodes else [broken]
+                    checks = with_early_end(checks, answers, name, broken)
 
                 # If the queue ended the job, missing answers are a consequence.
                 ended = watch.why_queue_ended(name)
@@ -528,6 +529,23 @@ def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) ->
             differences="; ".join(differences), value=failed.value
         )
         reported[reported.index(failed)] = replace(failed, value=value)
+    return reported
+
+
+def with_early_end(
+    checks: Sequence[Check], answers: JobAnswers, rung: str, broken: PlacedCheck
+) -> list[Check]:
+    """Add how the job ended to the first failure, if it ended a node's program in this stage.
+
+    Otherwise, the failure would only say that an answer is missing.
+    """
+    reported = list(checks)
+    if rung not in JUDGES or reported[0] == broken or answers.has_ended(rung):
+        return reported
+    failure = reported[0]
+    # A silent node's failure already contains the last error message.
+    if not failure.name.startswith(ANSWERED):
+        reported[0] = replace(failure, value=f"{failure.value}. {broken.value}")
     return reported
 
 
@@ -786,9 +804,8 @@ class QueueWatch:
         lines = [line for line in job_folder.log_tail(self._job.err, 6) if line.strip()]
         last_lines = " | ".join(lines[-3:])
         if code is not None:
-            return rule.broken(
-                f"the launcher of rung {rung} ended with exit code {code}: {last_lines}"
-            )
+            ending = shell.how_it_ended(code)
+            return rule.broken(f"the launcher of rung {rung} ended with {ending}: {last_lines}")
 
         value = f"the job is {status.state} ({status.reason}) {last_lines}".strip()
         if status.state is JobState.PENDING:
