@@ -125,7 +125,10 @@ def _stream_seconds(path: Path, first_seconds: float) -> float:
     """
     suspect_seconds = STREAM_MEBIBYTES * SUSPECT_STREAM_SECONDS
     all_seconds = _write_seconds(path, STREAM_MEBIBYTES, suspect_seconds)
-    return max(0.0, all_seconds - first_seconds) / (STREAM_MEBIBYTES - 1)
+    if all_seconds <= first_seconds:
+        # Something else delayed the first MiB.
+        return all_seconds / STREAM_MEBIBYTES
+    return (all_seconds - first_seconds) / (STREAM_MEBIBYTES - 1)
 
 
 def _rename(path: Path) -> None:

@@ -26,6 +26,7 @@ from runbook.node_checks import (
 from runbook.node_checks.fact_sheet import system_facts
 from runbook.node_checks.mounts import mount_of
 from runbook.node_checks.operating_system import DEVICE_FILES, DeviceFile, device_fault
+from runbook.phases.p01_environment.preflight.folder_rules import slow_writers
 
 DAY_SECONDS = 86400
 
@@ -242,6 +243,18 @@ def test_each_further_megabyte_is_timed_only_if_the_first_one_is_slow(tmp_path, 
     assert facts["stream_seconds"] == pytest.approx(0.25)
     times[1] = 0.003
     assert shared_folder.look_at_folder(tmp_path, "token")["stream_seconds"] == 0.0
+
+
+def test_a_node_whose_first_megabyte_was_delayed_once_is_not_slow(tmp_path, monkeypatch):
+    times = {1: 0.25, shared_folder.STREAM_MEBIBYTES: 0.02}
+    monkeypatch.setattr(
+        shared_folder,
+        "_write_seconds",
+        lambda path, mebibytes=1, suspect_seconds=0: times[mebibytes],
+    )
+    delayed = shared_folder.look_at_folder(tmp_path, "token")
+    usual = {**delayed, "write_seconds": 0.01, "stream_seconds": 0.0}
+    assert slow_writers({"n1": usual, "n2": delayed}) == {}
 
 
 @pytest.mark.parametrize(
