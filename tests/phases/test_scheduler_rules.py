@@ -124,4 +124,4 @@ def test_an_epilog_that_ends_processes_without_asking_slurm_is_a_warning(tmp_pat
     configuration = {"Epilog": str(path), "EpilogMsgTime": "2000 usec", "Prolog": "(null)"}
     (check,) = epilog_checks(configuration)
     assert check.verdict == verdict
-    assert epilog_checks({"Epilog": "(null)"}) == []
+    assert epilog_checks({"Epilog": "(null)"}) == epilog_checks({"Epilog": str(tmp_path)}) == []

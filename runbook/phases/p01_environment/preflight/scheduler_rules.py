@@ -54,7 +54,8 @@ def epilog_checks(configuration: Mapping[str, str]) -> list[Check]:
     """
     checks = []
     for name, path in configuration.items():
-        if not EPILOG.fullmatch(name) or not os.access(path, os.R_OK):
+        is_readable = Path(path).is_file() and os.access(path, os.R_OK)
+        if not EPILOG.fullmatch(name) or not is_readable:
             continue
         lines = Path(path).read_text(errors="replace").splitlines()
         commands = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
