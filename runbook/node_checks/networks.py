@@ -91,8 +91,8 @@ def _ask_interface(name: str, request: int, form: str) -> int | None:
 def interfaces_to(text: str, address: str) -> list[str]:
     r"""Return the interfaces whose own network contains an address, from /proc/net/route.
 
-    The kernel uses the first one, which has the smallest network. Routes with a gateway are left
-    out.
+    The kernel uses the first one: it has the smallest network, and the lowest metric of networks of
+    this size. Routes with a gateway are left out.
 
     >>> header = "Iface Destination Gateway Flags RefCnt Use Metric Mask\n"
     >>> lines = "eth0 0042000A 00000000 1 0 0 0 00FFFFFF\ndocker0 0042000A 00000000 1 0 0 0 FCFFFFFF\n"
@@ -107,9 +107,12 @@ def interfaces_to(text: str, address: str) -> list[str]:
             continue
         mask = int(columns[7], 16)
         if mask and number & mask == int(columns[1], 16):
-            matching.append((-mask.bit_count(), columns[0]))
+            metric = int(columns[6])
+            matching.append((-mask.bit_count(), metric, columns[0]))
 
-    return list(dict.fromkeys(name for _, name in sorted(matching)))
+    # Of equal routes, the kernel lists the one that it uses first.
+    matching.sort(key=lambda route: route[:2])
+    return list(dict.fromkeys(name for _, _, name in matching))
 
 
 def local_addresses() -> list[str]:

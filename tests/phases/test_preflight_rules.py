@@ -18,6 +18,7 @@ from runbook.jobs.job_folder import JobFolder
 from runbook.jobs.render.preflight_job import NODE_SETUP
 from runbook.node_checks.answers import MARK, PartAnswer, PartState, output_lines
 from runbook.node_checks.mounts import parse_mounts
+from runbook.node_checks.networks import interfaces_to
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight.expectations import Expectations
 from runbook.phases.p01_environment.preflight.folder_rules import folder_checks
@@ -626,6 +627,19 @@ def test_an_address_in_the_networks_of_two_interfaces_is_named(addresses, is_nam
         name="n1 (10.0.0.1)", interface="docker0", other="eth0"
     )
     assert overlap_text(ROUTES, {"n1": {"addresses": addresses}}) == text * is_named
+
+
+def test_two_adapters_of_a_silent_node_in_the_same_network_are_not_its_defect():
+    """Nodes with several rails have several adapters in the network of the other nodes."""
+    routes = ROUTES.replace("docker0", "eth1").replace("FCFFFFFF", "00FFFFFF")
+    assert overlap_text(routes, {"n1": {"addresses": ["10.0.0.1"]}}) == ""
+
+
+def test_of_equal_networks_the_one_with_the_lowest_metric_is_used():
+    routes = ROUTES.replace("FCFFFFFF", "00FFFFFF").replace("0001 0 0 0 ", "0001 0 0 100 ", 1)
+    assert interfaces_to(routes, "10.0.0.1") == ["docker0", "eth0"]
+    routes = routes.replace("docker0", "virbr0")
+    assert interfaces_to(routes, "10.0.0.1") == ["virbr0", "eth0"]
 
 
 def test_a_node_that_has_the_address_of_another_one_is_named_and_a_bridges_address_is_not():

@@ -44,14 +44,14 @@ def routes_fault(facts: NodeFacts, expected: Expectations) -> str:
     """
     faults = []
     for name, interfaces in facts.get("interfaces", {}).items():
-        if name != facts["own"] and len(interfaces) > 1 and VIRTUAL.match(interfaces[0]):
+        if name != facts["own"] and _go_into_a_bridge(interfaces):
             faults.append(route_text(name, interfaces))
 
     return "; ".join(faults)
 
 
 def overlap_text(routes: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
-    """Return the first node with an address in two networks of a node with these routes.
+    """Return the first node whose packets go into a container bridge of a node with these routes.
 
     The text is empty if there is none. `routes` is the content of /proc/net/route, and
     `interfaces_of` has the answers of other nodes about their interfaces.
@@ -61,10 +61,18 @@ def overlap_text(routes: str, interfaces_of: Mapping[str, NodeFacts]) -> str:
             if "." not in address or address.startswith(INNER_ADDRESSES):
                 continue
             interfaces = interfaces_to(routes, address)
-            if len(interfaces) > 1:
+            if _go_into_a_bridge(interfaces):
                 return route_text(f"{name} ({address})", interfaces)
 
     return ""
+
+
+def _go_into_a_bridge(interfaces: Sequence[str]) -> bool:
+    """Return whether a bridge takes the packets for an address that another interface could reach.
+
+    Two adapters in the same network are no fault: both lead to the other nodes.
+    """
+    return len(interfaces) > 1 and VIRTUAL.match(interfaces[0]) is not None
 
 
 def route_text(name: str, interfaces: Sequence[str]) -> str:
