@@ -67,6 +67,10 @@ are used in no fit.
 """
 THIRD_BLIND = "benchmarks/third_blind_results.csv"
 """Tables of seven more projects, and near-twins of the first blind set. They are used in no fit."""
+FOURTH_BLIND = "benchmarks/fourth_blind_results.csv"
+"""Tables of ten more projects, for devices and programs that the fit mostly does not know. They are
+used in no fit.
+"""
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 BLIND_ERRORS = Path(__file__).parent / "blind_errors.csv"
@@ -242,6 +246,8 @@ def main() -> None:
     show("in no fit: second_blind_results.csv", second, errors(second, used))
     third = read(Path(THIRD_BLIND))
     show("in no fit: third_blind_results.csv", third, errors(third, used))
+    fourth = read(Path(FOURTH_BLIND))
+    show("in no fit: fourth_blind_results.csv", fourth, errors(fourth, used))
     if given.fit:
         write_left_out(rows, used)
     show_left_out(read_left_out(rows))

@@ -247,6 +247,20 @@ def test_the_page_names_the_errors_of_the_third_blind_test() -> None:
         assert row["micro_batch"], row
 
 
+def test_the_page_names_the_errors_of_the_fourth_blind_test() -> None:
+    path = ROOT / benchmark.FOURTH_BLIND
+    assert benchmark.FOURTH_BLIND not in benchmark.TABLES
+    rows = benchmark.read(path)
+    assert len(rows) == 140
+    assert all(row.setup for row in rows), "each row has a prediction"
+    page = (ROOT / "docs/measurements/predicted-speed.md").read_text()
+    blind = "| first prediction | 140 | 23.8 % | 83.0 % | 26.6 % | 35 |"
+    assert blind in page, "the blind result stays as it was"
+    for row in table(path):
+        assert row["license"] in {"MIT", "MIT-0", "Apache-2.0", "BSD-3-Clause"}, row["source"]
+        assert row["micro_batch"], row
+
+
 def test_intervals_learn_from_blind_errors_as_first_measured(
     left_out: list[benchmark.LeftOut],
 ) -> None:
