@@ -211,7 +211,7 @@ def test_the_last_words_of_a_silent_node_are_reported(tmp_path, setup_code):
     )
 
 
-def test_how_the_job_ended_is_added_if_a_nodes_program_ended_before_it_answered():
+def test_the_end_of_the_job_is_reported_if_a_nodes_program_ended_before_it_answered():
     answers = hosts()
     without_limits = {key: answer for key, answer in answers.answers.items() if key[2] != "limits"}
     begun = job_of(*[line("hosts", node, "limits", {}, "begun") for node in ("n1", "n2")])
@@ -219,7 +219,13 @@ def test_how_the_job_ended_is_added_if_a_nodes_program_ended_before_it_answered(
     ending = PlacedCheck("job (hosts)", "fail", "the launcher ended with exit code 137", "")
     failed = [check for check in host_checks(early, EXPECTED) if check.verdict == "fail"]
     first = with_early_end(failed, early, "hosts", ending)[0]
-    assert first.value == f"{failed[0].value}. {ending.value}"
+    assert isinstance(first, PlacedCheck)
+    assert (first.name, first.nodes) == ("job (hosts)", ("n1", "n2"))
+    assert first.value == f"{ending.value}. {failed[0].name}: {failed[0].value}"
+
+    defect = replace(failed[0], value="n2: 300 open files, below 1024")
+    first = with_early_end([defect], early, "hosts", ending)[0]
+    assert first == replace(defect, value=f"{defect.value}. {ending.value}")
 
     ends = job_of(*[line("hosts", node, END, {}) for node in ("n1", "n2")])
     late = replace(early, answers=early.answers | ends.answers)

@@ -59,7 +59,7 @@ from runbook.phases.p01_environment.preflight.job_answers import (
 from runbook.phases.p01_environment.preflight.launcher_output import first_end, queue_end
 from runbook.phases.p01_environment.preflight.link_rules import link_checks
 from runbook.phases.p01_environment.preflight.node_differences import differences_of
-from runbook.phases.p01_environment.preflight.node_rules import ANSWERED
+from runbook.phases.p01_environment.preflight.node_rules import ANSWERED, by_node
 from runbook.phases.p01_environment.preflight.placed_check import (
     PlacedCheck,
     PlacedRule,
@@ -535,18 +535,22 @@ def with_likely_cause(checks: Sequence[Check], earlier: Sequence[RungResult]) ->
 def with_early_end(
     checks: Sequence[Check], answers: JobAnswers, rung: str, broken: PlacedCheck
 ) -> list[Check]:
-    """Add how the job ended to the first failure, if it ended a node's program in this stage.
+    """Report how the job ended if it ended a node's program before the program's last answer.
 
-    Otherwise, the failure would only say that an answer is missing.
+    If the first failure is only a missing answer, the end of the job takes its place, because the
+    failed check says nothing about the cause. Otherwise, the end is added to the failure.
     """
-    reported = list(checks)
-    if rung not in JUDGES or reported[0] == broken or answers.has_ended(rung):
-        return reported
-    failure = reported[0]
+    failure = checks[0]
     # A silent node's failure already contains the last error message.
-    if not failure.name.startswith(ANSWERED):
-        reported[0] = replace(failure, value=f"{failure.value}. {broken.value}")
-    return reported
+    has_cause = failure == broken or failure.name.startswith(ANSWERED)
+    if rung not in JUDGES or has_cause or answers.has_ended(rung):
+        return list(checks)
+    missing_texts = [by_node(answers.missing(rung, part)) for part in answers.parts(rung)]
+    if isinstance(failure, PlacedCheck) and failure.value in missing_texts:
+        value = f"{broken.value}. {failure.name}: {failure.value}"
+        ending = replace(broken, value=value, nodes=failure.nodes, where=failure.where)
+        return [ending, *checks[1:]]
+    return [replace(failure, value=f"{failure.value}. {broken.value}"), *checks[1:]]
 
 
 def _with_first_end(checks: Sequence[PlacedCheck], job: JobFolder) -> list[Check]:
