@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, SET
 
 
@@ -65,6 +66,7 @@ def lab(
         return
     os.environ[SETTINGS_VARIABLE] = with_our_settings(os.environ)
     from jupyterlab.labapp import LabApp
+    from tornado.ioloop import IOLoop
 
     options = ["--Application.log_level=ERROR"]
     if no_browser:
@@ -76,4 +78,24 @@ def lab(
             "--allow-root"
         )
 
+    # The loop runs once the server listens at a port, which may not be the requested one.
+    IOLoop.current().add_callback(_print_url)
     LabApp.launch_instance([*server_arguments(copies), *options, *words])
+
+
+def _print_url() -> None:
+    """Print the URL of the running server, unless JupyterLab has printed it with its own token.
+
+    A token or password that the user chose is not printed, because other people may read the
+    output, such as the log of a job, and the user may use it elsewhere, too.
+    """
+    from jupyter_server.serverapp import ServerApp
+
+    server = ServerApp.instance()
+    identity = server.identity_provider
+    if identity.token_generated:
+        return
+    lines = [CliMessage.LAB_URL.fill(url=server.connection_url)]
+    if identity.auth_enabled:
+        lines.append(CliMessage.LAB_LOGIN.fill())
+    click.echo("\n".join(lines))

@@ -28,6 +28,8 @@ class CliMessage(Message):
         "to {high:.4f} in {share_in_interval} of forecasts)"
     )
     KEPT = "exists and was kept"
+    LAB_LOGIN = "JupyterLab asks for the token or password that you set."
+    LAB_URL = "JupyterLab: {url}"
     LEFT_OUT = "left out: {records:,} records, {files:,} files"
     MODULE_REPLACED = (
         "{path} replaces Python's own module {module}. Remove its folder from PYTHONPATH, or rename "
