@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, SET, NumberRange
+from runbook.cli.output import print_while_read
 from runbook.cli.signals import released_by_signals
 
 if TYPE_CHECKING:
@@ -89,9 +91,8 @@ def ladder(
         device_hours=device_hours or 0.0,
     )
 
-    def say(text: str) -> None:
-        click.echo(text, err=as_json)
-
+    # Standard output is reserved for the JSON.
+    say = partial(click.echo, err=True) if as_json else print_while_read
     if only_plan:
         state = find_ladder(request)
     else:
@@ -103,7 +104,7 @@ def ladder(
     if as_json:
         click.echo(json.dumps(state.as_dict(), indent=1))
     else:
-        click.echo(_state_text(state))
+        print_while_read(_state_text(state))
 
 
 def _state_text(state: LadderState) -> str:

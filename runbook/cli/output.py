@@ -1,6 +1,8 @@
 """Output of commands: text or JSON."""
 
 import json
+import os
+import sys
 from typing import Any
 
 import click
@@ -11,3 +13,18 @@ def show(content: Any) -> None:
     if not isinstance(content, str):
         content = json.dumps(content, indent=1, ensure_ascii=False)
     click.echo(content)
+
+
+def print_while_read(line: str) -> None:
+    """Print a line about work that goes on even if nobody reads about it any longer.
+
+    `runbook run RUN | head` closes the pipe after ten lines. The lines are progress of a training
+    run, which the records contain as well, so a reader who leaves must not end it. Later output of
+    the command is dropped.
+    """
+    try:
+        click.echo(line)
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

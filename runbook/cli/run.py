@@ -8,6 +8,7 @@ import click
 
 from runbook.cli.messages import CliMessage
 from runbook.cli.options import RUNS, SET, phase_option
+from runbook.cli.output import print_while_read
 from runbook.cli.signals import released_by_signals
 from runbook.plan_file.phase_names import EVALUATION, PLAN
 
@@ -61,17 +62,17 @@ def run(
         named = named_run(run_name, options.pop("name"))
         for name in expand_variants(named.run, all_variants):
             request = RunRequest(name, name=named.as_name, **options)
-            outcome, folder = run_phases(request, click.echo)
+            outcome, folder = run_phases(request, print_while_read)
             worst = worst or outcome.exit_code
-            click.echo(card(folder, request.phases()))
+            print_while_read(card(folder, request.phases()))
             if outcome.exit_code:
                 # Below the card, because its length would push the lines off the screen.
                 for line in jobs_that_continue(folder, scheduler_of(folder)):
-                    click.echo(line)
+                    print_while_read(line)
 
         if all_variants:
             from runbook.phases.p05_analysis.phase import variants_of, variants_text
 
-            click.echo(variants_text(variants_of(run_name), folder.parent, run_name))
+            print_while_read(variants_text(variants_of(run_name), folder.parent, run_name))
 
     return worst

@@ -1,0 +1,56 @@
+"""Commands whose output ends before they do: its reader leaves, or it holds a secret."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from suite.ports import free_port
+
+from runbook.cli.messages import CliMessage
+
+RUNBOOK = (sys.executable, "-m", "runbook")
+
+
+def test_a_run_goes_on_after_the_reader_of_its_output_has_left(project: Path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [*RUNBOOK, "run", "local", "--to", "00-plan", "--set", "model=tiny"]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    record = json.loads((project / "runs" / "local" / "records" / "00-plan.json").read_text())
+    assert record["state"] == "done"
+
+
+@pytest.mark.parametrize("token", ["chosen-by-me", ""], ids=["token", "no-login"])
+def test_jupyterlab_with_a_chosen_token_prints_its_url_without_the_token(
+    token, project: Path, tmp_path: Path
+):
+    port = free_port()
+    command = [*RUNBOOK, "lab", "local", "--no-browser", "--", "--allow-root", f"--port={port}"]
+    command += ["--ServerApp.port_retries=0", f"--IdentityProvider.token={token}"]
+    environment = os.environ | {"HOME": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path)}
+    output = ""
+    with subprocess.Popen(
+        command,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as lab:
+        assert lab.stdout is not None
+        url = CliMessage.LAB_URL.fill(url=f"http://localhost:{port}/")
+        while url not in output and lab.poll() is None:
+            output += lab.stdout.readline()
+
+        # JupyterLab can miss a SIGTERM that arrives while its loop starts.
+        lab.kill()
+        output += lab.stdout.read()
+
+    assert url in output, output
+    assert ("chosen-by-me" in output, CliMessage.LAB_LOGIN.fill() in output) == (False, bool(token))
