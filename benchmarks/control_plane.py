@@ -8,7 +8,7 @@ Each stand-in rank has a watchdog, a heartbeat and a report, but no model and no
 benchmark calls their checks one after the other: the ranks see a simulated clock, and the cost is
 measured on the real clock. The benchmark counts metadata operations of the file system (open, stat,
 rename, unlink, mkdir, listing) with Python's audit hook, and with wrappers, because a stat raises
-no audit event. It counts the operations in the job's folder separately from those in the machine's
+no audit event. It counts the operations in the job folder separately from those in the machine's
 own memory (/dev/shm, /proc). It also counts the bytes of the files, the processor seconds of rank
 0, and memory. The real rank.sh runs under strace. Python's imports and the shards themselves are
 not counted, because every rank needs them even without a control plane.
@@ -84,7 +84,7 @@ CLOCK = Clock()
 
 
 class Operations:
-    """Counts this process's metadata operations, in the run's folder and elsewhere on this machine."""
+    """Counts this process's metadata operations, in the run folder and elsewhere on this machine."""
 
     def __init__(self) -> None:
         self.counts = Counter[str]()

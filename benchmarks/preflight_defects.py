@@ -73,7 +73,7 @@ class Outcome:
 
 
 def place_of(project: Project, work: Path) -> Place:
-    """Return the paths of the files and folders that defects break."""
+    """Return the paths to the files and folders that defects break."""
     run = project.runs / "queued"
     (run / "environment").mkdir(parents=True, exist_ok=True)
     return Place(

@@ -32,7 +32,7 @@ OWNERS = {
     "clip_grad": "optimizer",
     "engine update": "optimizer",
 }
-"""Words in an operator's name that assign their part to all operators inside it."""
+"""Words in an operator name that assign their part to all operators inside it."""
 
 OPERATORS = {
     "log_softmax": "loss",
@@ -48,7 +48,7 @@ OPERATORS = {
     "fused_adam": "optimizer",
     "linalg_vector_norm": "optimizer",
 }
-"""Words in an operator's name. The first that occurs decides its part."""
+"""Words in an operator name. The first that occurs decides its part."""
 
 
 def part_of(names: list[str]) -> str:

@@ -12,7 +12,7 @@ benchmarks/plain_training.py, `compiled` the same under torch.compile. The secon
 and `even-compiled`, equals `ours` in everything but the kernels: bf16 weights with a float32 copy
 in the optimizer, the trainer's allocator settings and its pages of 2 MiB. Wall time decides. The
 processor time of each step is shown next to it, because a busy machine stretches wall time but not
-processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet's peak. If a
+processor time. On a GPU each row also has the MFU, by PaLM's formula and the datasheet peak. If a
 model does not fit into a GPU's memory, its program ends, and its row says so.
 """
 

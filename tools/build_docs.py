@@ -85,7 +85,7 @@ def write(name: str, text: str) -> None:
 def with_links(text: str, pages: set[str]) -> str:
     """Return the text with its links changed to point to pages of the site.
 
-    A link to any other file in the repository is replaced by the file's name.
+    A link to any other file in the repository is replaced by the file name.
     """
 
     def link(match: re.Match[str]) -> str:

@@ -20,7 +20,7 @@ def version_text(version: "tuple[int, ...]") -> str:
 
 
 def find_interpreters() -> "dict[tuple[int, int], str]":
-    """Return the path of a working interpreter for each supported version found here."""
+    """Return the path to a working interpreter for each supported version found here."""
     found = {}
     for version in SUPPORTED:
         for path in _candidates(version):

@@ -90,7 +90,7 @@ class Choices:
 
     @property
     def python(self) -> str:
-        """The path of the environment's interpreter."""
+        """The path to the environment's interpreter."""
         return str(self.venv / "bin" / "python")
 
 

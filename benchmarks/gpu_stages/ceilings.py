@@ -1,6 +1,6 @@
 """The highest speeds that the device reaches: matrix products, attention, copies, checksums, files.
 
-The matrix products come from one layer of the 1.3B model at 8,192 tokens, so that a step's time can
+The matrix products come from one layer of the 1.3B model at 8,192 tokens, so that a step time can
 be compared with the sum of its products alone.
 """
 

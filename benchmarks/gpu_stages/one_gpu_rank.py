@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu_stages.one_gpu_rank PLAN
 
-NCCL refuses two ranks on one GPU. Here every message goes through the host's memory over gloo, so
+NCCL refuses two ranks on one GPU. Here every message goes through the host memory over gloo, so
 that the kernels, the layouts and the sums of several ranks can be checked where there is only one
 GPU. The speed of such a training run is meaningless. On a CPU the messages take the same path, so
 that a rehearsal exercises the same code.
@@ -92,7 +92,7 @@ def _finished(asynchronous: bool) -> Finished | None:
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a contiguous copy in the host's memory."""
+    """Return a contiguous copy in the host memory."""
     return tensor.detach().to("cpu", copy=True).contiguous()
 
 

@@ -25,7 +25,7 @@ MODELS = {"125m-2k": "125m", "350m": "350m", "1.3b": "1.3b", "6.7b": "6.7b"}
 def compare(path: Path, copy: Path | None = None) -> list[str]:
     """Plan each row of the file that describes a step of the trainer. Return the lines to print.
 
-    `copy` is the path of a copy with a `planned` entry in those rows. The file itself is not
+    `copy` is the path to a copy with a `planned` entry in those rows. The file itself is not
     changed.
     """
     content = json.loads(path.read_text(encoding="utf-8"))

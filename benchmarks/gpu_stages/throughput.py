@@ -126,7 +126,7 @@ def options_sequences(micro_batches: list[Any]) -> int:
 
 
 def mfu(options: ProgramOptions, sequences_per_second: float) -> float | None:
-    """Return the share of the datasheet's peak by PaLM's formula; None on a CPU.
+    """Return the share of the datasheet peak by PaLM's formula; None on a CPU.
 
     The peak is for the number format of the products: bf16, or fp8 for training in 8 bits.
     """

@@ -38,7 +38,7 @@ def lab(
     fresh: bool,
     runs: Path | None,
 ) -> None:
-    """Open the notebooks of RUN in JupyterLab: copies in the run's folder, with RUN in their parameters cell.
+    """Open the notebooks of RUN in JupyterLab: copies in the run folder, with RUN in their parameters cell.
 
     Changing a copy affects no other run and nothing in git. The records are the same as with the
     masters. If you run the command again, it opens the same copies. Arguments after --

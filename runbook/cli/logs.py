@@ -87,9 +87,9 @@ def _print_log(log: ParsedLog, *, as_json: bool, as_csv: bool) -> None:
 
 
 def _names_run(target: str, runs: Path | None) -> bool:
-    """Return whether a word names a run: its name, or the path of its folder.
+    """Return whether a word names a run: its name, or the path to its folder.
 
-    A word that contains neither a dot nor a slash, and is not a file, is taken as a run's name. A
+    A word that contains neither a dot nor a slash, and is not a file, is taken as a run name. A
     word with a dot (`gpt-1.3b`, `train.log`) is the name of a run only if there is a folder or a
     run file for it.
     """
@@ -132,7 +132,7 @@ def _hides_effects(log: ParsedLog) -> bool:
 
 
 def _training(run: str, phase: str, runs: Path | None) -> PhasePlan:
-    """Return the plan of a run's training phase, with its paths below the run's folder."""
+    """Return the plan of a run's training phase, with its paths below the run folder."""
     from runbook.runs.run_files import read_plan_file
     from runbook.runs.status import run_folder
 

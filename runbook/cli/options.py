@@ -1,4 +1,4 @@
-"""Options that several commands share, such as those for a run's folder or a phase."""
+"""Options that several commands share, such as those for a run folder or a phase."""
 
 import math
 from collections.abc import Callable
@@ -62,7 +62,7 @@ RUNS = click.option("--runs", type=FOLDER, help="Folder of the run folders (defa
 
 
 def on_run_folder(command: Command) -> Command:
-    """Add RUN and --runs to a command that works on a run's folder.
+    """Add RUN and --runs to a command that works on a run folder.
 
     The command receives the folder as `folder`.
     """

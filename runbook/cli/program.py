@@ -92,7 +92,7 @@ def run() -> None:
 
 def _run_command() -> NoReturn:
     try:
-        # Give the program's name: click would otherwise show `python -m runbook`, or `python -m
+        # Give the program name: click would otherwise show `python -m runbook`, or `python -m
         # pytest` in a test.
         sys.exit(cli.main(prog_name="runbook", standalone_mode=False) or 0)
     except click.exceptions.Exit as error:

@@ -24,7 +24,7 @@ def render(
 ) -> None:
     """Write OUT/jobs/<phase>/job.sh and arguments.json for each phase of RUN that submits a job, without a cluster.
 
-    OUT has the layout of a run's folder: go to OUT/jobs/<phase> and submit job.sh from there.
+    OUT has the layout of a run folder: go to OUT/jobs/<phase> and submit job.sh from there.
     """
     from runbook.phases.rendered_jobs import render_all
 

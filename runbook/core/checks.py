@@ -35,7 +35,7 @@ class Check:
         compare=False,
         metadata=NOT_IN_JSON,
     )
-    """Keys of the run file whose change can fix a failure, most likely first."""
+    """Keys in the run file whose change can fix a failure, most likely first."""
     values: Mapping[str, object] = field(
         default_factory=dict,
         compare=False,

@@ -10,7 +10,7 @@ from runbook.plan_file.errors import CodedError
 class RunbookError(CodedError):
     """An error that the user can fix.
 
-    Only the error's text is shown, and the command exits with `exit_code`.
+    Only the error text is shown, and the command exits with `exit_code`.
     """
 
     exit_code = 1

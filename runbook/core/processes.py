@@ -41,7 +41,7 @@ class Identity:
     start: int
     """Clock ticks from the machine's start to the process's start; 0 if unknown.
 
-    A change of the clock does not affect it.
+    A clock change does not affect it.
     """
     boot_id: str
     host: str
@@ -77,7 +77,7 @@ def user_name() -> str:
 
 
 def uptime_seconds() -> float:
-    """Return the seconds since the machine booted, unaffected by changes of the clock."""
+    """Return the seconds since the machine booted, unaffected by clock changes."""
     path = Path("/proc/uptime")
     if path.exists():
         return float(path.read_text().split()[0])
@@ -85,7 +85,7 @@ def uptime_seconds() -> float:
 
 
 def identify(pid: int) -> Identity | None:
-    """Return the identity of a running process, or None if there is none with that number."""
+    """Return the identity of a running process, or None if no process has this id."""
     start = _start_of(pid)
     if start is None:
         return None
@@ -144,7 +144,7 @@ def process_tree(*tokens: str) -> list[psutil.Process]:
 
 
 def ranks(parent: int, token: str) -> list[psutil.Process]:
-    """Return the training processes that a job's script has started, in rank order."""
+    """Return the training processes that a job script has started, in rank order."""
     rank_processes: dict[int, psutil.Process] = {}
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(parent).children():

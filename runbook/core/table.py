@@ -17,7 +17,7 @@ from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
 Row = Mapping[str, Any]
-"""A row of a table. A column's name states its unit: "loss (nat)"."""
+"""A row of a table. A column name states its unit: "loss (nat)"."""
 # Text shown for a missing value in a text cell
 UNKNOWN = "not known"
 # Columns whose unit is stated in the row, not in the column name

@@ -164,7 +164,7 @@ def show_count(count: float) -> str:
 
 
 _NO_TIME = 1e-9
-"""Differences between times below this many seconds are rounding errors of floats."""
+"""Times that differ by less than this many seconds differ only by floating-point rounding."""
 
 
 def show_duration(seconds: float) -> str:

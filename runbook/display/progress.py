@@ -116,7 +116,7 @@ class Progress:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         was_drawn = self._drawn > float("-inf")
-        # If an error occurs before the first drawing, there is nothing to show.
+        # If an error occurs before anything was drawn, there is nothing to show.
         if self.ended or (kind is not None and not was_drawn):
             return
         if kind is not None:

@@ -70,7 +70,7 @@ class CurveModel:
     inverse: Array
     """Inverse of the kernel matrix, from which the variance of a forecast is computed."""
     mean_change: float
-    """Mean change of the loss until the last step, in nats."""
+    """Mean change in the loss until the last step, in nats."""
     half_widths: Array
     """Half-width of the interval, relative to the standard deviation, at each of `SHARES_MEASURED`.
 
@@ -109,7 +109,7 @@ def forecast_curve(curve: PartialCurve) -> CurveForecast:
 
 @dataclass(frozen=True)
 class ChangeForecast:
-    """The change of the loss over the remaining steps, in nats."""
+    """The change in the loss over the remaining steps, in nats."""
 
     change: float
     half_width: float
@@ -253,7 +253,7 @@ def fit_coefficients(inputs: Array, changes: Array, weights: Array) -> CurveMode
 
 
 def predict_change(coefficients: CurveModel, inputs: Array) -> tuple[float, float, float]:
-    """Return the change of the loss until the last step, its standard deviation, and the distance to the nearest fit.
+    """Return the change in the loss until the last step, its standard deviation, and the distance to the nearest fit.
 
     The standard deviation is in units of the Gaussian part; `CurveModel.half_widths` converts it
     into nats.

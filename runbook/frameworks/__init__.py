@@ -1,4 +1,4 @@
-"""Translates the keys of a run file into each framework's options."""
+"""Translates the keys in a run file into each framework's options."""
 
 from dataclasses import fields, replace
 from operator import attrgetter
@@ -17,7 +17,7 @@ from runbook.plan_file.schema import PhasePlan, Tuning
 def training_arguments(settings: Settings, phase: PhasePlan) -> list[str]:
     """Return the arguments that the training program receives after the name of its script.
 
-    Relative paths in `phase` are relative to the run's folder, where jobs run.
+    Relative paths in `phase` are relative to the run folder, where jobs run.
     """
     training = settings.run.training
     if training.framework != "megatron-lm":
@@ -163,7 +163,7 @@ _WRITTEN_OTHERWISE = (
     "parallel.virtual_pipeline",
     "parallel.zero_stage",
 )
-"""Keys that a framework receives in another unit, as multiple options, or from the job's script."""
+"""Keys that a framework receives in another unit, as multiple options, or from the job script."""
 
 
 def _refuse_unknown(settings: Settings) -> None:

@@ -46,7 +46,7 @@ Condition = Callable[[PhasePlan], bool]
 
 
 def deepspeed_name(settings: Settings, phase: PhasePlan) -> str:
-    """Return the path of DeepSpeed's file relative to the run's folder, in which jobs run.
+    """Return the path of DeepSpeed's file relative to the run folder, in which jobs run.
 
     The name includes a digest of the content, so that different jobs never share a file, and a
     changed job never reads the old file.
@@ -373,7 +373,7 @@ _GROUP_SIZE = "tuning.recompute_num_layers"
 _EXIT = "limits.exit_interval"
 _SAVES = "checkpoint.saves"
 
-# Each row has the framework's name, our key, how to read and write the value, and when to write it.
+# Each row has the framework name, our key, how to read and write the value, and when to write it.
 _MODEL = (
     Option("num-layers", "training.shape.layers", whole, "model.layers"),
     Option("hidden-size", "training.shape.hidden", whole, "model.hidden"),
@@ -822,7 +822,7 @@ def _command_line(values: Mapping[str, object]) -> list[str]:
 
 
 def texts(value: object) -> list[str]:
-    """Return the words that follow an option's name, or no words if the option has no value."""
+    """Return the words that follow an option name, or no words if the option has no value."""
     if value is True:
         return []
     parts = value if isinstance(value, tuple) else (value,)

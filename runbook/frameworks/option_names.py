@@ -1,4 +1,4 @@
-"""Every name that documents and programs use for a key of the run file.
+"""Every name that documents and programs use for a key in the run file.
 
 All names are in a single table. Each reader uses a part of it.
 """

@@ -1,4 +1,4 @@
-"""Rows that map a framework's option to a key of the run file, and write and read its value."""
+"""Rows that map a framework's option to a key in the run file, and write and read its value."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class PhaseRun:
         return astuple(self.phase.batch.ramp)
 
     def tokenizer_file(self, name: str) -> str:
-        """Return the path of a file of GPT-2's tokenizer.
+        """Return the path to a file of GPT-2's tokenizer.
 
         The folder is the site's tokenizer path if it has one, otherwise data/gpt2 in the run's
         folder. Raise `ParamsError` if the run has a different tokenizer.
@@ -75,7 +75,7 @@ class PhaseRun:
 
 
 Writer = Callable[[PhaseRun], object]
-"""A function that returns an option's value for a phase, or None if the option is not written."""
+"""A function that returns an option value for a phase, or None if the option is not written."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ def fixed(value: object) -> Writer:
 
 
 def tokenizer_file(name: str) -> Writer:
-    """Return a writer for the path of a file of GPT-2's tokenizer."""
+    """Return a writer for the path to a file of GPT-2's tokenizer."""
     return lambda run: run.tokenizer_file(name)
 
 

@@ -30,7 +30,7 @@ SCHEDULE_NAMES: dict[str, Mapping[Schedule, str]] = {
 
 
 def schedule_writer(framework: str) -> Callable[[PhaseRun], str]:
-    """Return a function that returns a framework's name for the schedule of a phase."""
+    """Return a function that returns a framework name for the schedule of a phase."""
     names = SCHEDULE_NAMES[framework]
     return lambda run: names[run.phase.learning_rate.schedule]
 

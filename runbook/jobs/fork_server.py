@@ -268,7 +268,7 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
 
 
 class RankStandIn:
-    """The process that takes the place of a rank's python in a job's script."""
+    """The process that takes the place of a rank's python in a job script."""
 
     def __init__(self) -> None:
         self.rank: int | None = None

@@ -11,5 +11,5 @@ from runbook.plan_file.job_ends import JobEnd as JobEnd
 
 
 def job_end(status: JobStatus, cause: EndCause | None = None) -> JobEnd:
-    """Return a job's end with this cause. All other values come from the job's status."""
+    """Return a job's end with this cause. All other values come from the job status."""
     return JobEnd(status.state, status.exit_code, status.signal, cause)

@@ -23,7 +23,7 @@ from runbook.plan_file.job_ends import JobState as JobState
 
 
 class _File:
-    """Descriptor that gives the path of a file in a job's folder."""
+    """Descriptor that gives the path to a file in a job folder."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -86,7 +86,7 @@ class JobFolder:
 
     @property
     def run_folder(self) -> Path:
-        """Return the run's folder, which is the job's working directory."""
+        """Return the run folder, which is the job's working directory."""
         return self.path.parent.parent
 
     def decision_kept_for(self, job_id: str) -> Path:
@@ -214,7 +214,7 @@ def read_started(folder: JobFolder) -> Started | None:
 class JobRecord:
     """The content of job.json.
 
-    The submitter writes it before the submission, and again with the job's id afterwards.
+    The submitter writes it before the submission, and again with the job id afterwards.
     """
 
     __pydantic_config__ = ConfigDict(allow_inf_nan=False)
@@ -399,7 +399,7 @@ def read_text(path: Path) -> str:
 class Scheduler(ABC):
     """Interface to the local machine or to a queue.
 
-    Every operation takes a job's folder, so any process can use it at any time. The job's own files
+    Every operation takes a job folder, so any process can use it at any time. The job's own files
     are read first. The queue is queried only if they do not determine the state. If the queue does
     not answer, the state is UNKNOWN.
     """
@@ -409,7 +409,7 @@ class Scheduler(ABC):
     """Time limit for a submission."""
 
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
-        """Submit the folder's job.sh and return the job's id.
+        """Submit the folder's job.sh and return the job id.
 
         If the folder already has an active job, return that job's id instead of submitting a second
         one. A folder whose job has ended is refused, because its files are needed as evidence. With

@@ -1,4 +1,4 @@
-"""What jobs request from a queue, including array jobs, and the queue's limits."""
+"""What jobs request from a queue, including array jobs, and the queue limits."""
 
 import itertools
 from collections.abc import Sequence
@@ -135,7 +135,7 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return the requests of the script in a job's folder. They are empty if there is no script."""
+    """Return the requests of the script in a job folder. They are empty if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
@@ -156,7 +156,7 @@ def request_problems(
 ) -> list[str]:
     """Return the reasons why a queue would refuse a job or never start it.
 
-    Each reason states the job's request and the queue's limit.
+    Each reason states the job's request and the queue limit.
 
     `queue_word` is the scheduler's term for a partition. Text from the queue is quoted unchanged.
     If a job names several partitions, one of them must accept it.

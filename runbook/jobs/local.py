@@ -35,7 +35,7 @@ class LocalScheduler(Scheduler):
     submit_seconds = START_SECONDS
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Return the job's state.
+        """Return the job state.
 
         The state comes from the exit code if there is one, and otherwise from the process. For a
         job on a different host, it comes from the last heartbeat.
@@ -260,7 +260,7 @@ def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
 
     _kill(*[job.status.job_id for job in lost_jobs])
     for job in lost_jobs:
-        # If a job's folder is not writable, the search for its processes is repeated next time.
+        # If a job folder is not writable, the search for its processes is repeated next time.
         with contextlib.suppress(OSError):
             job.folder.nothing_left.touch()
 
@@ -268,7 +268,7 @@ def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
 def _kill(*job_ids: str, spare: int = 0) -> None:
     """Kill all processes of these jobs.
 
-    `spare` is the process id of the job's script, which is killed last, so that it can record how
+    `spare` is the process id of the job script, which is killed last, so that it can record how
     its ranks ended.
     """
 

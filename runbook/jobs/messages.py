@@ -230,7 +230,7 @@ class JobReason(Message):
 
 
 class JobLine(Message):
-    """Lines that a job's script writes to its log.
+    """Lines that a job script writes to its log.
 
     A value may be a shell variable, such as `$attempt`.
     """

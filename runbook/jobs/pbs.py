@@ -250,7 +250,7 @@ _QUEUE_OR_HISTORY = ((), ("-x",))
 
 
 def _sequence_number(job: str) -> int:
-    """Return the number in a job's id: 1701 for 1701.polaris-pbs-01.
+    """Return the number in a job id: 1701 for 1701.polaris-pbs-01.
 
     Newer jobs have higher numbers.
     """
@@ -282,7 +282,7 @@ class Pbs(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the `qsub` command, which puts the token into the job's environment."""
+        """Return the `qsub` command, which puts the token into the job environment."""
         argv = ["qsub", "-v", f"{TOKEN_VARIABLE}={token}"]
         if after:
             argv += ["-W", f"depend=afterok:{':'.join(after)}"]

@@ -82,7 +82,7 @@ class Queue(ABC):
     """The queue's commands. The last command ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """Pattern of the line that contains the job's id in the answer to a submission.
+    """Pattern of the line that contains the job id in the answer to a submission.
 
     The id is the first group.
     """
@@ -117,7 +117,7 @@ class Queue(ABC):
         after: Sequence[str],
         follows: str = "",
     ) -> str:
-        """Submit job.sh with the token, and return the queue's id.
+        """Submit job.sh with the token, and return the queue id.
 
         The job starts once the jobs in `after` have succeeded, or once the job `follows` has ended,
         however it ended. Raise `LostAnswerError` if it is unknown whether the queue accepted the
@@ -150,7 +150,7 @@ class Queue(ABC):
         )
 
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
-        """Return the environment variables that would replace requests of the job's script."""
+        """Return the environment variables that would replace requests of the job script."""
         return []
 
     def parse_job_id(self, text: str) -> str:
@@ -502,7 +502,7 @@ class QueueScheduler(Scheduler):
         token: str,
         lost: LostAnswerError,
     ) -> str:
-        """Return the queue's id of a job whose submission was not answered.
+        """Return the queue id of a job whose submission was not answered.
 
         Raise `JobError` if the queue does not answer, or does not have the job (yet).
         """
@@ -537,7 +537,7 @@ class QueueScheduler(Scheduler):
         return status
 
     def _number(self, folder: JobFolder) -> str:
-        """Return the queue's id of the folder's job.
+        """Return the queue id of the folder's job.
 
         Return an empty string if the job is not in the queue.
         """

@@ -69,7 +69,7 @@ REQUESTS: Mapping[str, Mapping[str, RequestKind]] = {
         "t": RequestKind.WALLTIME,
         "time": RequestKind.WALLTIME,
     },
-    # In Moab, -N is the job's name; in CEA's Bridge, -N counts nodes and -T seconds.
+    # In Moab, -N is the job name; in CEA's Bridge, -N counts nodes and -T seconds.
     "msub": {
         "N": RequestKind.NODES,
         "q": RequestKind.PARTITION,

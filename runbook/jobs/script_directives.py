@@ -1,4 +1,4 @@
-"""Parses a script's requests to its queue.
+"""Parses the queue directives in a job script.
 
 The requests are the directives for Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
 Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:)
@@ -228,7 +228,7 @@ def _take_option(queue: str, remaining: deque[str]) -> tuple[str, str]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether the word after an option is the option's value, not the next option."""
+    """Return whether the word after an option is the option value, not the next option."""
     return not word.startswith("-") or re.fullmatch(r"-\d+", word) is not None
 
 

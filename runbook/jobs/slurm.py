@@ -166,7 +166,7 @@ def _partition(line: str) -> QueueLimits:
 
 
 def jobs_per_core(oversubscribe: str) -> int:
-    """Return how many jobs share a core in a partition, whether they ask for it or not.
+    """Return how many jobs share each core in a partition, even without asking to share.
 
     >>> jobs_per_core("FORCE:2"), jobs_per_core("FORCE"), jobs_per_core("YES:4"), jobs_per_core("NO")
     (2, 4, 1, 1)
@@ -287,7 +287,7 @@ class Slurm(Queue):
         after: Sequence[str],
         follows: str = "",
     ) -> str:
-        """Submit job.sh from the job's folder with sbatch.
+        """Submit job.sh from the job folder with sbatch.
 
         A job that can never start is cancelled immediately. sbatch accepts jobs that exceed a
         partition's limits on time, nodes and accounts, and they would wait forever.

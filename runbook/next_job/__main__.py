@@ -96,7 +96,7 @@ def _state(folder: Path, code: int) -> JobState:
 
 
 def read_attempts(files: JobFiles, end: JobEnd, reason: str) -> list[tuple[str, Attempt]]:
-    """Return the job's attempts, oldest first, each with the queue's id for its allocation.
+    """Return the job's attempts, oldest first, each with the queue id for its allocation.
 
     `end` is the end of the newest attempt, which is not recorded yet. An earlier attempt without an
     event `ended` was killed together with its script.

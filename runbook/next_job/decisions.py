@@ -100,7 +100,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Decision:
-    """The action that follows, and its reason."""
+    """The next action, and the reason for it."""
 
     action: Action
     why: str

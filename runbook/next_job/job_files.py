@@ -25,7 +25,7 @@ class JobFiles:
 
     @property
     def name(self) -> str:
-        """The job's name as it appears in events."""
+        """The job name as it appears in events."""
         return self.folder.name
 
     def nodes(self) -> list[str]:

@@ -97,7 +97,7 @@ def _ask_host(rung: Rung, folders: list[Path], token: str) -> None:
 
 
 def _run_folder(folders: list[Path]) -> Path | None:
-    """Return the run's folder. The first folder is `environment/preflight` there."""
+    """Return the run folder. The first folder is `environment/preflight` there."""
     return folders[0].parents[1] if folders else None
 
 

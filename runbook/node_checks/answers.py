@@ -1,6 +1,6 @@
 """Writes and reads the lines of a node's answers.
 
-Each part is written as soon as its result is known. The lines go to the job's output, because the
+Each part is written as soon as its result is known. The lines go to the job output, because the
 shared folder itself is being checked.
 """
 
@@ -154,7 +154,7 @@ class Rung:
     ) -> None:
         """Write an answer, with a single call for each line.
 
-        The lines of different nodes therefore do not mix.
+        So lines from different nodes never mix.
         """
         line = {
             "rung": self.name,

@@ -1,7 +1,7 @@
 """Finds programs of the job's user on a node that do not belong to the job and disturb it.
 
 A program that an earlier job left behind takes a core from a rank, and all ranks wait for that one.
-If it still writes to the run's folder, it replaces files of the new job.
+If it still writes to the run folder, it replaces files of the new job.
 """
 
 import contextlib
@@ -16,9 +16,9 @@ from runbook.node_checks.answers import Facts
 
 PROCESSES = Path("/proc")
 JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID")
-"""Variables with the job's number in the environment of each of its processes."""
+"""Variables with the job number in the environment of each of its processes."""
 STEP_DAEMON = re.compile(r"slurmstepd: \[(\d+)\.")
-"""The command of Slurm's step daemon, such as `slurmstepd: [41.batch]`, with the job's number."""
+"""The command of Slurm's step daemon, such as `slurmstepd: [41.batch]`, with the job number."""
 LOOKS = 10
 LOOK_PAUSE = 0.1
 """Seconds between two looks at the programs' states."""
@@ -42,7 +42,7 @@ def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
     """Return the user's programs outside the job that disturb it.
 
     `busy` are those that compute in almost every sample, and `in_run` are those of ended jobs that
-    use the run's folder.
+    use the run folder.
     """
     own_job = _job_of(dict(os.environ))
     if not own_job:
@@ -64,7 +64,7 @@ def look_at_foreign_programs(run_folder: Path | None = None) -> Facts:
 
 
 def _left_in_run(programs: Sequence[Program], own_job: str, run_folder: Path) -> list[Facts]:
-    """Return the programs of ended jobs that use the run's folder, each with a path that it uses.
+    """Return the programs of ended jobs that use the run folder, each with a path that it uses.
 
     Slurm's step daemon is a process on each node of a job while the job runs there. The result is
     empty if that of this job is not visible, as with other schedulers or in some containers.
@@ -137,7 +137,7 @@ def _environment_of(folder: Path) -> dict[str, str]:
 
 
 def _job_of(environment: dict[str, str]) -> str:
-    """Return the number of the job to which a process belongs, or an empty string."""
+    """Return the job number to which a process belongs, or an empty string."""
     for name in JOB_VARIABLES:
         if environment.get(name):
             return environment[name]

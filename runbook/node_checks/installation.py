@@ -46,7 +46,7 @@ class SourceFolder:
     """The folder of a package's source files, relative to its top-level import name."""
 
     package: str
-    """The package's name in `machine.PACKAGES`."""
+    """The package name in `machine.PACKAGES`."""
     import_name: str
     below: str = ""
 

@@ -35,7 +35,7 @@ def look_at_folder(folder: Path, token: str) -> Facts:
 
     The file is written, renamed, linked, locked and mapped into memory.
 
-    `written` and `looked_until` are times on the node's clock: of its own file, and of its last look
+    `written` and `looked_until` are times on the node clock: of its own file, and of its last look
     for the files of other nodes.
 
     Raise `OSError` if the folder cannot be used at all. A file operation that fails is reported in
@@ -173,7 +173,7 @@ def _unseen_nodes(folder: Path) -> list[str]:
 def look_at_clock(folder: Path) -> Facts:
     """Return how many seconds the file server's clock is ahead of ours.
 
-    The number is negative if the server's clock is behind.
+    The number is negative if the server clock is behind.
     """
     path = folder / f"clock-{own_name()}"
     before = time.time()

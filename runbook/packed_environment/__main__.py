@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def describe(result: CopyResult) -> str:
-    """Return the message for the job's log."""
+    """Return the message for the job log."""
     if result.state is CopyState.UNPACKED:
         return CopyMessage.UNPACKED.fill(
             folder=result.folder,

@@ -28,7 +28,7 @@ class PackedSource:
     """A folder that is packed, as a whole or in part."""
 
     name: str
-    """The folder's path in the archive."""
+    """The folder path in the archive."""
     folder: Path
     roots: tuple[str, ...] = ("",)
     """Files and folders below the source's folder that are packed.
@@ -55,7 +55,7 @@ class PackedEntry:
 
     @property
     def file(self) -> Path:
-        """Return the current path of the file."""
+        """Return the current path to the file."""
         return self.source.folder / self.path
 
     @property

@@ -25,7 +25,7 @@ _SHARED_IS_UNCHANGED = "shared_is_unchanged"
 
 
 class FailureNote:
-    """The file `<name>.failed` next to the path of a copy."""
+    """The file `<name>.failed` next to the path to a copy."""
 
     def __init__(self, file: Path) -> None:
         self.file = file

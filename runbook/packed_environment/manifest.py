@@ -44,7 +44,7 @@ class EnvironmentManifest:
 
     schema: int
     archive: str
-    """Path of the archive."""
+    """Path to the archive."""
     sha256: str
     archive_bytes: int
     disk_bytes: int

@@ -41,7 +41,7 @@ def find_sources(interpreter: Interpreter, package: Path) -> list[contents.Packe
 
 
 def python_in(environment: Path, version: str) -> str:
-    """Return the path of the interpreter in the archive."""
+    """Return the path to the interpreter in the archive."""
     minor = ".".join(version.split(".")[:2])
     for name in (f"python{minor}", "python3", "python"):
         if (environment / "bin" / name).exists():

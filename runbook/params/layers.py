@@ -27,7 +27,7 @@ from runbook.params.yaml12 import YamlDocument, nest, read_mapping, read_scalar
 from runbook.plan_file.diagnostics import Statement
 
 GIVEN_BEFORE = "given before"
-"""The layer with the values that the user gave when the run's folder was created."""
+"""The layer with the values that the user gave when the run folder was created."""
 GIVEN = (GIVEN_BEFORE, "notebook", "command line")
 """Layers with values that the user gives. They are on top of the files.
 

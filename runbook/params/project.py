@@ -10,7 +10,7 @@ from runbook.params.messages import ParamsMessage
 from runbook.params.yaml12 import read_file
 
 PROJECT_VARIABLE = "RUNBOOK_PROJECT"
-"""Environment variable with the project's folder, for commands and kernels that run outside it."""
+"""Environment variable with the project folder, for commands and kernels that run outside it."""
 
 
 def project_root(start: Path | None = None) -> Path:
@@ -60,7 +60,7 @@ class RunFile:
 
     @property
     def where(self) -> str:
-        """Return the file's name as shown to people."""
+        """Return the file name as shown to people."""
         return shown_path(self.path, self.project)
 
     @property
@@ -70,7 +70,7 @@ class RunFile:
 
     @property
     def variants_path(self) -> Path:
-        """Return the path of the file with the run's variants."""
+        """Return the path to the file with the run's variants."""
         return self.path.parent / "variants" / f"{self.stem}.yaml"
 
 
@@ -146,7 +146,7 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        # The working folder of a notebook's kernel is notebooks/, so a relative path is also tried
+        # The working folder of a notebook kernel is notebooks/, so a relative path is also tried
         # from the project and from its params/.
         root = project or project_root()
         for candidate in (root / path, root / "params" / path):

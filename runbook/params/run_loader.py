@@ -91,7 +91,7 @@ class RunLoading:
         layers.append(self._keeps_name(notebook))
         self.given_name, other_words = take_name(set_words, self.problems)
         layers.append(self._keeps_name(words_layer(other_words)))
-        # The site's own values are below the run file's, so the site's name must be read first, and
+        # The site's own values are below the run file's, so the site name must be read first, and
         # only these layers contain it.
         site = self._site(layers)
         for layer in layers:

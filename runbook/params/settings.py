@@ -40,7 +40,7 @@ class Settings:
 
     @property
     def name(self) -> str:
-        """Return the name of the run's folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
+        """Return the name of the run folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
         if self.variant:
             return f"{self.run.run}--{self.variant}"
         return self.run.run
@@ -53,9 +53,9 @@ class Settings:
 
     @property
     def tokenizer(self) -> str:
-        """Return `gpt2`, or the path of the tokenizer.
+        """Return `gpt2`, or the path to the tokenizer.
 
-        A relative path starts at the project's folder, like data.folder.
+        A relative path starts at the project folder, like data.folder.
         """
         name = self.run.data.tokenizer
         if name == "gpt2":

@@ -46,7 +46,7 @@ class OpenRun:
             self.folder = run_folder(str(run))
             self._source = str(self.folder / "run.yaml")
         except ParamsError as no_folder:
-            # A run file is never a folder, so report why this folder is not a run's folder.
+            # A run file is never a folder, so report why this folder is not a run folder.
             if Path(run).is_dir():
                 raise
             try:
@@ -175,7 +175,7 @@ class OpenPlan:
     settings: Settings
     # The complete plan as frozen dataclasses
     plan: Plan
-    # The run file, or the run.yaml of a run's folder
+    # The run file, or the run.yaml of a run folder
     source: str
     folder: Path
     # Overrides, as for `--set`
@@ -271,7 +271,7 @@ class OpenPlan:
 def open_plan(source: str, folder: Path, set_words: tuple[str, ...] = ()) -> OpenPlan:
     """Return the plan of a run file with these `--set` arguments.
 
-    Without arguments, return the plan in the run's folder.
+    Without arguments, return the plan in the run folder.
     """
     settings = params.load(source, set_words=set_words)
     if not set_words and (folder / "plan.json").exists():

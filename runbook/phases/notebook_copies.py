@@ -1,6 +1,6 @@
 """Copies of the shipped notebooks.
 
-`runbook init` writes copies into a project's folder, and `runbook lab` into a run's folder. An
+`runbook init` writes copies into a project folder, and `runbook lab` into a run folder. An
 edited master changes every run that is executed from it, but an edited copy changes only its own
 run. A copy differs from its master only in the parameters cell and the links. Its cells have the
 same ids, so a record does not depend on whether a master or a copy was executed.
@@ -104,10 +104,10 @@ def make_copies(
     as_name: str = "",
     fresh: bool = False,
 ) -> RunNotebooks:
-    """Copy the masters into the run's folder, with `run` set to this run.
+    """Copy the masters into the run folder, with `run` set to this run.
 
     An existing copy is never overwritten. `run` is a run name that `runbook run` accepts, or the
-    name of a run's folder. `set_words` and `as_name` are the values of --set and --as, which are
+    name of a run folder. `set_words` and `as_name` are the values of --set and --as, which are
     written into the copies' parameters cell. `fresh` moves existing copies aside.
     """
     named = named_run(run, as_name)

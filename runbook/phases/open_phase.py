@@ -58,7 +58,7 @@ def bind_phase(phase: str, namespace: Mapping[str, object]) -> OpenPhase:
     """Check a notebook's parameters, compute the plan, open the record, and show the parameters.
 
     Overrides from earlier calls for this run stay in force unless they are set again. Nothing is
-    written if a value is invalid, if values do not fit together, or if the run's folder was made
+    written if a value is invalid, if values do not fit together, or if the run folder was made
     with other parameters.
     """
     settings = with_values_given_before(partial(params.bind, namespace), show_text)
@@ -90,7 +90,7 @@ def refuse_record_of_other_run(settings: Settings) -> None:
 
 
 def binder(phase: str) -> Callable[[Mapping[str, object]], OpenPhase]:
-    """Return the function that a phase's notebook calls first.
+    """Return the function that a phase notebook calls first.
 
     The function shows only the usual summary of the run.
     """
@@ -117,7 +117,7 @@ def with_values_given_before(load: Callable[..., Settings], say: Callable[[str],
 
 
 def open_run_phase(settings: Settings, phase: str) -> OpenPhase:
-    """Open the run's folder with its run.yaml and plan.json; create it if it does not exist.
+    """Open the run folder with its run.yaml and plan.json; create it if it does not exist.
 
     Raise an error if these files do not match the run, or if another process is working on the run,
     because opening a phase moves its newest record to the history.

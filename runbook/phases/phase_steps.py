@@ -43,7 +43,7 @@ TOKENIZE = f"{DATA}--tokenize"
 MEASURE = f"{EVALUATION}--built-in"
 
 GATE = "smoke/gate.json"
-"""The smoke test's verdict. Like all file names here, it is relative to the run's folder."""
+"""The smoke test's verdict. Like all file names here, it is relative to the run folder."""
 RESULTS = "results.csv"
 VARIANTS = "variants.csv"
 BUILT_IN = "evaluation/built-in.jsonl"

@@ -38,7 +38,7 @@ def render_all(
 ) -> list[Path]:
     """Write all files of the run's jobs into `out`, ready to be submitted. Return their paths.
 
-    `out` has the layout of a run's folder. A missing required value is an error, unless
+    `out` has the layout of a run folder. A missing required value is an error, unless
     `placeholders` replaces it with a placeholder. A folder from which a job was already submitted
     is refused.
     """

@@ -80,7 +80,7 @@ class RunRequest:
 def run_phases(request: RunRequest, say: Say) -> tuple[Outcome, Path]:
     """Execute the phases that are not done, up to the first failure.
 
-    Return the outcome and the run's folder.
+    Return the outcome and the run folder.
     """
     redo = phase_name(request.redo) if request.redo else ""
     from_scratch = redo == PHASES[0]
@@ -172,7 +172,7 @@ def run_phase(
     phase: str,
     say: Say,
 ) -> Outcome:
-    """Execute and record a phase's notebook, unless the phase is done and unchanged."""
+    """Execute and record a phase notebook, unless the phase is done and unchanged."""
     refuse_changed_results(PlannedRun(settings, plan, folder), phase)
     missing = why_not_done(settings, plan, folder, phase)
     if not missing:

@@ -1,6 +1,6 @@
 """A step of a phase: a cell of its notebook, with its input values and its work.
 
-A phase lists its steps in order. The phase's notebook calls the steps, and a resumed run looks up
+A phase lists its steps in order. The phase notebook calls the steps, and a resumed run looks up
 which of them are done.
 """
 
@@ -36,7 +36,7 @@ class PhaseStep(Generic[Result]):
         """
         self.work = work
         """The inputs, outputs and done marker. None if the step has no marker and always runs."""
-        # Give the step the function's name and docstring, so that `phase.STEP?` in JupyterLab shows
+        # Give the step the function name and docstring, so that `phase.STEP?` in JupyterLab shows
         # them.
         update_wrapper(self, run)
         # JupyterLab then shows a signature with the open phase as argument and with the result of

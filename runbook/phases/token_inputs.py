@@ -131,7 +131,7 @@ def text_identity(settings: Settings, folder: Path) -> list[Any]:
     """Return name, size, date and a sample of each text file without a checksum in the catalogue.
 
     A different text gives different tokens. If the text was deleted after it was tokenized, these
-    facts are taken from the manifests of the token files in the run's folder.
+    facts are taken from the manifests of the token files in the run folder.
     """
     texts = [text for text in settings.texts if _is_unvouched(text)]
     if not texts:
@@ -185,7 +185,7 @@ def ready_pairs(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
 
 
 def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Link ready-made token files to where the plan expects them in the run's folder.
+    """Link ready-made token files to where the plan expects them in the run folder.
 
     Return the linked files.
     """
@@ -205,7 +205,7 @@ def link_ready_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[
 
 
 def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path]:
-    """Return the links in the run's folder to token files that were created elsewhere."""
+    """Return the links in the run folder to token files that were created elsewhere."""
     links: list[Path] = []
     for text in settings.texts:
         for prefix in _linked_prefixes(text, data):
@@ -216,7 +216,7 @@ def linked_tokens(settings: Settings, data: DataPlan, folder: Path) -> list[Path
 
 
 def _linked_prefixes(text: TextShare, data: DataPlan) -> list[str]:
-    """Return the planned prefixes of a ready-made text that are links in the run's folder.
+    """Return the planned prefixes of a ready-made text that are links in the run folder.
 
     A site with its own data folder needs no links, because the files are already there.
     """

@@ -238,7 +238,7 @@ def _validation_loss_text(validation: Path, last: int) -> str:
 def import_weights(folder: Path, source: Path, phase: str = FULL) -> str:
     """Start the run from the weights of a Hugging Face model or a Megatron-LM checkpoint.
 
-    Return the path of the new checkpoint.
+    Return the path to the new checkpoint.
     """
     if not any(path.is_file() for name in _FOLDER_FILES for path in source.glob(name)):
         raise DataError(

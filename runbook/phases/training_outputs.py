@@ -1,4 +1,4 @@
-"""Lists the files that training writes to the run's folder, and moves them to the history."""
+"""Lists the files that training writes to the run folder, and moves them to the history."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -152,7 +152,7 @@ def _environment_results(events: Sequence[Event]) -> dict[str, object]:
 
 
 def read_results(folder: Path, plan: Plan, phase: str) -> TrainingResults:
-    """Return the results of one training phase in a run's folder."""
+    """Return the results of one training phase in a run folder."""
     phase_plan = plan.phases[phase]
     log = phase_plan.log
     metrics = folder / log.metrics

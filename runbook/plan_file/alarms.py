@@ -110,7 +110,7 @@ WAIT_SECONDS, WAIT_SHARE, SLOW_FACTOR = (
 
 @dataclass(frozen=True)
 class AlarmSettings:
-    """The user's choices about alarms, from keys of the run file; plan.json lists them under `log`.
+    """The user's choices about alarms, from keys in the run file; plan.json lists them under `log`.
 
     The trainer and every table or figure about a finished run use the same settings.
     """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 
 def allowed_commands_file() -> Path:
-    """Return the path of the file with the allowed commands, in the user's configuration folder."""
+    """Return the path to the file with the allowed commands, in the user's configuration folder."""
     configuration = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     return Path(configuration).expanduser() / "gpt3-runbook" / "allowed-commands"
 

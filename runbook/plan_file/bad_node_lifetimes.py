@@ -13,7 +13,7 @@ class FoundBy(StrEnum):
 
     PREFLIGHT = "preflight"
     FAILURE = "failure"
-    """A job's log blames the node, for example with an Xid."""
+    """A job log blames the node, for example with an Xid."""
     SLOW_RANK = "slow rank"
     BIT_FLIP = "transient corruption"
     CORRUPTION = "persistent corruption"

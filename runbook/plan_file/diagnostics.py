@@ -50,7 +50,7 @@ class RuleResult:
     values: Mapping[str, Value]
     """Values by the names that the code's message templates use."""
     keys: tuple[str, ...]
-    """Keys of the run file whose change can satisfy the rule, most likely first."""
+    """Keys in the run file whose change can satisfy the rule, most likely first."""
 
     def render(self) -> RuleText:
         """Return the text, with every value filled in."""

@@ -50,12 +50,12 @@ class CodedError(Exception):
 
     @property
     def code(self) -> str:
-        """Return the name of the error's message for programs; empty for plain text."""
+        """Return the name of the error message for programs; empty for plain text."""
         return self.message.code if self.message is not None else ""
 
 
 class TrainingError(CodedError):
-    """Raised if training cannot continue. Only the error's text is shown."""
+    """Raised if training cannot continue. Only the error text is shown."""
 
     exit_code = FAILED
     on_all_ranks = False

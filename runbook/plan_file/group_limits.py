@@ -1,6 +1,6 @@
 """Time limits of the preflight's last stage, in which ranks meet and use each process group.
 
-The ranks' program ends a step that takes longer, the job's script ends the ranks, and the rules
+The ranks' program ends a step that takes longer, the job script ends the ranks, and the rules
 show the limits.
 """
 

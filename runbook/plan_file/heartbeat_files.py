@@ -13,7 +13,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-# Subfolder of a job's folder for each machine's report of a hang
+# Subfolder of a job folder for each machine's report of a hang
 RANKS_FOLDER = "ranks"
 # A file of this age counts as a leftover. A live job writes twice per second, and a suspended job
 # keeps its file open.

@@ -363,12 +363,12 @@ class Log:
 
     @property
     def rank_times(self) -> str:
-        """Return the path of the file with each rank's step times, next to the metrics."""
+        """Return the path to the file with each rank's step times, next to the metrics."""
         return str(PurePosixPath(self.metrics).with_name(RANK_TIMES))
 
     @property
     def replay(self) -> str:
-        """Return the path of the file with the fingerprints of recomputed micro-batches."""
+        """Return the path to the file with the fingerprints of recomputed micro-batches."""
         return str(PurePosixPath(self.metrics).with_name(REPLAY))
 
 

@@ -203,7 +203,7 @@ class Choice:
 
     @cached_property
     def shape(self) -> ModelShape:
-        """Return the model's shape, with this phase's sequence length and padded vocabulary."""
+        """Return the model shape, with this phase's sequence length and padded vocabulary."""
         length = self.sequence_length
         return shape_of(
             self.model,

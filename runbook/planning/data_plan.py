@@ -183,7 +183,7 @@ def _token_folder(settings: Settings, text: TextShare) -> str:
 
     If the site has a folder for data, each dataset has its own folder in it. Token files in
     data.folder are read there if their names are known; otherwise, they are read through links in
-    the run's folder.
+    the run folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -220,7 +220,7 @@ def _prefixes(
 def text_place(settings: Settings, text: TextShare) -> str:
     """Return the folder of a text's files, relative to the project or absolute.
 
-    Downloads go to the site's folder for data, next to the token files, if the site has one.
+    Downloads go to the site folder for data, next to the token files, if the site has one.
     """
     dataset = text.dataset
     if text.folder:
@@ -232,7 +232,7 @@ def text_place(settings: Settings, text: TextShare) -> str:
 
 
 def _shared_folder(settings: Settings) -> str:
-    """Return the site's folder for data, with {stage} not yet filled in.
+    """Return the site folder for data, with {stage} not yet filled in.
 
     Return an empty string if the site has no such folder.
     """

@@ -61,7 +61,7 @@ SCHEMA = 1
 class ComputesOn:
     """The number of devices per node, and where it is stated.
 
-    The source is the site's file, or the program that listed this machine's GPUs.
+    The source is the site file, or the program that listed this machine's GPUs.
     """
 
     device: str
@@ -149,7 +149,7 @@ class Plan:
 
 
 def parse_plan(text: str, source: Path) -> Plan:
-    """Return the plan in the text of a plan.json.
+    """Parse the text of a plan.json and return the plan.
 
     Raise `RecordError` with the file, every problem and the remedy.
     """

@@ -403,7 +403,7 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def parts_table(plan: Plan) -> Table:
-    """Return a table of a step's time by part, for accelerators that are modelled part by part."""
+    """Return a table of a step time by part, for accelerators that are modelled part by part."""
     title = "Where the time of a step goes"
     parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:

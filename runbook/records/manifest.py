@@ -105,7 +105,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return the sorted paths of all files that a manifest covers, relative to the run's folder."""
+    """Return the sorted paths of all files that a manifest covers, relative to the run folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk visits only the folders that remain in this list.
@@ -169,7 +169,7 @@ def begins_as(path: Path, entry: Entry) -> bool:
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
     """Record new files, files that have grown, and the current files of `phase`, which has ended.
 
-    `written` lists the records that were just written. A job's folder is closed once its exit code
+    `written` lists the records that were just written. A job folder is closed once its exit code
     is recorded.
     """
     recorded = read_manifest(run_folder)
@@ -243,7 +243,7 @@ def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
 
 
 def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
-    """Move files and folders inside the run's folder, together with their unchanged entries.
+    """Move files and folders inside the run folder, together with their unchanged entries.
 
     Files have no entry while they are being moved. If the process is killed during the move, the
     files are later recorded as new files and do not contradict an entry.
@@ -302,7 +302,7 @@ SUFFIXES = (".ipynb", ".html", ".json")
 
 
 def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False) -> list[Path]:
-    """Move a phase's notebook, report and JSON to records/history/<phase>-<UTC start>.
+    """Move a phase notebook, report and JSON to records/history/<phase>-<UTC start>.
 
     Return the new paths. Set `keep_newer_notebook` while a notebook runs: a notebook that is from a
     different execution than the record is then not moved, because papermill may be writing it.
@@ -353,7 +353,7 @@ class Finding:
 
     # Changed, missing, added, unreadable or contradictory
     kind: str
-    # The path relative to the run's folder
+    # The path relative to the run folder
     file: str
     expected: str
     got: str

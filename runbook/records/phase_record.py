@@ -143,7 +143,7 @@ _FAILED_STATES = (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.
 
 
 def phase_record_path(run_folder: Path, phase: str) -> Path:
-    """Return the path of the record of a phase's newest execution."""
+    """Return the path to the record of a phase's newest execution."""
     return run_folder / "records" / f"{phase}.json"
 
 

@@ -63,7 +63,7 @@ class PhaseState:
     record: PhaseRecord | None
     # What is wrong with a record that cannot be read
     problem: str = ""
-    # Record files that exist, relative to the run's folder
+    # Record files that exist, relative to the run folder
     files: tuple[str, ...] = ()
     # Record files of earlier executions, newest first
     earlier: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class RunState:
     phases: tuple[PhaseState, ...]
     # Key results, each from the last phase that has it
     numbers: dict[str, Any]
-    # What is wrong with the run's folder
+    # What is wrong with the run folder
     problem: str = ""
 
 

@@ -97,7 +97,7 @@ class CellStates:
     ) -> str:
         """Record how a cell ended.
 
-        Return the cell's id, or an empty string if the master has no such cell. JupyterLab provides
+        Return the cell id, or an empty string if the master has no such cell. JupyterLab provides
         the id of the cell that it runs. papermill and nbconvert do not, so the cell is identified
         by its source.
         """

@@ -83,7 +83,7 @@ class Comparison:
 
 
 def read_run(folder: Path, phase: str = FULL) -> RunFacts:
-    """Return everything that a comparison needs from a run's folder.
+    """Return everything that a comparison needs from a run folder.
 
     Raise `RecordError` if the phase was not executed.
     """

@@ -10,7 +10,7 @@ from runbook.core.files import read_json_record, write_text
 from runbook.results.messages import ResultMessage
 
 FORECASTS_FILE = "forecasts.json"
-"""File with the sealed forecasts, in the run's folder."""
+"""File with the sealed forecasts, in the run folder."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class Gate(StrEnum):
 
 
 STEPS_BEFORE_SEAM = 40
-"""Number of steps before a resume that the usual change of the loss is computed from."""
+"""Number of steps before a resume that the usual change in the loss is computed from."""
 ENOUGH_AFTER = 10
 """A spike counts as divergence if the loss has not recovered after this number of losses."""
 CREDIBLE_FACTOR = 3.0
@@ -325,7 +325,7 @@ def _done_twice(metrics: History, events: Sequence[Event]) -> Check:
 
 
 def _usual_jump(metrics: History, first: int) -> float:
-    """Return the largest change of the loss (see `_jump`) in the steps before a seam.
+    """Return the largest change in the loss (see `_jump`) in the steps before a seam.
 
     With batches of only a few sequences, the loss changes by more than any tolerance that suits all
     training runs.
@@ -336,7 +336,7 @@ def _usual_jump(metrics: History, first: int) -> float:
 
 
 def _jump(metrics: History, first: int) -> float | None:
-    """Return the change of the loss at the first step of a segment, as a share.
+    """Return the change in the loss at the first step of a segment, as a share.
 
     The change is relative to the median of the five losses before that step. Return None if the
     loss of the step, or all losses before it, are missing.

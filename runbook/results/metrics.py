@@ -289,7 +289,7 @@ PARTS = (quantities.WAITING_FOR_DATA, "computing", "communication", "optimizer",
 
 
 def parts_of(step: Step) -> dict[str, float]:
-    """Return the seconds of a step by part. They add up to the step's time.
+    """Return the seconds of a step by part. They add up to the step time.
 
     Time that the trainer did not measure is in `other`. If the engine does not measure
     `communication` separately, that time is in `computing`.

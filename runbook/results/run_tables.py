@@ -184,7 +184,7 @@ def speed_table(
 
 
 def _percent_of_peak(tflops: float | None, peak: float | None) -> float | None:
-    """Return TFLOP/s as a percentage of the device's peak, or None if either is unknown."""
+    """Return TFLOP/s as a percentage of the device peak, or None if either is unknown."""
     if tflops is None or not peak:
         return None
     return 100 * tflops / peak
@@ -209,8 +209,8 @@ def published_table(
 ) -> Table:
     """Return a table of this run, followed by the published results most similar to it.
 
-    Speeds in tokens/s/device are compared only if device and size allow it. Other rows serve as
-    context, and say why they are not comparable.
+    Speeds in tokens/s/device are compared only between runs on the same device and of similar size.
+    Other rows serve as context, and say why they are not comparable.
     """
     tokens_per_second = summary.tokens_per_second_per_device
     length = summary.sequence_length

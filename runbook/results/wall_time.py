@@ -258,7 +258,7 @@ def _job_at(events: Sequence[Event], moment: float) -> str:
 
 
 def _last_source(events: Sequence[Event], start: float, end: float) -> str:
-    """Return the source of the last resume in this time, or an empty string."""
+    """Return the source of the last resume in this period, or an empty string."""
     sources = []
     for event in events_named(events, "resumed"):
         if start <= event.time <= end:

@@ -1,4 +1,4 @@
-"""Files of a run's folder: run.yaml, overrides.yaml and plan.json."""
+"""Files of a run folder: run.yaml, overrides.yaml and plan.json."""
 
 import json
 from collections.abc import Collection

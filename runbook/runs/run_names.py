@@ -19,7 +19,7 @@ class NamedRun:
     """The argument of `params.load` for a run, and the name from --as."""
 
     run: str
-    """A run's name, `RUN:VARIANT`, or a path."""
+    """A run name, `RUN:VARIANT`, or a path."""
     as_name: str = ""
 
     @property
@@ -31,7 +31,7 @@ class NamedRun:
 def named_run(word: str, as_name: str = "") -> NamedRun:
     """Return the run that an argument of the command line names.
 
-    The argument is a run's name, or the name of a folder made by --as or for a variant. `as_name`
+    The argument is a run name, or the name of a folder made by --as or for a variant. `as_name`
     is the value of --as. Raise `ParamsError` if the argument names a folder and --as gives a
     different name.
     """

@@ -67,7 +67,7 @@ def run_folder(name: str, runs: Path | None = None) -> Path:
 
 
 def _how_to_begin(stem: str, name: str) -> str:
-    """Return the command that creates a run's folder, or a note that params/ has no such run."""
+    """Return the command that creates a run folder, or a note that params/ has no such run."""
     run = stem.partition("--")[0]
     try:
         names = run_names(_project_of(name))
@@ -356,7 +356,7 @@ def phases_table(run: RunState) -> Table:
 
 
 def _job_row(job: JobFolder, status: JobStatus) -> Row:
-    """Return a job's name, id, state, time, partition, nodes and the reason for its state."""
+    """Return a job name, id, state, time, partition, nodes and the reason for its state."""
     elapsed = ""
     if status.started is not None:
         ended = status.ended or time.time()

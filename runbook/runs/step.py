@@ -116,7 +116,7 @@ class StepStatus:
 
     state: StepState
     file: str = ""
-    """The file's path, relative to the run's folder."""
+    """The file path, relative to the run folder."""
     bytes: int | None = None
     """The file's current size, if it differs from the recorded size."""
     recorded_bytes: int = 0
@@ -219,7 +219,7 @@ class StepOfRun:
 
     @property
     def marker_path(self) -> Path:
-        """Path of the done marker."""
+        """Path to the done marker."""
         return mark_path(self.run_folder, self.name)
 
     def marker(self) -> DoneMark | None:
@@ -255,11 +255,11 @@ class StepOfRun:
 
     @property
     def started_path(self) -> Path:
-        """Path of the file with the fingerprint of the step's last start."""
+        """Path to the file with the fingerprint of the step's last start."""
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
-        """Whether the outputs in the run's folder, finished or not, come from these inputs."""
+        """Whether the outputs in the run folder, finished or not, come from these inputs."""
         path = self.started_path
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 

@@ -88,7 +88,7 @@ def measure_core_flops(settings: Settings) -> float:
 
 
 def tokenizer_checks(settings: Settings) -> list[Check]:
-    """Check that both models have room for the tokens in the tokenizer's file.
+    """Check that both models have room for the tokens in the tokenizer file.
 
     There is no check for GPT-2's tokenizer, whose vocabulary the planner knows, or for synthetic
     text. The check of a file that is not available here, for example because it is on the cluster,

@@ -51,7 +51,7 @@ class JoinedIds:
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
-    """Number of ids of each text, including its special token."""
+    """Number of ids for each text, including its special token."""
     text_bytes: int
     """Size of all texts in UTF-8 bytes."""
 

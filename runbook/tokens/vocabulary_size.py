@@ -1,4 +1,4 @@
-"""Reads the size of a vocabulary from the tokenizer's file alone, without a tokenizer package."""
+"""Reads the size of a vocabulary from the tokenizer file alone, without a tokenizer package."""
 
 import json
 from collections.abc import Iterator

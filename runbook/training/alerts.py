@@ -21,7 +21,7 @@ from runbook.training.messages import TrainingMessage
 
 
 class NotAllowedError(Exception):
-    """Raised if the user has not allowed a command. The error's text explains how to allow it."""
+    """Raised if the user has not allowed a command. The error text explains how to allow it."""
 
 
 CHANNEL_SECONDS = 10.0  # Seconds to wait for a channel's answer

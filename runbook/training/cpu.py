@@ -137,7 +137,7 @@ OUTPUT_BLOCK = 2048
 SUM_DEPTH = 256
 """Number of products that a matmul sums at a time.
 
-With this number, the error of the result is 3e-7 of its norm, as with MKL.
+With this number, the error in the result is 3e-7 of its norm, as with MKL.
 
 By default, oneDNN sums a thousand products at a time, with an error of 6e-7. With this error, one
 in a million weights differs by 1.1e-5 from a plain program's after Adam's first step. The smaller

@@ -135,8 +135,8 @@ class EpochDataset(GPTDataset):  # type: ignore[misc]
 
         lengths = self.dataset.sequence_lengths
         if 2 * len(self.indices) > len(lengths):
-            # Read the file sequentially once. Otherwise page faults would read it in the order of
-            # the documents.
+            # Read the file sequentially once. Otherwise page faults would load it in document
+            # order.
             lengths = numpy.array(lengths)
 
         tokens_per_epoch = int(lengths[self.indices].sum(dtype=numpy.int64))

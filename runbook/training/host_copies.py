@@ -176,7 +176,7 @@ def make_host_copies() -> HostCopies:
 def _touched_memory(num_bytes: int) -> mmap.mmap:
     """Return new memory with all pages allocated, as huge pages if possible.
 
-    Pinning takes time per page.
+    Pinning takes some time for each page.
     """
     size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

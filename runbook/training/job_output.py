@@ -5,7 +5,7 @@ import sys
 
 
 def say(text: str) -> None:
-    """Print a line to the job's output immediately.
+    """Print a line to the job output immediately.
 
     The training continues even if the output is closed.
     """

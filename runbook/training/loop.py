@@ -628,7 +628,7 @@ class TrainingLoop:
         )
 
     def _relative(self, folder: Path) -> str:
-        # A copy in node memory is outside the run's folder
+        # A copy in node memory is outside the run folder
         is_in_run = folder.is_relative_to(self.spec.root)
         return str(folder.relative_to(self.spec.root) if is_in_run else folder)
 

@@ -433,7 +433,7 @@ def _make_groups(layout: str, deadline: Deadline) -> list[NamedGroup]:
 def _sum_over(group: NamedGroup) -> Facts:
     """Run an all-reduce of a megabyte over a group.
 
-    Return the group's name, the seconds that this took, and whether the sum is correct.
+    Return the group name, the seconds that this took, and whether the sum is correct.
     """
     import torch
 

@@ -41,7 +41,7 @@ def project(tmp_path: Path, monkeypatch) -> Path:
 
 @pytest.fixture
 def runbook(project: Path, monkeypatch, capsys):
-    """Return a function that calls `runbook WORD...` in the project's folder. It raises errors that
+    """Return a function that calls `runbook WORD...` in the project folder. It raises errors that
     are not ours."""
 
     def call(*words: object) -> Said:

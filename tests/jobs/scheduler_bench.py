@@ -1,4 +1,4 @@
-"""A run's folder whose jobs run a few lines of Python instead of the trainer."""
+"""A run folder whose jobs run a few lines of Python instead of the trainer."""
 
 import time
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ IGNORE_TERM = (
 
 
 class Bench:
-    """A run's folder in which jobs run a few lines of Python instead of the trainer."""
+    """A run folder in which jobs run a few lines of Python instead of the trainer."""
 
     def __init__(self, run_folder: Path, program: Path) -> None:
         self.run_folder = run_folder
@@ -48,7 +48,7 @@ class Bench:
         self.folders: list[JobFolder] = []
 
     def watch(self, folder: JobFolder) -> Iterator[JobStatus]:
-        """Yield the job's status repeatedly until it has ended. The last one is final."""
+        """Yield the job status repeatedly until it has ended. The last one is final."""
         while True:
             status = self.scheduler.state(folder)
             yield status

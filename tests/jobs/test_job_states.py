@@ -33,7 +33,7 @@ SCHEDULER = LocalScheduler()
 
 @pytest.fixture
 def job(tmp_path):
-    """Create the files that a job's script writes. This process plays the role of the script."""
+    """Create the files that a job script writes. This process plays the role of the script."""
     folder = JobFolder(tmp_path / "run" / "jobs" / "04-training")
     folder.path.mkdir(parents=True)
     return Job(folder, processes.identify(os.getpid()))

@@ -27,7 +27,7 @@ XID = "node3: NVRM: Xid (PCI:0000:4e:00): 79, pid=1234, name=python3, GPU has fa
 
 
 class Run:
-    """A run's folder with one job, whose attempts a test describes."""
+    """A run folder with one job, whose attempts a test describes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,7 +57,7 @@ class Run:
                 stream.write(json.dumps(row) + "\n")
 
     def write_log(self, text: str) -> None:
-        """Write to the job's log, after the line that marks the attempt's start."""
+        """Write to the job log, after the line that marks the attempt's start."""
         with (self.job / "err").open("a") as stream:
             stream.write(f"runbook: attempt {self.attempts} of slurm-1 begins\n{text}")
 

@@ -296,7 +296,7 @@ def test_another_value_is_refused_and_named(campaign, toy: Toy):
 
 @pytest.mark.rotate(3, turn=0)
 def test_redo_does_again_what_depends_on_it_and_keeps_what_was(campaign, toy: Toy, tmp_path):
-    """Use a copy of the run's folder, in which nothing refers to the old path."""
+    """Use a copy of the run folder, in which nothing refers to the old path."""
     folder = tmp_path / "local"
     shutil.copytree(campaign.folder, folder)
     before = tree(folder, without=("manifest.json", "index.html"))

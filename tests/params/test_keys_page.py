@@ -1,4 +1,4 @@
-"""docs/keys.md lists every key of a run file and of a site file, and is up to date."""
+"""docs/keys.md lists every key in run files and site files, and is up to date."""
 
 from pathlib import Path
 

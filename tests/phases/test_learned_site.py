@@ -1,4 +1,4 @@
-"""What a preflight learns about a site, written into the site's file."""
+"""What a preflight learns about a site, written into the site file."""
 
 from __future__ import annotations
 

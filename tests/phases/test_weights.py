@@ -23,7 +23,7 @@ from runbook.tokens.tokenizer import load_tokenizer, tokenizer_files
 
 @pytest.fixture
 def folder(tmp_path):
-    """Create a run's folder with a plan and two steps, as after training."""
+    """Create a run folder with a plan and two steps, as after training."""
     settings = params.load("local", set_words=list(TOY), project=PROJECT)
     write_plan_file(settings, make_plan(settings), tmp_path / "run")
     lines = [

@@ -1,4 +1,4 @@
-"""One type holds the sizes of a layout, and one those of a model's shape. Other types contain these
+"""One type holds the sizes of a layout, and one those of a model shape. Other types contain these
 two."""
 
 from __future__ import annotations

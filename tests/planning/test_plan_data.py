@@ -56,7 +56,7 @@ def test_ready_token_files_are_read_where_data_folder_says() -> None:
         return plan_data(build(run, site=site, dataset=Dataset(**ready))).train
 
     assert train("/data/my-gpt_text_document") == ("/data/my-gpt_text_document",)
-    # The names in a folder are only known on the machine: 02-data links them into the run's folder.
+    # The names in a folder are only known on the machine: 02-data links them into the run folder.
     assert train("/data/texts") == ("data/tokenized_text_document",)
     assert train("") == ("/scratch/tokens/tokenized/tokenized_text_document",)
 

@@ -24,7 +24,7 @@ def guard_of(site: str) -> str:
 
 
 def look_at(run_folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a job's check of the checkpoints in a run's folder."""
+    """Run a job's check of the checkpoints in a run folder."""
     head = 'set -euo pipefail; job_number=12; refuse() { echo "$1"; exit 2; }\n'
     script = f"{head}checkpoints='{run_folder}'\n{guard_of('lumi')}"
     return subprocess.run(

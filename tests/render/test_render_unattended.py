@@ -62,7 +62,7 @@ FLAGS = ("--no-container-mount-home",)
 
 
 def training_command(script, program):
-    """Return the words of the command that starts the ranks of the training job."""
+    """Return the words in the command that starts the ranks of the training job."""
     (command,) = [command for command in commands_of(script, program) if "$job/rank.sh" in command]
     return command
 

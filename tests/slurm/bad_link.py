@@ -1,8 +1,8 @@
 """A bad cable for a node: the frames of eth0 go through this program, which drops, delays or counts
 them.
 
-Run inside the node's network and process namespaces. It renames eth0 to wire0 and puts a TAP device with the
-old name and addresses in front of it. It ends with the node.
+Run inside the node network and process namespaces. It renames eth0 to wire0 and puts a TAP device
+with the old name and addresses in front of it. It ends with the node.
 """
 
 from __future__ import annotations

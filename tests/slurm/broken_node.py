@@ -104,7 +104,7 @@ class BrokenNode:
         )
 
     def bad_link(self, *options: str) -> None:
-        """Put bad_link.py between the node's network device and its cable."""
+        """Put bad_link.py between the node network device and its cable."""
         self.start(sys.executable, str(HERE / "bad_link.py"), *options)
 
     def hosts(self, *lines: str) -> None:

@@ -80,7 +80,7 @@ class ChainedRun:
         return folder
 
     def status(self) -> JobStatus:
-        """Return the job's status, as a person on a login node sees it."""
+        """Return the job status, as a person on a login node sees it."""
         return self.scheduler.state(self.job)
 
     def queue_ids(self) -> list[str]:

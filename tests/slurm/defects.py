@@ -20,7 +20,7 @@ class Place:
     """Paths of the parts that defects break."""
 
     environment: str
-    """The run's folder that contains the nodes' answers."""
+    """The run folder that contains the nodes' answers."""
     run: str
     packages: str
     """The folder of packages in which the trainer's Python finds torch."""
@@ -407,13 +407,13 @@ ip link set docker0 up
 
 
 def left_trainer(node: BrokenNode, place: Place) -> None:
-    """Let a rank of an ended job live on the first node and write to the run's folder."""
+    """Let a rank of an ended job live on the first node and write to the run folder."""
     words = ("env", "SLURM_JOB_ID=41", "SLURM_PROCID=1", place.python, "-c", OLD_TRAINER, place.run)
     node.peer("node1").start(*words)
 
 
 def slow_path(node: BrokenNode, place: Place) -> None:
-    """Limit what the second node writes to the disk of the run's folder to 4 MB/s."""
+    """Limit what the second node writes to the disk of the run folder to 4 MB/s."""
     device = Path(place.run).stat().st_dev
     numbers = f"{os.major(device)}:{os.minor(device)}"
     try:

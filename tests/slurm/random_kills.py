@@ -47,7 +47,7 @@ class Killer:
         self.count = 0
 
     def current_job(self) -> str:
-        """Return the number of the job whose script is running."""
+        """Return the job number whose script is running."""
         started = read_started(self.run.job)
         assert started is not None
         return started.job_id.partition("-")[2]
@@ -67,7 +67,7 @@ class Killer:
         return lambda: None
 
     def kill_script(self) -> Callable[[], None]:
-        """Kill the job's script. The next job of the chain continues."""
+        """Kill the job script. The next job of the chain continues."""
         self.cluster.ask("scancel", "--batch", "--signal=KILL", self.current_job())
         return lambda: None
 

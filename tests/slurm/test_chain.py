@@ -77,7 +77,7 @@ def undisturbed(project: Path, nodes: Cluster) -> dict[int, float]:
 def killed(project: Path, nodes: Cluster) -> ChainedRun:
     """Run a chain of three jobs with a spare node.
 
-    A node and a job's script are killed while nobody watches.
+    A node and a job script are killed while nobody watches.
     """
     words = ["jobs.training.chain=3", "jobs.training.spares=1", "training.near_interval=1"]
     # All nodes are on this machine, so each one gets a separate memory folder.

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slurm, pytest.mark.notebooks, pytest.mark.training]
 
 @pytest.fixture(scope="session")
 def tested(project: Project) -> Path:
-    """Run the phases from plan to smoke test with torchrun, and return the run's folder."""
+    """Run the phases from plan to smoke test with torchrun, and return the run folder."""
     text = project.call("run", "queued", "--to", "smoke")
     for phase in ("00-plan", "01-environment", "02-data", "03-smoke-test"):
         assert f"{phase:16} done after" in text

@@ -75,7 +75,7 @@ def refuses(
 
 
 def assert_about(error: CodedError, message: Message, /, **values: object) -> None:
-    """Assert an error's code and at least these of its values."""
+    """Assert an error code and at least these of its values."""
     assert error.message is message, str(error)
     shown = {name for _, name, _, _ in string.Formatter().parse(message.value)}
     assert values.keys() <= shown, f"{message.name} shows only {sorted(filter(None, shown))}"

@@ -73,7 +73,7 @@ def _words_before_operator(line_words: list[str]) -> list[str]:
 
 
 def command_of(script: str, *program: str) -> list[str]:
-    """Return the words of the only command of a script that begins with these words."""
+    """Return the words in the only command of a script that begins with these words."""
     (command,) = commands_of(script, *program)
     return command
 
@@ -130,6 +130,6 @@ def unset_in(script: str) -> set[str]:
 
 
 def array_of(script: str, name: str) -> list[str]:
-    """Return the words of a script's array that is written in one line."""
+    """Return the words in a script's array that is written in one line."""
     (text,) = re.findall(rf"(?m)^{name}=\((.*)\)$", script)
     return shlex.split(text)

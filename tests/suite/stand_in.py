@@ -1,6 +1,6 @@
 """The first job number of the stand-in for PBS.
 
-Each test process has its own number: a job's processes are found and killed by the job's number, so
+Each test process has its own number: a job's processes are found and killed by the job number, so
 two test processes must not share numbers.
 """
 

@@ -27,7 +27,7 @@ GENERATED = {
 
 
 def count_words(text: str) -> int:
-    """Count the words of a page without comments, link addresses and table rows."""
+    """Count the words in a page without comments, link addresses and table rows."""
     text = re.sub(r"<!--.*?-->", " ", text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)]*\)", "]", text)
     return sum(1 for word in text.split() if re.search(r"\w", word))

@@ -31,7 +31,7 @@ class Behaviour:
     """Every connection ends after this share of its content."""
 
     next_pages: dict[str, str] = field(default_factory=dict)
-    """Path of the next page of a list, sent in a Link header, by the path of each page."""
+    """Path to the next page of a list, sent in a Link header, by the path of each page."""
 
     ranges: bool = True
     tags: bool = True

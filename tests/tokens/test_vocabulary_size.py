@@ -1,4 +1,4 @@
-"""The size of a vocabulary from only the tokenizer's file, compared with the packages that load it."""
+"""The size of a vocabulary from only the tokenizer file, compared with the packages that load it."""
 
 from __future__ import annotations
 

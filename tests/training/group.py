@@ -132,7 +132,7 @@ class Job:
         return [event for event in events if not names or event["event"] in names]
 
     def until(self, condition, seconds=300):
-        """Wait until something appears in the job's folder."""
+        """Wait until something appears in the job folder."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if condition():

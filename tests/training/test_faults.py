@@ -41,7 +41,7 @@ def whole(zygote, corpus, tmp_path_factory):
 
 @pytest.fixture
 def stopped(whole, tmp_path):
-    """Return a copy of the run's folder as if the run had been lost after iteration 4."""
+    """Return a copy of the run folder as if the run had been lost after iteration 4."""
     folder = tmp_path / "run"
     shutil.copytree(whole.folder, folder, symlinks=True)
     shutil.rmtree(folder / "checkpoints" / "iter_0000006")

@@ -42,7 +42,7 @@ def undisturbed(zygote, corpus, tmp_path_factory):
 
 
 def back_to(job, folder, iteration):
-    """Return a copy of a run's folder, in its state after this iteration."""
+    """Return a copy of a run folder, in its state after this iteration."""
     folder.rmdir()
     shutil.copytree(job.folder, folder, symlinks=True)
     for path in (folder / "checkpoints").glob("iter_*"):

@@ -42,7 +42,7 @@ class KernelMessage:
 class CellRequest:
     """The message that runs the current cell."""
 
-    # The cell's id in its notebook
+    # The cell id in its notebook
     cell: str
     code: str
     header: dict[str, Any]

@@ -58,7 +58,7 @@ class CellDisplays:
 
 
 _cells: dict[str, CellDisplays] = {}
-"""The newest execution of each cell that showed something, by the cell's id."""
+"""The newest execution of each cell that showed something, by the cell id."""
 
 _lock = Lock()
 """This lock is held while a page gets its answer, so that later output of a running cell comes

@@ -169,7 +169,7 @@ def _inside(settings: Settings, mounts: Sequence[str]) -> list[str]:
 
 
 def _starter(settings: Settings, job: Job, count: NodeCount) -> list[str]:
-    """Return the words of the command that starts a node's ranks.
+    """Return the words in the command that starts a node's ranks.
 
     The command runs torchrun or deepspeed with the interpreter that has the trainer, because the
     plain commands `torchrun` and `deepspeed` may belong to a different installation on PATH.

@@ -34,7 +34,7 @@ NODE_SETUP_SECONDS = 150
 
 @dataclass(frozen=True)
 class RungStep:
-    """A stage of the preflight, with the command by which the job's script starts it."""
+    """A stage of the preflight, with the command by which the job script starts it."""
 
     name: str
     what: str
@@ -86,7 +86,7 @@ class _PreflightJob(QueuedTraining):
         return [self.site.python or "python3", "-m", "runbook.training.probe"]
 
     def render(self) -> RenderedJob:
-        """Return the job's script, and the scripts that its nodes and ranks run."""
+        """Return the job script, and the scripts that its nodes and ranks run."""
         options = list(self.questions.probe_options)
         files = {"rank.sh": self.rank_script(options), "rung.sh": self._rung_script()}
         node_commands = self._node_commands()

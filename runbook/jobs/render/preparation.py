@@ -34,7 +34,7 @@ class SetupStep:
     Empty if the step only checks something and always runs.
     """
     body: str
-    """Shell commands, which may use `say` and "$here", the script's folder."""
+    """Shell commands, which may use `say` and "$here", the script folder."""
     secret: str = ""
 
 
@@ -74,7 +74,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         "{tag}": recipe.tag if recipe else "",
     }
     quoted_values = {name: quote(value) for name, value in values.items()}
-    # The image's Dockerfile is in the script's folder
+    # The image's Dockerfile is in the script folder
     folder = {"{recipe}": '"$here"'}
     modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
     commands = [_put(command, quoted_values | folder | modules) for command in step.commands]
@@ -119,7 +119,7 @@ def _secret(reference: str) -> str:
 
 
 SETUP_FOLDER = "environment"
-"""Folder, within a run's folder, for the scripts that set up a site and for their logs."""
+"""Folder, within a run folder, for the scripts that set up a site and for their logs."""
 FLEET = "fleet.sh"
 """Script, run on the computer that manages a rented cluster, that starts and stops its machines."""
 

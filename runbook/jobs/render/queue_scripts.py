@@ -99,9 +99,9 @@ class QueueScripts(ABC):
     submit_folder: str
     """The folder from which a job was submitted, as a shell expression."""
     job_number: str
-    """The job's number, without the index of an array's element, as a shell expression."""
+    """The job number, without the index of an array's element, as a shell expression."""
     passes_variables: str
-    """The line that lets the starter pass the script's variables to tasks, if one is needed."""
+    """The line that lets the starter pass the script variables to tasks, if one is needed."""
     array_index: str
     """The index of an array's element, as a shell expression."""
     hosts: str
@@ -138,11 +138,11 @@ class QueueScripts(ABC):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the words of the command that starts this many tasks on each node of a job."""
+        """Return the words in the command that starts this many tasks on each node of a job."""
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
-        """Return the words of the command that starts a task on each node.
+        """Return the words in the command that starts a task on each node.
 
         A failed task does not end the others.
         """
@@ -154,15 +154,15 @@ class QueueScripts(ABC):
         job: Job,
         container: Sequence[str],
     ) -> list[str]:
-        """Return the words of the command that starts a preflight check on each node."""
+        """Return the words in the command that starts a preflight check on each node."""
 
     @abstractmethod
     def on_trusted_nodes(self, settings: Settings, job: Job, program: str) -> list[str]:
-        """Return the words of the command that starts a program on the nodes in `trusted`."""
+        """Return the words in the command that starts a program on the nodes in `trusted`."""
 
     @abstractmethod
     def on_one_node(self, seconds: int) -> str:
-        """Return the words of the command that starts a process on `$node`, with a time limit."""
+        """Return the words in the command that starts a process on `$node`, with a time limit."""
 
     @abstractmethod
     def training_starter(
@@ -173,14 +173,14 @@ class QueueScripts(ABC):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the words of the command that starts the launcher or the ranks of a training run.
+        """Return the words in the command that starts the launcher or the ranks of a training run.
 
         A job that `chooses_nodes` lists its nodes in `$step_nodes`.
         """
 
     @abstractmethod
     def task_starter(self, job: Job) -> list[str]:
-        """Return the words of the command that starts a program in each task of a task job."""
+        """Return the words in the command that starts a program in each task of a task job."""
 
 
 TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'

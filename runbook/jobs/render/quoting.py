@@ -1,4 +1,4 @@
-"""Turns values into shell words for a job's script.
+"""Turns values into shell words for a job script.
 
 Values are quoted, or refused if a shell could misread them.
 """
@@ -58,7 +58,7 @@ def image(name: str) -> str:
 
 
 KNOWN = {"user": '"$user"', "job": '"$job_number"'}
-"""Placeholders that a job's script fills in, and the shell variables for them."""
+"""Placeholders that a job script fills in, and the shell variables for them."""
 
 
 def expand(value: str, settings: Settings) -> str:

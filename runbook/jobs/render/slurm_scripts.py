@@ -48,7 +48,7 @@ class SlurmScripts(QueueScripts):
     ) -> list[str]:
         """Return the #SBATCH lines, sorted.
 
-        The job's output goes to its folder, from which it is submitted. A site's directive is kept
+        The job output goes to its folder, from which it is submitted. A site's directive is kept
         unless we set the same directive.
         """
         site = settings.site
@@ -160,7 +160,7 @@ class SlurmScripts(QueueScripts):
             parts.append(f"--cpus-per-task={job.cpus_per_task}")
         elif not job.cpus_per_task:
             # Without a number of cores, Slurm would bind each task to one core. With this option,
-            # the tasks share the node's cores.
+            # the tasks share the node cores.
             parts.append("--cpu-bind=none")
 
         return parts

@@ -93,7 +93,7 @@ def render_task(
     task: Task,
     package: Path,
 ) -> RenderedJob:
-    """Return the script of a task job. Its program runs in the run's folder."""
+    """Return the script for a task job. Its program runs in the run folder."""
     site = settings.site
     planned_job: Job = getattr(settings.run.jobs, JOB_SECTIONS[phase])
     folder = task.folder(phase)

@@ -47,7 +47,7 @@ def _reason(name: str, **values: object) -> str:
 
 
 def _line(name: str, **values: object) -> str:
-    """Return a line for a job's log. Values may be shell variables."""
+    """Return a line for a job log. Values may be shell variables."""
     return JobLine[name].fill(**values)
 
 

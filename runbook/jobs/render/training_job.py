@@ -68,7 +68,7 @@ class RenderedJob:
     arguments: list[str]
     """Arguments of the training script or module."""
     files: dict[str, str] = field(default_factory=dict)
-    """Other files that the job reads, by path relative to the job's folder."""
+    """Other files that the job reads, by path relative to the job folder."""
 
 
 class QueuedTraining:
@@ -94,7 +94,7 @@ class QueuedTraining:
         )  # a training phase is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """Path of Megatron-DeepSpeed's file in the run's folder; empty for other frameworks."""
+        """Path of Megatron-DeepSpeed's file in the run folder; empty for other frameworks."""
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
 
@@ -389,10 +389,10 @@ def render_job(
 ) -> RenderedJob:
     """Return the job of a training phase for the site's scheduler.
 
-    `plan` is the content of plan.json, which the job reads from the run's folder. `python` is the
+    `plan` is the content of plan.json, which the job reads from the run folder. `python` is the
     interpreter that has the trainer on a local site. `package` is the folder of our package, from
-    which a queued job imports the trainer. The script finds the run's folder relative to itself, or
-    to the folder from which it was submitted, because the run's folder may move.
+    which a queued job imports the trainer. The script finds the run folder relative to itself, or
+    to the folder from which it was submitted, because the run folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -417,7 +417,7 @@ def render_job(
 
 
 PYTHON_SCRIPT = "python.sh"
-"""Name of the script in a job's folder that starts Python from each node's own copy."""
+"""Name of the script in a job folder that starts Python from each node's own copy."""
 ENVIRONMENT_FILE = "environment.json"
 """Manifest of the packed environment, in the folder of a job that uses it."""
 NO_COPY = {
@@ -429,7 +429,7 @@ NO_COPY = {
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
-    """Return the values that a job's script needs for the copy of the environment on each node."""
+    """Return the values that a job script needs for the copy of the environment on each node."""
     jobs = settings.run.jobs
     if not jobs.environment_copy:
         return NO_COPY

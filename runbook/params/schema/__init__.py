@@ -1,1 +1,1 @@
-"""Every key of a run file, with its type, default and meaning."""
+"""Every key in a run file, with its type, default and meaning."""

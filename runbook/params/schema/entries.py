@@ -18,7 +18,7 @@ class SourceFile(Strict):
     """One file of a dataset."""
 
     path: str
-    """Path of the file, relative to the dataset's folder."""
+    """Path to the file, relative to the dataset folder."""
     bytes: Bytes = 0
     """Size of the file; 0: not known."""
     sha256: str = ""
@@ -33,7 +33,7 @@ class FileGroup(Strict):
     """Files with consecutive numbers."""
 
     path: str
-    """Path of a file relative to the dataset's folder, with {number} in it."""
+    """Path to a file relative to the dataset folder, with {number} in it."""
     first: WholeOrZero = 0
     """Number of the first file."""
     last: WholeOrZero

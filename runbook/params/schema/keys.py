@@ -1,4 +1,4 @@
-"""Every key of a run file: its type, help, default and names in the documents."""
+"""Every key in a run file: its type, help, default and names in the documents."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The keys of a run file: everything that the user chooses. The plan computes the rest."""
+"""The keys in a run file: everything that the user chooses. The plan computes the rest."""
 
 from typing import Annotated
 
@@ -253,7 +253,7 @@ class Training(Strict):
     attention: Attention = "auto"
     """Attention kernel: flash1, flash2, flash-triton, plain, or auto (the framework's default)."""
     offload: Annotated[StrictBool, Aliases("cpu_optimizer", "OFFLOAD_DEVICE")] = False
-    """Keep optimizer states in the node's memory instead of the device's.
+    """Keep optimizer states in the node memory instead of the device's.
 
     Slow; use it only if nothing else fits.
     """
@@ -293,8 +293,7 @@ class Training(Strict):
     either.
     """
     alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
-    """Reference (env:NAME or file:PATH) to the address that alarms are posted to as JSON; empty:
-    none.
+    """Where to post alarms as JSON: env:NAME or file:PATH names the place of the address. If empty, alarms are not posted.
     """
     alarm_command: Annotated[str, OnlyOwnTrainer()] = ""
     """A command that gets each alarm on standard input (mail -s alarm ada@example.org).
@@ -442,7 +441,7 @@ class Data(Strict):
     """
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or SentencePiece model; a
-    relative path begins at the project's folder.
+    relative path begins at the project folder.
     """
     special_tokens: StrictBool = False
     """Encode a literal <|endoftext|> inside a text as the special token (as Megatron with
@@ -611,7 +610,7 @@ class Jobs(Strict):
     (the site's value).
     """
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
-    """Groups of the site's environment to switch on or off, such as "+sharp -debug"."""
+    """Groups of the site environment to switch on or off, such as "+sharp -debug"."""
     environment: Job = Job()
     """01-environment: images, environments, checks."""
     data: Job = Job()

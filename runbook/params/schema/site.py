@@ -1,4 +1,4 @@
-"""The keys of a site file (params/sites): hardware, queues, containers, storage, environment."""
+"""The keys in a site file (params/sites): hardware, queues, containers, storage, environment."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Hardware(Strict):
     """Properties of the machine. Leave out values that are not known; they are never guessed."""
 
     device: str
-    """Device to compute on: the accelerator's name as in the table of peaks (H100-SXM, A100-40GB,
+    """Device to compute on: the accelerator name as in the table of peaks (H100-SXM, A100-40GB,
     MI250X-GCD); `cpu`: the CPU, with every GPU hidden from the trainer; `auto`: the GPUs that
     nvidia-smi or rocm-smi lists on this machine.
     """
@@ -115,7 +115,7 @@ class Hardware(Strict):
     With device auto: use at most this many of the listed GPUs, 0 for all.
     """
     device_memory: Bytes = 0
-    """Memory of one device; 0: not known (on a CPU: the node's memory is shared)."""
+    """Memory of one device; 0: not known (on a CPU: the node memory is shared)."""
     peak_tflops: dict[str, Positive] = {}
     """Datasheet peak of one device by precision (fp32, fp16, bf16), in TFLOP/s."""
     nodes: WholeOrZero = 0
@@ -151,7 +151,7 @@ class Container(Strict):
     variable: str = ""
     """Environment variable that a module sets to the image; used if no image is named."""
     mounts: list[str] = []
-    """Folders visible inside, each `path` or `path:path inside`; the run's folder is always
+    """Folders visible inside, each `path` or `path:path inside`; the run folder is always
     visible. May contain {stage}.
     """
     home: bool = False
@@ -258,7 +258,7 @@ class Site(Strict):
     """A machine, with every property that does not depend on the run."""
 
     site: Name
-    """Name of the site: the file's name without .yaml."""
+    """Name of the site: the file name without .yaml."""
     title: str
     """Title of the site, in one line."""
     scheduler: Literal["local", "slurm", "pbs"]
@@ -292,7 +292,7 @@ class Site(Strict):
     runs runbook.
     """
     paths: dict[str, str] = {}
-    """Folders of data, checkpoints, tensorboard and tokenizer outside the run's folder; may contain
+    """Folders of data, checkpoints, tensorboard and tokenizer outside the run folder; may contain
     {stage}.
     """
     queues: dict[str, QueueLimit] = {}

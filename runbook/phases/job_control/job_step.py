@@ -48,7 +48,7 @@ class JobStep:
     aside.
     """
     render: Callable[[], RenderedJob]
-    """Return the job's files. The job avoids the nodes that are known to be bad."""
+    """Return the job files. The job avoids the nodes that are known to be bad."""
     record_event: Callable[..., None]
     chain: int = 1
     """Number of queued jobs, each of which continues where the previous one stopped."""
@@ -164,7 +164,7 @@ def _is_submitted(job_step: JobStep) -> bool:
 
 
 def _submit(job_step: JobStep) -> JobFolder:
-    """Write the job's files into the next folder, and pass them to the scheduler."""
+    """Write the job files into the next folder, and pass them to the scheduler."""
     folder = job_folder.next_job_folder(job_step.step.run_folder, job_step.phase)
     write_job(folder, job_step.render())
     job_id = job_step.scheduler.submit(folder)

@@ -137,7 +137,7 @@ def _fullest_text(rehearsal: Rehearsal) -> str:
 
 
 def kept_rehearsal(training: PlannedTraining) -> Rehearsal | None:
-    """Return the dry run stored in the run's folder for exactly this layout.
+    """Return the dry run stored in the run folder for exactly this layout.
 
     Its memory limit is taken from the current devices.
     """

@@ -613,7 +613,7 @@ def _limits_check(
     limits: Sequence[QueueLimits],
     queue_word: str,
 ) -> Check:
-    """Check that the queue's limits on time, nodes and accounts allow a phase's job."""
+    """Check that the queue limits on time, nodes and accounts allow a phase's job."""
     job = settings.job(phase)
     request = JobRequest(job.partition, job.account, job.nodes, job.walltime)
     # A separate row reports a closed queue.
@@ -840,7 +840,7 @@ def _nearest(path: Path) -> Path:
 
 
 def writable_check(folder: Path) -> Check:
-    """Check that files can be written to the run's folder."""
+    """Check that files can be written to the run folder."""
     probe = folder / f".probe.{os.getpid()}"
     rule = "files can be written to the run's folder"
     try:

@@ -178,14 +178,14 @@ def check_machine(run: PlannedRun, session: Session) -> CheckTable:
 def set_up(settings: Settings, folder: Path) -> list[Row]:
     """Run the missing steps in order, and show a row for each.
 
-    If a step fails, raise `ProgramError` with the step's last output and the path of its log. A
+    If a step fails, raise `ProgramError` with the step's last output and the path to its log. A
     step's done marker contains its script's fingerprint, so a changed script runs again. The script
     skips what already exists.
     """
     require_values(settings)
     todo = setup_steps(settings, PACKAGE)
     if settings.site.scheduler == "local" and not settings.site.preparation:
-        # The package ships the tokenizer's files.
+        # The package ships the tokenizer files.
         todo = [step for step in todo if step.name != "tokenizer"]
 
     for name, content in preparation_files(settings).items():

@@ -95,7 +95,7 @@ def workers_of(settings: Settings) -> int:
 
 
 def main() -> int:
-    """Tokenize this task's part, with the arguments `PROJECT [--join]`, in a run's folder.
+    """Tokenize this task's part, with the arguments `PROJECT [--join]`, in a run folder.
 
     The queue's variables define the part. With --join, do all the remaining work.
     """

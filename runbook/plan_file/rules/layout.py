@@ -16,7 +16,7 @@ def shape_rules(
     model: str,
     keys: Keys = FULL_KEYS,
 ) -> Iterator[RuleResult]:
-    """Yield the requirements of a layout on the model; `model` is the model's name in messages."""
+    """Yield the requirements of a layout on the model; `model` is the model name in messages."""
     tensor = parallel.tensor
     over_tensor: dict[str, Value] = {"tensor": tensor, "tensor_key": keys.tensor}
     yield RuleResult(

@@ -415,7 +415,7 @@ ACCELERATORS = {sheet.name: sheet.accelerator() for sheet in _DATA_SHEETS}
 
 
 class _NameRule(NamedTuple):
-    """A pattern for device names as machines report them, and the device's name in the table."""
+    """A pattern for device names as machines report them, and the device name in the table."""
 
     pattern: str
     name: str

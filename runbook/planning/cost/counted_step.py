@@ -56,7 +56,7 @@ class Seconds:
     matrices: float = 0.0
     attention: float = 0.0
     memory: float = 0.0
-    """Time for moving tensors to and from the device's memory."""
+    """Time for moving tensors to and from the device memory."""
     launching: float = 0.0
     """Additional time for launching operators, if launching takes longer than their execution."""
     communication: float = 0.0
@@ -184,7 +184,7 @@ class Replay:
         )
 
     def table(self, basis: str) -> Table:
-        """Return a table of a step's time by part, for each stage and for the plan."""
+        """Return a table of a step time by part, for each stage and for the plan."""
         rows = [_table_row(str(stage), parts) for stage, parts in enumerate(self.parts)]
         rows.append(_table_row("plan", self.planned_parts))
         bubble = f"{self.bubble_share:.1%}"

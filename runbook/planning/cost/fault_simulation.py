@@ -187,8 +187,7 @@ class Policy:
     spares: int = 0
     """Number of spare nodes in the allocation.
 
-    While spare nodes are left, a failure is handled in the allocation; otherwise a new job is
-    needed.
+    While there are spare nodes, the job survives a failure; after that, a new job is needed.
     """
     fewer_nodes: tuple[int, ...] = ()
     """Smaller numbers of nodes, in descending order, on which training may continue in the
@@ -603,7 +602,7 @@ class _Campaign:
         until: float,
         kept: MadeSteps,
     ) -> None:
-        """Account for one attempt, from launch to end, and for the steps that remain done.
+        """Account for one attempt, from launch to end, and for the steps that it completed for good.
 
         The number of these steps is negative if the attempt began from copies that are now lost,
         because then steps of earlier attempts are lost too.

@@ -175,7 +175,7 @@ _FORKS_SHARED_BYTES = 22.0
 """The part of `_FORKS_BYTES` that tensor parallelism does not divide: norms, dropout and residual.
 """
 _FORKS_BANDWIDTH = 0.88
-"""Share of the datasheet's bandwidth that a copy reaches. The forks' kernels are assumed to reach
+"""Share of the datasheet bandwidth that a copy reaches. The forks' kernels are assumed to reach
 it too.
 
 Measured on an H200: 4.24 of 4.8 TB/s (docs/measurements/gpu-h200.md).
@@ -192,7 +192,7 @@ has a cast (6), a maximum (4), subtraction, exponential and division in place (8
 (4); the backward pass has a product (8) and a cast (6).
 """
 _OPTIMIZER_BYTES = 40.0
-"""Bytes per parameter that the optimizer's step moves, not counting its moments.
+"""Bytes per parameter that the optimizer step moves, not counting its moments.
 
 The step reads and writes fp32 weights (8). It casts the gradient to fp32, unscales it, computes its
 norm, clips it and reads it (26). It writes weights in 16 bits and sets gradients to zero (6).
@@ -448,7 +448,7 @@ class StepTime:
 def iteration(setup: StepSetup, coefficients: Coefficients = DEFAULT) -> StepTime:
     """Return the time of a step, part by part.
 
-    Raise `KeyError` if the device's peak in this precision, or its sustained share, is unknown (see
+    Raise `KeyError` if the device peak in this precision, or its sustained share, is unknown (see
     `known`).
     """
     return StepModel(setup, coefficients).step()
@@ -1001,7 +1001,7 @@ class StepModel:
         return self.exposed(stage, seconds) if setup.hides_sends else seconds
 
     def _optimizer(self) -> float:
-        """Return the seconds of the optimizer's step, most of which are spent moving states."""
+        """Return the seconds of the optimizer step, most of which are spent moving states."""
         setup = self.setup
         layout = setup.layout
         shards = layout.data * layout.context if layout.zero_stage else 1

@@ -66,7 +66,7 @@ class StageMemory:
     the logits.
     """
     optimizer_moment: int = 0
-    """Temporary memory of the optimizer's step, once the activations have been freed.
+    """Temporary memory of the optimizer step, once the activations have been freed.
 
     On a GPU, this memory holds gradients in fp32; on a CPU, it is larger.
     """
@@ -281,7 +281,7 @@ def _sequence_split(choice: Choice) -> int:
 
 
 def _states_with_offload(choice: Choice) -> tuple[States, float]:
-    """Return the bytes per parameter on the device, and the offloaded bytes in the node's memory."""
+    """Return the bytes per parameter on the device, and the offloaded bytes in the node memory."""
     layout = choice.layout
     replicas = layout.data * layout.context
     states = state_bytes(
@@ -458,7 +458,7 @@ def _main_gradients(choice: Choice) -> float:
 
 
 def _optimizer_moment(choice: Choice, parameters: int) -> int:
-    """Return the temporary memory of the optimizer's step on a GPU, in bytes."""
+    """Return the temporary memory of the optimizer step on a GPU, in bytes."""
     layout = choice.layout
     if main_gradients := _main_gradients(choice):
         return round(main_gradients * parameters)

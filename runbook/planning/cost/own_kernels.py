@@ -3,7 +3,7 @@
 All measurements here were made on one NVIDIA H200 at its limit of 700 W, 2026-11-26, with PyTorch
 2.11, cuBLAS 13.1, cuDNN 9.19 and Triton 3.6, for GPT-3 1.3B in bf16 and 8 micro-batches of 4 x
 2,048 tokens, by profiling steps with `training.kernels` plain and compiled
-(docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet's bandwidth.
+(docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet bandwidth.
 The results exceed the number of bytes that are really moved, because no kernel reaches that
 bandwidth: a copy reached 4.24 of 4.8 TB/s.
 """
@@ -48,8 +48,7 @@ _PLAIN_LOSS = 96.0
 blocks.
 """
 _COMPILED_LOSS = 7.0
-"""The compiled loss reads each 16-bit logit twice and writes it once: 6 bytes, which took 5 ms in
-the profile.
+"""The compiled loss reads each 16-bit logit twice and writes it once, which moves 6 bytes. It took 5 ms in the profile.
 """
 _LEAST_PLAIN_LOSS = 40.0
 """Ten passes over float32 values of 4 bytes."""
@@ -79,11 +78,11 @@ DEEPSPEED_STEP_BYTES = 16.0
 source. Gradients are copied into a bucket, divided, copied out and flattened, at 4 bytes each."""
 
 POWER_BOUND = 0.75
-"""Share of the datasheet's peak that matrix products sustain at the limit of 700 W: 686 ms (plain
+"""Share of the datasheet peak that matrix products sustain at the limit of 700 W: 686 ms (plain
 kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
 0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
-"""Share of the datasheet's peak that matrix products sustain when power does not limit them.
+"""Share of the datasheet peak that matrix products sustain when power does not limit them.
 
 The value is 0.836, which an A100 sustains, times 1,980 MHz, divided by the 1,830 MHz for which the
 datasheet states the peak. The value was derived, not measured. It applies to small products, whose
@@ -152,7 +151,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
     """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
 
-    The kernel takes at least as long as moving `least_bytes` at the datasheet's bandwidth.
+    The kernel takes at least as long as moving `least_bytes` at the datasheet bandwidth.
     """
     measured = measured_bytes / kernel_bandwidth(device)
     return max(measured, least_bytes / device.memory_bandwidth)

@@ -75,7 +75,7 @@ def peak_of(site: Site, precision: str) -> float | None:
 def memory_of(site: Site) -> int:
     """Return the memory of one device in bytes, or 0 if it is unknown.
 
-    The site's own figure takes precedence over the size that the device's name states.
+    The site's own figure takes precedence over the size that the device name states.
     """
     return site.hardware.device_memory or named_memory(site.hardware.device)
 

@@ -15,7 +15,7 @@ from runbook.planning.cost.step_inputs import modelled_device, peak_of, setup_fo
 from runbook.planning.messages import PlanningMessage
 
 ACCELERATOR_EFFICIENCY = 0.35
-"""Assumed share of the datasheet's peak, in the megatron-full convention.
+"""Assumed share of the datasheet peak, in the megatron-full convention.
 
 Published runs reach 0.29 (MI250X) to 0.5 (H100).
 """

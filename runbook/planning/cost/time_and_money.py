@@ -28,7 +28,7 @@ class Speed:
     cost: float | None
     basis: str
     mfu: float | None = None
-    """Share of the device's peak FLOP/s that is used, in our convention; None if no peak is known.
+    """Share of the device peak FLOP/s that is used, in our convention; None if no peak is known.
     """
     parts: dict[str, float] | None = None
     """Seconds of a step by part; None if the step is not modelled part by part."""
@@ -82,7 +82,7 @@ def estimate(
 
 
 def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] | None:
-    """Return the nonzero parts of a step's time, multiplied by the factor."""
+    """Return the nonzero parts of a step time, multiplied by the factor."""
     if parts is None:
         return None
     scaled: dict[str, float] = {}

@@ -55,7 +55,7 @@ from runbook.records.messages import RecordMessage
 logger = logging.getLogger("papermill")
 
 LONGEST_SOCKET = 100
-"""The path of a Unix socket is limited to 107 characters on Linux and 103 on macOS.
+"""The path to a Unix socket is limited to 107 characters on Linux and 103 on macOS.
 
 The path of a cluster's TMPDIR or home folder can be longer.
 """
@@ -211,7 +211,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     ) -> None:
         """Record that an error ended the cell.
 
-        The error's text is added to the outputs if the user's own traceback handler printed
+        The error text is added to the outputs if the user's own traceback handler printed
         nothing.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)

@@ -86,7 +86,7 @@ class PageContent(NamedTuple):
 
 
 class Surroundings(StrEnum):
-    """The files that are next to a run's folder.
+    """The files that are next to a run folder.
 
     The page links only to these, so that no link is broken.
     """
@@ -107,7 +107,7 @@ def write_front_page(
 ) -> Path:
     """Write runs/<run>/index.html and report.html, a copy for mail that links to no other file.
 
-    `shown_as` is the name on the page, if it differs from the folder's name.
+    `shown_as` is the name on the page, if it differs from the folder name.
     """
     run = read_run(run_folder)
     run = replace(run, name=shown_as) if shown_as else run

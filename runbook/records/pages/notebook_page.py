@@ -131,7 +131,7 @@ def _card(notebook: Any, record: PhaseRecord, further_links: Sequence[tuple[str,
 
 
 def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
-    """Return the place, time and code version of a notebook's execution as names and values."""
+    """Return where, when and with which code version a notebook ran, as labeled values."""
     site, _ = _value_and_origin(record.parameters.get("site", ""))
     facts = [
         ("Site", site.strip('"')),

@@ -110,7 +110,7 @@ These become plain blocks, and headings move one level down.
 def _link_of_part(phase: str, value: str) -> str:
     """Return the new target of a link in a notebook's report.
 
-    The target is an anchor in the single file, or a file in the run's folder.
+    The target is an anchor in the single file, or a file in the run folder.
     """
     if value.startswith("#"):
         return f"#{phase}--{value[1:]}"

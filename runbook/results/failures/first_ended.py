@@ -40,7 +40,7 @@ _ENDED = tuple(
         r"Node IP: (?P<host>[\d.]+), node ID",
     )
 )
-"""Lines of launchers about the rank that ended first."""
+"""Lines in which launchers report the rank that ended first."""
 _SILENT = tuple(
     re.compile(pattern)
     for pattern in (

@@ -251,7 +251,7 @@ class OwnErrorFinder:
 
     @staticmethod
     def _look_after_error(process: _Process, text: str, rule: Rule | None) -> None:
-        """Count a line after an exception, which may also be the exception's missing message."""
+        """Count a line after an exception. The line may also be the exception's message, if that has not appeared yet."""
         error = process.error
         if error is None:
             return

@@ -9,7 +9,7 @@ FRAME = 'File "'
 BEGINNINGS = (TRACEBACK, FRAME, "terminate called after throwing", ".py: error: ")
 """Every error that this module recognizes begins with a line that contains one of these strings."""
 ARGUMENT_ERROR = "argument error"
-"""Used in place of an exception's name, because argparse does not raise an exception."""
+"""Used in place of an exception name, because argparse does not raise an exception."""
 
 _FRAME = re.compile(
     r'^(?P<indent>\s*)File "(?P<file>[^"]+)", line (?P<line>\d+)(?:, in (?P<function>\S.*))?\s*$'
@@ -232,7 +232,7 @@ class TracebackReader:
     def _ends_traceback(self, name: str) -> bool:
         """Return whether a line that begins with a name is the exception that ends the traceback.
 
-        If the name does not end like an exception's name, it counts only directly after the last
+        If the name does not end like an exception name, it counts only directly after the last
         frame.
         """
         if _ENDING_OF_NAME.search(name):

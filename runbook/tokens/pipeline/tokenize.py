@@ -59,13 +59,13 @@ The ratio allows for two bytes per 3.1 bytes of text (technical English), and fo
 AMPLE_ROOM = 32
 """If the free space is more than this many times the first estimate, the estimate is not refined.
 
-For a better estimate, some text would be encoded, which took 0.2 s. Plain text needs at most 3
-times the first estimate.
+A better estimate would need some text to be encoded, and that took 0.2 s. Plain text needs at most
+3 times the first estimate.
 """
 BYTES_PER_DOCUMENT = 24
 """Number of bytes per document: 20 in the .idx and 4 in a done marker.
 
-The .idx stores the document's length, place and number. The done marker exists until everything is
+The .idx stores the document length, place and number. The done marker exists until everything is
 done.
 """
 SAMPLE = 200_000

@@ -40,14 +40,14 @@ class RemoteFile:
     """
 
     path: str
-    """Path below the dataset's folder."""
+    """Path below the dataset folder."""
     url: str
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
     """The MD5 checksum of a file in a bucket."""
     also: str = ""
-    """An alternative path of the file below the dataset's folder."""
+    """An alternative path to the file below the dataset folder."""
 
 
 def expected_files(dataset: Dataset) -> list[SourceFile]:
@@ -74,7 +74,7 @@ def expected_files(dataset: Dataset) -> list[SourceFile]:
 
 
 def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
-    """Return the path of a file, or its alternative path if only the alternative exists."""
+    """Return the path to a file, or its alternative path if only the alternative exists."""
     path = path_inside(folder, file.path)
     if not file.also or path.exists():
         return path

@@ -639,7 +639,7 @@ def _version_of(response: requests.Response) -> str:
 
 
 def _tag(part: Path) -> Path:
-    """Return the path of the file that stores the source's identifier for a version.
+    """Return the path to the file that stores the source's identifier for a version.
 
     With this identifier, pieces of two versions are never mixed.
     """

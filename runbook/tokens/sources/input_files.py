@@ -86,16 +86,16 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the shard's files in bytes."""
+        """Return the size of the shard files in bytes."""
         return sum(segment.end - segment.start for segment in self.segments)
 
     def fingerprint(self, choices: str) -> str:
-        """Return a fingerprint that changes if any of the shard's files or any option changes."""
+        """Return a fingerprint that changes if any of the shard files or any option changes."""
         content = repr([astuple(segment) for segment in self.segments]) + choices
         return hashlib.sha256(content.encode()).hexdigest()
 
     def describe(self) -> str:
-        """Return a description of the shard's files, for error messages."""
+        """Return a description of the shard files, for error messages."""
         first = self.segments[0]
         cut = "" if first.whole else f" (bytes {first.start} to {first.end})"
         further_files = ""
@@ -131,7 +131,7 @@ def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
 
     A folder contributes all .jsonl, .ndjson, .txt and .parquet files below it (including compressed
     files) that match `pattern`. Files named .json must be given explicitly, because manifests are
-    also .json files. So must files whose name, or whose folder's name, begins with a dot: JupyterLab
+    also .json files. So must files whose name, or whose folder name, begins with a dot: JupyterLab
     keeps a second copy of an opened file in .ipynb_checkpoints, and macOS adds ._NAME to each file.
     A missing file is an error; no other file is skipped.
     """
@@ -214,12 +214,12 @@ def _is_unread(path: Path, place: Path) -> bool:
 
 
 def _is_hidden(path: Path) -> bool:
-    """Return whether a file's name, or that of a folder above it, begins with a dot."""
+    """Return whether a file name, or that of a folder above it, begins with a dot."""
     return any(part.startswith(".") for part in path.parts)
 
 
 def says_its_kind(path: Path) -> bool:
-    """Return whether a file's name shows that it is a text file.
+    """Return whether a file name shows that it is a text file.
 
     Names that end in .json do not count, because manifests also end in .json.
     """
@@ -696,9 +696,9 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 
 
 def line_number(segment: Segment, offset: int) -> int:
-    """Return the number of the line at an offset in a file's text, starting at 1.
+    """Return the line number at an offset in a file's text, starting at 1.
 
-    The file is read up to the offset, so use this function only for errors.
+    The file is read up to the offset, which is too slow for anything but error messages.
     """
     lines = 1
     with open_segment(segment) as stream:

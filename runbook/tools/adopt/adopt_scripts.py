@@ -414,7 +414,7 @@ def adopt_job(
 
 
 def _run_file_path(out: Path | None, name: str, project: Path) -> Path:
-    """Return the path of the run file.
+    """Return the path to the run file.
 
     Raise `ParamsError` if the path does not end in .yaml or .yml.
     """
@@ -554,7 +554,7 @@ def _with_notes(script: Script, left_out: Mapping[str, str]) -> Script:
 def _files_beside(script: Path) -> tuple[dict[str, str], dict[str, str]]:
     """Read the small text files next to a script that the script may start or read.
 
-    Search the script's folder and two levels below it. From the parent folder and the checkout,
+    Search the script folder and two levels below it. From the parent folder and the checkout,
     read only files that the script names. Access tokens in all files are masked. Files that contain
     only a secret, or cannot be read, are left out; the second dictionary says why.
     """

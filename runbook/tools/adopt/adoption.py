@@ -396,7 +396,7 @@ def _base(script: Script, launches: Sequence[Launch], calls: Sequence[DocumentCa
 
 
 _NEMO_RUN = "aws-pile-175b"
-"""The run that has a variant for each model size in NeMo's own files."""
+"""The run with one variant for each model size that NeMo ships files for."""
 
 
 def _base_settings(
@@ -502,7 +502,7 @@ def _gives_sizes(arguments: Sequence[Word]) -> bool:
 def _leave_model_unknown(why: str, launches: Sequence[Launch], findings: Findings) -> None:
     """Ask for the model if nothing in the source identifies it.
 
-    The question names the files among the program's arguments that may identify the model.
+    The question names the files among the program arguments that may identify the model.
     """
     findings.unknown_model = why
     launch = _last(launches)
@@ -547,7 +547,7 @@ def complete_from_config(
 
 
 def _settle_tokenizer(models: Mapping[str, Model], findings: Findings) -> None:
-    """Ask for the tokenizer's file unless it is GPT-2's or has a full path."""
+    """Ask for the tokenizer file unless it is GPT-2's or has a full path."""
     if findings.tokenizer_kind == "GPT2BPETokenizer":
         findings.drop("data.tokenizer")
         findings.questions.pop("data.tokenizer", None)
@@ -651,7 +651,7 @@ def _take_framework(framework: str, findings: Findings) -> None:
 
 
 def _take_script(evidence: Evidence, framework: str) -> program_arguments.ModelKind:
-    """Adopt every setting of the script, with the job's environment last.
+    """Adopt every setting of the script, with the job environment last.
 
     Return the kind of model.
     """
@@ -687,7 +687,7 @@ def _take_allocations(script: Script, findings: Findings) -> None:
 
 
 def _take_submission(call: DocumentCall, findings: Findings) -> None:
-    """Adopt the options that precede the script's name on the sbatch or qsub line."""
+    """Adopt the options that precede the script name on the sbatch or qsub line."""
     queue = {"sbatch": "slurm", "qsub": "pbs", "bsub": "lsf"}.get(call.command.name)
     if queue:
         queue_words = [word.text for word in call.command.words[1:] if word.text != call.script]

@@ -15,7 +15,7 @@ from runbook.tools.adopt.messages import AdoptMessage
 from runbook.tools.adopt.script import Word
 
 TOKENIZER_MARK = "GIVE_DATA_TOKENIZER"
-"""Placeholder for the tokenizer's file, whose path only the user knows."""
+"""Placeholder for the tokenizer file, whose path only the user knows."""
 
 
 @dataclass(frozen=True)
@@ -94,11 +94,11 @@ class Findings:
     Empty if no configuration is missing, or if the catalogue has its model.
     """
     site_values: dict[tuple[str, str], Any] = field(default_factory=dict)
-    """Settings that a person may add to the site's file, by section and name."""
+    """Settings that a person may add to the site file, by section and name."""
 
     @property
     def site_file(self) -> str:
-        """Return the name of the site's file, for display."""
+        """Return the name of the site file, for display."""
         return f"params/sites/{self.site.site}.yaml"
 
     @property
@@ -174,7 +174,7 @@ class Findings:
         )
 
     def ask_for_tokenizer(self, path: str, line: int, source: str) -> None:
-        """Adopt the tokenizer's file if it is given as a full path.
+        """Adopt the tokenizer file if it is given as a full path.
 
         Otherwise ask for the file, with a placeholder.
         """

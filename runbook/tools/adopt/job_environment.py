@@ -41,7 +41,7 @@ _OURS = {
 
 
 def take_variables(script: Script, findings: Findings) -> None:
-    """Adopt the job's variables, and report variables that the site file should set."""
+    """Adopt the job variables, and report variables that the site file should set."""
     site = findings.site
     group_of = {name: group for group, values in site.environment.items() for name in values}
     last_settings = {setting.name: setting for setting in script.settings}
@@ -168,7 +168,7 @@ def take_knobs(
     *,
     over: bool,
 ) -> None:
-    """Adopt every variable that a script of the site's document reads.
+    """Adopt every variable that is read by a script in the site's document.
 
     Options of the script take precedence unless `over` is set.
     """
@@ -237,7 +237,7 @@ def leave_unknown(script: Script, values: Mapping[str, Word], findings: Findings
 
 def _model(value: Word, findings: Findings, models: Collection[str]) -> None:
     """Adopt the model that a document's variable names: its catalogue name, or NeMo's model size."""
-    # LUMI's model_size is the number before "b" in a model's name
+    # LUMI's model_size is the number before "b" in a model name
     if re.fullmatch(r"[\d.]+", value.text):
         return
     size = value.text.lower()

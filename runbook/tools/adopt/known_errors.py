@@ -140,7 +140,7 @@ def _line_of_label(evidence: Evidence, label: str) -> int | None:
 
 
 def _named_sizes(script: Script) -> list[tuple[int, str]]:
-    """Return the model sizes in the job's name and in LUMI's model_size, each with its line."""
+    """Return the model sizes in the job name and in LUMI's model_size, each with its line."""
     sizes = []
     for directive in script.directives:
         if directive.name in ("job-name", "N"):

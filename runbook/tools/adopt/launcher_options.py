@@ -1,4 +1,4 @@
-"""Translates options of torchrun, deepspeed, srun, mpiexec and jsrun to keys of the run file."""
+"""Translates options of torchrun, deepspeed, srun, mpiexec and jsrun to keys in the run file."""
 
 from collections.abc import Sequence
 

@@ -132,7 +132,7 @@ def other_programs(commands: Sequence[StartedProgram]) -> list[str]:
 def is_ours(launch: Launch) -> bool:
     """Return whether a launch trains a GPT with Megatron or NeMo.
 
-    The program's name decides. If the name is unclear, the options decide.
+    The program name decides. If the name is unclear, the options decide.
     """
     if _GPT.search(launch.script.text):
         return True
@@ -210,7 +210,7 @@ _AROUND_A_TRAINING = ("step", "container", "wrapper", "starter")
 
 
 def _place_of_script(command: StartedProgram, commands: Sequence[StartedProgram]) -> int | None:
-    """Return the index of the training program among the words of a command.
+    """Return the index of the training program among the words in a command.
 
     Return None if there is none, or if the command starts a program that is recorded separately.
     """
@@ -253,7 +253,7 @@ def _python_file_place(shell_words: Sequence[Word]) -> int | None:
 def _may_train(shell_words: Sequence[Word], index: int) -> bool:
     """Return whether the program at this index may train.
 
-    The program's name decides. If the name is unclear, the options decide.
+    The program name decides. If the name is unclear, the options decide.
     """
     script = shell_words[index]
     arguments = shell_words[index + 1 :]
@@ -288,7 +288,7 @@ def _part(program: StartedProgram) -> tuple[str, tuple[Word, ...]]:
 
 
 def _starter_name(shell_words: Sequence[Word]) -> str:
-    """Return a program's name.
+    """Return a program name.
 
     If Python runs a starter as a module, return the name of the starter.
     """
@@ -473,7 +473,7 @@ _ONLY_MEGATRON_LM = {
 }
 """Options that Megatron-DeepSpeed's engine does not support.
 
-These options override the framework that the folder's name suggests.
+These options override the framework that the folder name suggests.
 """
 _NEMO_SIGN = re.compile(r"(training\.)?trainer\.|.*megatron_gpt_pretraining", re.DOTALL)
 _DEEPSPEED_SIGN = re.compile(r"--(deepspeed|zero[-_]stage)|.*pretrain_gpt_alcf", re.DOTALL)

@@ -47,7 +47,7 @@ def _file_of(command: StartedProgram) -> str:
 
 
 def _with_file(command: StartedProgram, texts: Mapping[str, str]) -> StartedProgram:
-    """Return a command with the values of its configuration file right after the program's name."""
+    """Return a command with the values of its configuration file right after the program name."""
     position = _place_of_program(command.words)
     if position is None:
         return command
@@ -80,7 +80,7 @@ def _place_of_program(command_words: Sequence[Word]) -> int | None:
 
 
 def _option(command_words: Sequence[Word], *names: str) -> tuple[str, Word | None]:
-    """Return an option's value, after = or in the next word, and the word with the option.
+    """Return an option value, after = or in the next word, and the word with the option.
 
     `names` lists the option's spellings.
     """

@@ -192,7 +192,7 @@ def _offload(findings: Findings, _: Models) -> bool:
 
 
 def _nodes_for_memory(findings: Findings, _: Models) -> bool:
-    """Shard the optimizer's states over more nodes, if the source does not set their number."""
+    """Shard the optimizer states over more nodes, if the source does not set their number."""
     carried = findings.carried.get("jobs.training.nodes")
     if carried is None or (carried.line and "jobs.training.nodes" not in findings.questions):
         return False

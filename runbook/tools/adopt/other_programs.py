@@ -82,7 +82,7 @@ SIGNS = (
 )
 """Signs, in order of precedence. The first sign that a program matches gives its framework.
 
-A program's name takes precedence over its options.
+A program name takes precedence over its options.
 """
 
 

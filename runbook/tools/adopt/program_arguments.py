@@ -1,4 +1,4 @@
-"""Translates the training program's arguments to keys of a run file.
+"""Translates the training program's arguments to keys in a run file.
 
 The arguments are Megatron's options, NeMo's overrides and DeepSpeed's JSON.
 """
@@ -206,7 +206,7 @@ _NAME_OF_OPTIONS = re.compile(
 )
 """Names of variables that contain options.
 
-Any other variable after an option is taken as the option's value.
+Any other variable after an option is taken as the option value.
 """
 
 
@@ -294,7 +294,7 @@ def _take_special(
     findings: Findings,
     framework: str,
 ) -> None:
-    """Handle an option that sets several keys, or leave it to the site's file."""
+    """Handle an option that sets several keys, or leave it to the site file."""
     if name in _SPECIAL and values:
         _SPECIAL[name](values[0], findings)
         _leave_extra_words(f"--{name}", values[1:], 1, findings)
@@ -402,7 +402,7 @@ def _leave_other_model(
 
 
 def _is_without_part(name: str, value: str) -> bool:
-    """Return whether an option's value removes the option's part from the model."""
+    """Return whether an option value removes the option's part from the model."""
     if name == "window-size":
         return _ENDLESS_WINDOW.match(value) is not None
     if name == "spec":
@@ -460,7 +460,7 @@ def _take_option(
 
 
 def options_of_site(findings: Findings, framework: str) -> set[str]:
-    """Return the options that the site's file passes to this framework, under normalized names."""
+    """Return the options that the site file passes to this framework, under normalized names."""
     for name, checkout in findings.site.frameworks.items():
         if name == framework:
             return {option.replace("_", "-") for option in checkout.options}
@@ -473,7 +473,7 @@ def _is_sites(
     findings: Findings,
     framework: str,
 ) -> bool:
-    """Return whether the site's file sets this option to this value."""
+    """Return whether the site file sets this option to this value."""
     for site_framework, checkout in findings.site.frameworks.items():
         if site_framework == framework:
             options = {key.replace("_", "-"): value for key, value in checkout.options.items()}
@@ -765,7 +765,7 @@ def _zero(
 ) -> None:
     """Adopt DeepSpeed's ZeRO section: its stage, offload and overlap.
 
-    Other values may be set in the site's file.
+    Other values may be set in the site file.
     """
     stage = value.get("stage")
     if isinstance(stage, int):
@@ -792,7 +792,7 @@ def _zero(
 
 
 def _sites_overlap(findings: Findings) -> object:
-    """Return DeepSpeed's overlap_comm from the site's file, or None if the file does not set it."""
+    """Return DeepSpeed's overlap_comm from the site file, or None if the file does not set it."""
     for name, checkout in findings.site.frameworks.items():
         if name == "megatron-deepspeed":
             section = checkout.deepspeed.get("zero_optimization")

@@ -48,11 +48,11 @@ class ProvenOption:
     """An option, with its values in the script and in the run file."""
 
     option: str
-    """The option's name, as the program spells it."""
+    """The option name, as the program spells it."""
     script: str
-    """The option's value in the script, or empty for a flag or an option that the script lacks."""
+    """The option value in the script, or empty for a flag or an option that the script lacks."""
     rendered: str
-    """The option's value in the run file's command."""
+    """The option value in the run file's command."""
     verdict: OptionVerdict
     why: str
     line: int
@@ -60,7 +60,7 @@ class ProvenOption:
     known_importance: Importance | None = None
     """The importance of a key in another program's configuration.
 
-    For an option, this is None, and the importance depends on the option's name.
+    For an option, this is None, and the importance depends on the option name.
     """
 
     @property
@@ -555,7 +555,7 @@ _REASONS = {
     "exp_manager.create_checkpoint_callback": "training.save_interval sets how often",
     "eval-iters": "there is no evaluation, because training.eval_interval is 0",
 }
-"""Reasons for options that do not correspond to a single key of the run file."""
+"""Reasons for options that do not correspond to a single key in the run file."""
 
 
 def _reason_of_zero(name: str, values: Sequence[Word]) -> str:

@@ -1,4 +1,4 @@
-"""Translates directives of ten queues (#SBATCH, #PBS, #BSUB ...) to keys of the run file."""
+"""Translates directives of ten queues (#SBATCH, #PBS, #BSUB ...) to keys in the run file."""
 
 import json
 import math
@@ -65,7 +65,7 @@ def _nodes_of_shape(text: str) -> int:
 
 
 OptionTable: TypeAlias = dict[str, tuple[str, Callable[[str], object]]]
-"""For each option of a queue, our key and the function that reads the option's value."""
+"""For each option of a queue, our key and the function that reads the option value."""
 
 _KEYS = {
     RequestKind.NODES: f"{JOB}.nodes",

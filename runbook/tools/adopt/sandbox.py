@@ -154,7 +154,7 @@ def _num_threads_of(user: int) -> int:
 
 
 def _stage(stage: Path, files: Mapping[str, str], missing: Sequence[str]) -> None:
-    """Write the job's files and the stubs for the sandbox, readable by everyone."""
+    """Write the job files and the stubs for the sandbox, readable by everyone."""
     os.chmod(stage, 0o755)  # noqa: PTH101 - the sandbox of root is entered as nobody
     (stage / "mount").mkdir()
     for name, text in files.items():

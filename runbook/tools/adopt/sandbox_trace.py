@@ -1,6 +1,6 @@
 """The trace of a job in the sandbox.
 
-The trace contains the job's variables and the programs that it started, with line numbers of the
+The trace contains the job variables and the programs that it started, with line numbers of the
 script.
 """
 
@@ -707,7 +707,7 @@ def _read(raw: str, job: SandboxJob, numbers: LineNumbers) -> RunTrace:
 
 
 def _name_in_job(file: str, folder: str) -> str:
-    """Return a file's path inside the job's folder.
+    """Return a file path inside the job folder.
 
     Return only the name if the file is elsewhere, and an empty string if there is no file.
     """

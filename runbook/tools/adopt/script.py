@@ -12,7 +12,7 @@ _NOT_SET = re.compile(r"__NOT_SET_([A-Za-z0-9_]+?)__", re.IGNORECASE)
 """Matches the marker of an unset variable, even if a script changed its case with ${NAME,,}."""
 PARENT = "/__NOT_SET_PARENT__"
 FOLDER = "/__NOT_SET_PARENT__/__NOT_SET_PWD__"
-"""The job's folder in the sandbox.
+"""The job folder in the sandbox.
 
 A value that contains this folder is known only on the user's machine.
 """
@@ -98,7 +98,7 @@ class StartedProgram:
     submit, quiet or unknown.
     """
     words: tuple[Word, ...]
-    """The words of the command line; the first is the program's name."""
+    """The words in the command line; the first is the program name."""
     own: int
     """Number of words that belong to the program itself. The rest is the command that it starts."""
     line: int
@@ -110,7 +110,7 @@ class StartedProgram:
 
     @property
     def name(self) -> str:
-        """Return the program's name without its folder."""
+        """Return the program name without its folder."""
         return self.words[0].text.rpartition("/")[2]
 
 

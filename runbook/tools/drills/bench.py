@@ -232,7 +232,7 @@ class TrainingFailure:
     """An error that ended a training run, as recorded in events.jsonl."""
 
     code: str
-    """The code of the error's message."""
+    """The code of the error message."""
     message: str
 
 
@@ -329,7 +329,7 @@ class DrillRun:
 
     @property
     def metrics_path(self) -> Path:
-        """Return the path of the metrics file, which has a row for each step."""
+        """Return the path to the metrics file, which has a row for each step."""
         return self.folder / self.open_phase.phase_plan.log.metrics
 
     def rows(self) -> list[dict[str, Any]]:
@@ -410,7 +410,7 @@ class DrillRun:
         return sorted(saved_iterations(root))
 
     def tracker(self) -> Path:
-        """Return the path of the file that names the newest checkpoint."""
+        """Return the path to the file that names the newest checkpoint."""
         folder = str(self.open_phase.phase_plan.checkpoint.folder)
         return self.folder / folder / "latest_checkpointed_iteration.txt"
 

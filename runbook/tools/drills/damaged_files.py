@@ -32,7 +32,7 @@ from runbook.tools.drills.process_drills import end_well
 
 
 class TrainerCode(StrEnum):
-    """Codes of the trainer's errors in events.jsonl. Only the trainer can import their messages."""
+    """Error codes that the trainer writes to events.jsonl. Only the trainer can import their messages."""
 
     BAD_VALUE = "bad-value"
     CHECKPOINT_NOT_WRITTEN = "checkpoint-not-written"

@@ -4,13 +4,13 @@ Faults are off unless the environment variable RUNBOOK_FAULTS names the fault, i
 time.
 
 `RUNBOOK_FAULTS="kill:rank=1,step=9,job=04-training; slow:rank=1,factor=2"`: faults are separated by
-semicolons. `rank`, `step` and `job` (the name of the job's folder) restrict a fault; without them
+semicolons. `rank`, `step` and `job` (the name of the job folder) restrict a fault; without them
 it applies to all. The kinds:
 
     kill, stop, hang, raise, term, usr1, exit    at the beginning of a step
     slow                                         every step takes `factor` times as long, counting the `slow` faults
                                                  before this one; with `seconds`, each step takes that much longer
-    leak                                         every step keeps `bytes` more of the host's memory
+    leak                                         every step keeps `bytes` more of the host memory
     nan, spike                                   the loss that the trainer sees for a step; spike: `factor` times the loss
     full                                         no file can grow beyond `bytes` from this step on, as on a full disk
     clock                                        the clock jumps by `seconds` at the beginning of a step

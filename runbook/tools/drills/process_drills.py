@@ -81,7 +81,7 @@ def kill_rank(bench: Bench) -> DrillEnding:
 
 
 def kill_launcher(bench: Bench) -> DrillEnding:
-    """Send SIGKILL to the job's script. The ranks are separate processes, as on a cluster."""
+    """Send SIGKILL to the job script. The ranks are separate processes, as on a cluster."""
     case = DrillRun(bench, "kill-launcher", "site=cold")
     ending = DrillEnding("SIGKILL to the job's script at step 5")
     case.launch("slow:seconds=0.2")

@@ -109,7 +109,7 @@ class Killer:
         self._metrics = Tail(self.case.metrics_path)
 
     def run(self) -> None:
-        """Run jobs until all kills are done. Each kill ends one job."""
+        """Run jobs until every planned kill has happened. Each kill ends one job."""
         draw = random.Random(self.seed)
         for kill in self.planned:
             step = kill.step
@@ -171,7 +171,7 @@ class Killer:
 
 
 def random_kills(bench: Bench) -> DrillEnding:
-    """Send fifty SIGKILLs at random moments to a rank or to the job's script."""
+    """Send fifty SIGKILLs at random moments to a rank or to the job script."""
     return kill_often(bench, KILLS, STEPS)
 
 

@@ -89,7 +89,7 @@ _PUBLIC_WORDS = frozenset(
 def write_redacted(folder: Path, out: Path | None = None) -> Path:
     """Write the redacted copy of a run into an empty folder, and return its index.html.
 
-    If `out` is not given, the run's folder redacted/ is replaced. Raise `RecordError` if `out`
+    If `out` is not given, the run folder redacted/ is replaced. Raise `RecordError` if `out`
     contains files.
     """
     if out is None:
@@ -120,7 +120,7 @@ def write_redacted(folder: Path, out: Path | None = None) -> Path:
 
 
 def copy_redacted(folder: Path, site: Path) -> str:
-    """Write the redacted copy of a run into a folder of a site, and return the folder's name."""
+    """Write the redacted copy of a run into a folder of a site, and return the folder name."""
     name = Redactor(private_words(folder)).text(folder.name)
     write_redacted(folder, site / name)
     return name
@@ -168,7 +168,7 @@ _MOST_BYTES = 8 * 2**20
 
 
 def _of_this_process(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield the words that identify this process's user and machine, and the run's folder."""
+    """Yield the words that identify this process's user and machine, and the run folder."""
     homes = [Path.home()]
     # In some containers, the account has no name. This raises KeyError, or OSError since Python
     # 3.13.

@@ -40,7 +40,7 @@ class ReplayJob:
 
     @property
     def training_mark(self) -> Path:
-        """Return the path of the file that identifies the replayed training."""
+        """Return the path to the file that identifies the replayed training."""
         return self.folder / "training"
 
     @property

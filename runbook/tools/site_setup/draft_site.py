@@ -258,7 +258,7 @@ def _device_choices(name: str) -> list[str]:
 
 
 def _with_memory(device: str) -> list[str]:
-    """Return a device's name with each memory size in which the device is sold.
+    """Return a device name with each memory size in which the device is sold.
 
     A name that already includes the size is returned unchanged.
     """

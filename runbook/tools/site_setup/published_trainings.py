@@ -261,7 +261,7 @@ def find_recipe(model: str) -> Recipe:
 def write_recipe(project: Path, recipe: Recipe, site: str) -> tuple[Path, bool]:
     """Write params/<model>.yaml for a site.
 
-    Return the file's path, and whether it was written. An existing file is kept.
+    Return the file path, and whether it was written. An existing file is kept.
     """
     name = recipe.model if site == LOCAL_SITE else f"{site}-{recipe.model}"
     path = project / "params" / f"{name}.yaml"

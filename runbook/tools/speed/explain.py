@@ -210,7 +210,7 @@ def explain(
     modelled, unpriced = _with_signs(text, reached, measured, modelled)
     unpriced += _unpriced_parts(training, facts, log, reached)
     is_far_from_plan = reached > _FAR_FROM_PLAN * planned
-    # Without the batch size, a step's time cannot be compared with a plan.
+    # Without the batch size, a step time cannot be compared with a plan.
     is_comparable = "global_batch" in facts or bool(set(reached_by_unit) - {"seconds"})
     is_suspect = "n_accel" in facts and is_far_from_plan and is_comparable
     if is_suspect and not (measured or unpriced):
@@ -326,7 +326,7 @@ _NOTHING_REACHED = (
 def _missing_words(facts: Facts, models: Mapping[str, Model]) -> list[str]:
     """Return arguments for --set that would supply the missing facts.
 
-    A model's name also states its sizes.
+    A model name also states its sizes.
     """
     stated = set(facts)
     name = facts.get("model", "")

@@ -132,7 +132,7 @@ _COLUMNS = {
     "device": "accelerator",
     "devices": "n_accel",
 }
-"""Column names for keys whose last word differs from the column's name."""
+"""Column names for keys whose last word differs from the column name."""
 _NOT_A_RATE = r"(?!\s*(?:/|per|a)\s*(?:token|step|sample|sequence|iteration|pass))"
 """Excludes numbers of operations per step or per token."""
 _SPEEDS = {
@@ -155,7 +155,7 @@ KEYS = [
     *(f"expected.{unit}" for unit in _UNITS),
     *(f"reached.{unit}" for unit in _UNITS),
 ]
-"""Keys that `--set` accepts. The keys of a run file are also accepted (parallel.tensor for tp)."""
+"""Keys that `--set` accepts. The keys in a run file are also accepted (parallel.tensor for tp)."""
 NEEDED = (
     "accelerator=H100-SXM5",
     "n_accel=16",
@@ -333,7 +333,7 @@ def _setup_facts(text: str) -> Facts:
 def _network_facts(text: str, facts: Facts) -> Facts:
     """Return the Gbit/s of each device between nodes.
 
-    The value is the device's share of the node's network, or the usual rate of NCCL's sockets.
+    The value is the device's share of the node network, or the usual rate of NCCL's sockets.
     """
     node_network = _node_network(text)
     if node_network:

@@ -97,7 +97,7 @@ _OTHERS_TRAINING = (
     r"|they (?:have|had|get|got|reach|use|used|report|train|trained)|colleagues?|somebody|someone"
     r"|other people)\b"
 )
-"""Words of a sentence about other people's training runs."""
+"""Words in a sentence about other people's training runs."""
 _INSTRUMENT = (
     r"(?:megatron\S*|deepspeed|nemo\S*|nanotron|torchtitan|gpt-?neox|torch|pytorch|lightning|logs?"
     r"|logger|trainer|framework|profil\w+|wandb|tensorboard|nsight|nsys|nvidia-smi|ranks?|nodes?"

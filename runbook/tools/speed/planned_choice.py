@@ -16,7 +16,7 @@ from runbook.planning.layout_search import fits, fullest_device
 _HIGHEST_MEGATRON_STAGE = 1
 """Highest ZeRO stage of Megatron's own optimizer.
 
-Megatron shards only the optimizer's states. DeepSpeed also shards gradients and weights, as FSDP
+Megatron shards only the optimizer states. DeepSpeed also shards gradients and weights, as FSDP
 does.
 """
 

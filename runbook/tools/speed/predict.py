@@ -183,7 +183,7 @@ class RowSetup(NamedTuple):
 
     setup: StepSetup
     shape_from: str
-    """The source of the model's shape."""
+    """The source of the model shape."""
     assumed: tuple[Assumption, ...]
 
 
@@ -247,7 +247,7 @@ def _with_billions(row: PublishedRow, models: Mapping[str, Model]) -> PublishedR
 
 
 def _catalogue_name(text: str, models: Mapping[str, Model]) -> str:
-    """Return the longest catalogue name that a model's name contains, or "".
+    """Return the longest catalogue name that a model name contains, or "".
 
     "Nemotron 22B" is nemotron-22b, although the catalogue also has 22b.
     """

@@ -19,7 +19,7 @@ _REPLACED = (
     r"\b(?:instead of|rather than|not|no longer|replac\w+|switch\w* from|moved? from)\b"
     r"[^.;]{0,30}\bdata_?parallel"
 )
-"""Words of a sentence about a training run that does not use DataParallel."""
+"""Words in a sentence about a training run that does not use DataParallel."""
 _OTHERS = r"\b(?:other|another|more|somebody else's|other people's) (?:\w+ )?"
 _OTHER_WORK = r"(?:programs?|jobs?|tasks?|trainings?|users?)\b"
 

@@ -130,7 +130,7 @@ _UNHARMED = (
     r"|\bnothing (?:has )?changed\b|\bunchanged\b|\bas (?:good|fast|high) as\b"
     r"|\b(?:stay(?:s|ed)?|remain(?:s|ed)?|is|are|keeps?|kept) (?:exactly |about )?the same\b)"
 )
-"""Words of a sentence about a change of software which show that it did no harm."""
+"""Words in a sentence about a change of software which show that it did no harm."""
 _IS_ASKED = rf"^\s*\W*(?:question:? )?(?:can|could|may|does|is it possible|how (?:do|can))\b(?!.*{_SLOWED}).*\?"
 """A question whether something can be used, without any word about speed."""
 _IS_SMALL = (

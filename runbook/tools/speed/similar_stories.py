@@ -44,13 +44,13 @@ _UNHAPPY = (
     r"|bottleneck\w*|worse|less|hours?|days?|takes?|took|needs?|faster|than|why|normal|expected"
     r"|suddenly|grow\w*|increas\w+|fluctuat\w+|regress\w+|as fast as|lots of|little)\b|\bs/it\b|\?"
 )
-"""Words of a text that may be about slow training.
+"""Words in a text that may be about slow training.
 
 They are wider than `complains` allows, because a guess from stories also needs their words.
 """
 
 _CONTENT = r"\bas (?:planned|expected|it should)\b"
-"""Words of a sentence about a training run that is as fast as it should be."""
+"""Words in a sentence about a training run that is as fast as it should be."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def terms_of(text: str) -> set[str]:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Yield the words of a lower-case text without their endings."""
+    """Yield the words in a lower-case text without their endings."""
     for word in _WORD.findall(text):
         yield _ENDING.sub("", word) if len(word) > _LONGEST_UNCUT else word
 

@@ -125,7 +125,7 @@ _ROLLOUTS = (
 _ATTENTION = r"\bflash[- _]?att\w*|\bsdpa\b|\bxformers\b|\battn_impl\w*"
 _COMPILED_FOR_DEVICE = r"\b(?:tpus?|xla|jax)\b|\btorch\.compile\b"
 _YOUNG_SOFTWARE = r"\b(?:rocm|mi[23]\d\d\w?|blackwell|b[23]00|gb[23]00|rtx ?50\d0|50[6-9]0)\b"
-"""Devices whose software support was still being fixed until recently."""
+"""Devices that software has supported properly only for a short time."""
 _SMALL_MODEL = (
     r"\b(?:tiny|small|nano) (?:\w+ )?(?:model|network|transformer|gpt\w*)\b|\b[1-9]\d?m param\w*"
 )

@@ -77,7 +77,7 @@ _MENDED = (
     r"\b(?:used to be|no longer|not any ?more|was slow (?:until|before)|has been (?:fixed|solved|mended))\b"
     r"|\bsince then\b|\b(?:runs?|trains?) at full speed\b|\b(?:solved|fixed) (?:it|this|that|the)\b"
 )
-"""Words of a sentence about a training run that was slow and no longer is."""
+"""Words in a sentence about a training run that was slow and no longer is."""
 
 
 _WITHOUT_ANY = (
@@ -95,7 +95,7 @@ _SPEED = (
     r"\b(?:slow\w*|speeds?|fast\w*|throughput|times?|utili[sz]\w+|idle|usage|seconds?|minutes?|hours?|long\w*"
     r"|bottleneck\w*|efficien\w+|mfu|tflops?|overhead|wait\w*)\b|\d ?(?:s|ms|min|h)\b|/s\b"
 )
-"""Words of a sentence about speed, even if it also has words about another subject."""
+"""Words in a sentence about speed, even if it also has words about another subject."""
 
 
 _QUESTION = re.compile(
@@ -109,7 +109,7 @@ _ASKED = (
     r"|how long|iteration times?|step times?|train(?:ing)? times?|time (?:cost|needed|per|of)|efficien\w+"
     r"|bottleneck\w*|performance)\b"
 )
-"""Words of a question about speed."""
+"""Words in a question about speed."""
 _DURATION = (
     r"(?<![\w.])\d[\d.,]*(?:\s?-\s?\d+)? ?(?:h|hrs?|hours?|days?|weeks?|minutes?|mins?|seconds?|secs?|s|ms)\b(?!\w)"
     r"|(?<![\w.])\d[\d.,]*k? ?(?:it|iters?|steps?|samples?|tokens?|tok|img|images)\w* ?(?:/|per|every) ?s\w*"
@@ -127,11 +127,11 @@ _SUSPICION = (
     r"\b(?:due to|because of|caused by|blame\w*|culprit"
     r"|i (?:suspect|guess|think|believe|suppose)|(?:maybe|perhaps|could) it'?s?)\b"
 )
-"""Words of a sentence that names what the writer suspects."""
+"""Words in a sentence that names what the writer suspects."""
 _TRAINING = (
     r"\b(?:train\w*|fine-?tun\w*|epochs?|iterations?|steps?|gpus?|gradient\w*|pre-?train\w*)\b"
 )
-"""Words of a text about training."""
+"""Words in a text about training."""
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ class TopicOfComplaint:
 
     cause: str
     words: str
-    """The words of the text."""
+    """The words in the text."""
     remedy: str
     distance: int
     """Number of sentences between these words and the complaint."""

@@ -1,7 +1,7 @@
 """How often each cause explains a slow training run of a kind, regardless of its text.
 
 The shares come from public threads where the asker or a maintainer accepted a cause. The shares are
-the prior that `suspects` multiplies by factors for the words of a text.
+the prior that `suspects` multiplies by factors for the words in a text.
 """
 
 import math

@@ -239,7 +239,7 @@ class SmallJob:
 
     @property
     def values(self) -> dict[str, list[str]]:
-        """Return each option's values by the option's name without dashes.
+        """Return each option's values by the option name without dashes.
 
         The last occurrence applies.
         """
@@ -268,7 +268,7 @@ def _pinned_checkout(run: str, settings: Settings, checkout: Path) -> Checkout:
 
 
 def log_of(folder: Path, number: int) -> Path:
-    """Return the path of a job's log."""
+    """Return the path to a job log."""
     return folder / ("log" if number == 1 else f"log-{number}")
 
 
@@ -542,7 +542,7 @@ def _added(spec: PhasePlan, framework: Framework) -> dict[str, SmallValue]:
 
 
 def _write_files(job: SmallJob) -> None:
-    """Write upstream.sh, and everything that it needs in its folder."""
+    """Write upstream.sh and the files that it needs."""
     folder = job.folder
     script = job.settings.site.frameworks[job.settings.run.training.framework].script
     rank_script = small_script(

@@ -223,7 +223,7 @@ _COUNTS = ("iteration", "consumed_samples", "segment", "skipped", "nan")
 def check_metadata(metadata: Mapping[str, Any]) -> None:
     """Raise `ValueError` if a checkpoint's metadata is not what the loader expects.
 
-    The types must be right, and every file must be in the checkpoint's folder. The checksum of the
+    The types must be right, and every file must be in the checkpoint folder. The checksum of the
     metadata is not enough, because it only detects accidental changes: anyone can compute it.
     """
     for key in _COUNTS:
@@ -251,7 +251,7 @@ def _is_list_of_number_pairs(value: object) -> bool:
 
 
 def _check_file_names(files: object) -> None:
-    """Raise `ValueError` if a file could be outside the checkpoint's folder, or has no checksum."""
+    """Raise `ValueError` if a file could be outside the checkpoint folder, or has no checksum."""
     if not isinstance(files, dict):
         raise ValueError("files is not a mapping of names to checksums")
 

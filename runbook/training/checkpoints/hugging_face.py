@@ -871,5 +871,5 @@ class _SafetensorsFiles:
 
 
 def _plain(name: str) -> str:
-    """Return a weight's name without the prefix of the model that it was saved in."""
+    """Return a weight name without the prefix of the model that it was saved in."""
     return name.removeprefix("transformer.").removeprefix("model.")

@@ -309,7 +309,7 @@ def _chunk_names(content: Iterable[str]) -> list[str]:
 
 
 def _with_layer_of_model(name: str, first_layer: int) -> tuple[str, int]:
-    """Return a weight's name with its layer in the full model, and its layer in the chunk (or -1).
+    """Return a weight name with its layer in the full model, and its layer in the chunk (or -1).
 
     `first_layer` is the number of layers before the chunk, and a chunk numbers its layers from 0.
     """

@@ -195,7 +195,7 @@ files as necessary.
 
 
 Place: TypeAlias = tuple[str, tuple[int, ...]]
-"""A part of a tensor, identified by the tensor's name and the part's offset in it."""
+"""A part of a tensor, identified by the tensor name and the part's offset in it."""
 
 
 def _shards_by_key(state: State) -> dict[str, list[Shard]]:

@@ -63,8 +63,8 @@ def import_deepspeed() -> Any:
             # Standard output is the training log, so DeepSpeed must not write to it
             handler.setStream(sys.stderr)
 
-    # DeepSpeed would compile a C++ extension in every process for sums over shared memory, although
-    # gloo can compute these too.
+    # DeepSpeed would compile a C++ extension in every process to sum over shared memory, although
+    # gloo can do that too.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     return deepspeed
 

@@ -55,7 +55,7 @@ ReadShard: TypeAlias = Callable[[Shard, int, torch.Tensor], None]
 """Fills a flat tensor with this rank's part of a stored tensor, from a given offset in the part."""
 
 MASTER = "fp32_param"
-"""The float32 copy of a weight, in the optimizer's state."""
+"""The float32 copy of a weight, in the optimizer state."""
 # The first of these includes waiting for data, and the second waiting for communication
 DATA, COMPUTE = (
     "data_wait_seconds",

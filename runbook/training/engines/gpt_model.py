@@ -1,6 +1,6 @@
 """Builds megatron-core's GPTModel, with its layers and initial weights, from the plan.
 
-The seed, the weight's name and the position in the weight determine each initial value, so each
+The seed, the weight name and the position in the weight determine each initial value, so each
 rank generates only its own values. A counter-based generator (Philox in numpy, whose stream is the
 same in every version) is set to the positions in a rank's slice. So every layout starts from
 exactly the weights that a single process would start from, and losses can be compared digit by

@@ -47,7 +47,7 @@ class Heartbeat:
     # Innermost source line that the main thread is executing
     where: str = ""
     steps: int = 0  # Complete steps since the first one
-    # Seconds since boot, which a change of the clock does not affect
+    # Seconds since boot, which a clock change does not affect
     uptime: float = 0.0
     # Seconds since boot at the last change of the step, the activity or a count
     still: float = 0.0
@@ -114,8 +114,8 @@ STALE_SECONDS = 5.0
 class HeartbeatFile:
     """The heartbeats of all ranks on a machine, in shared memory with a slot for each rank.
 
-    The file is opened once and then read and written in place, so that even many ranks put no load
-    on the job's file system. If the machine has no /dev/shm, the file is in the temporary folder.
+    The file is opened once and then read and written in place. So even many ranks hardly load the
+    file system. If the machine has no /dev/shm, the file is in the temporary folder.
     """
 
     def __init__(self, folder: Path, ranks: range) -> None:

@@ -9,7 +9,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 SECONDS_LEFT_VARIABLE = "RUNBOOK_SECONDS_LEFT"
 """Environment variable that contains the seconds that the job has left when its ranks start.
 
-The job's script sets the variable if it knows the time limit.
+The job script sets the variable if it knows the time limit.
 """
 SMALLEST_RESERVE_SECONDS = 2.0
 LONGEST_GUESS_SECONDS = 600.0

@@ -1,6 +1,6 @@
 """The watchdog of one rank.
 
-It writes the rank's heartbeat, counts collectives, and works with the other watchdogs to find and
+It writes the rank heartbeat, counts collectives, and works with the other watchdogs to find and
 kill a hung rank.
 """
 
@@ -295,7 +295,7 @@ class Watchdog:
     def _show_collectives(self, own_beat: Heartbeat) -> None:
         """Save this rank's record of collectives when the rank gets stuck.
 
-        The rank's heartbeat contains a summary of the record.
+        The rank heartbeat contains a summary of the record.
         """
         if not own_beat.stuck:
             self._shown = ""
@@ -436,7 +436,7 @@ class Watchdog:
 
 
 def overslept(looked: float, now: float, limit: float) -> bool:
-    """Return whether this process has not run for at least half the limit.
+    """Return whether this process was stopped or starved for at least half the limit.
 
     If so, the other ranks may not have run either.
     """

@@ -1,4 +1,4 @@
-"""Reports in the job's log which operations run slower because they could not be compiled.
+"""Reports in the job log which operations run slower because they could not be compiled.
 
 A missing compiler or an old driver does not change the loss: `training.kernels: auto` falls back to
 megatron-core's own kernels, and a function that torch cannot compile is computed operation by

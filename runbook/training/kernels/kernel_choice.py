@@ -3,7 +3,7 @@
 `compiled` replaces four parts of megatron-core on a GPU, without Transformer Engine or Apex:
 
 - `norm`: the gradient norm is read back once, not once for each weight (see gradient_norm.py);
-- `linear`: the bias is added inside the matrix product, and the matmul for a weight's gradient adds
+- `linear`: the bias is added inside the matrix product, and the matmul for a weight gradient adds
   to the float32 sum (see linear.py);
 - `layers`: norms, activations, biases and residual sums are one Triton kernel each (see layer.py);
 - `cross_entropy`: the loss and its gradient are one Triton kernel each (see loss.py).

@@ -2,7 +2,7 @@
 
 megatron-core adds the bias in a separate pass after the matmul. In a further pass, it adds each
 micro-batch's weight gradient, computed in 16 bits, to a float32 sum. Here the matmul adds the bias
-itself, and the matmul that computes a weight's gradient accumulates into the float32 sum. The
+itself, and the matmul that computes a weight gradient accumulates into the float32 sum. The
 gradient is therefore neither copied nor rounded to 16 bits in between. Apex's extension does the
 same if it is installed.
 """
@@ -81,7 +81,7 @@ def multiply(
     in_8_bits: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Compute the matmul of a layer, in place of megatron-core's own function."""
+    """Compute a layer's matmul. It replaces megatron-core's own function."""
     group = options["tp_group"]
     is_cut = bool(options.get("sequence_parallel"))
     messages = group if is_cut or options["allreduce_dgrad"] else None
@@ -132,7 +132,7 @@ class _Linear(torch.autograd.Function):
         else:
             of_whole = _product(gradient, weight, None)
 
-        # The reduction runs while the weight's gradient is computed.
+        # The reduction runs while the weight gradient is computed.
         of_values = of_whole
         message = None
         if ctx.is_cut:

@@ -2,7 +2,7 @@
 
 places       the folder on each node, its files and their names
 partners     the node of each rank, and the partner that holds a copy of its state
-room         whether the copies fit into the node's memory
+room         whether the copies fit into the node memory
 state_file   one rank's state as a file with its checksum
 which_copy   which copies a start loads: pure functions
 exchange     sending files between partner ranks

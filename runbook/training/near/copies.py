@@ -616,7 +616,7 @@ def identity_of(spec: PhasePlan) -> dict[str, object]:
 
 
 def _here(fault: str) -> str:
-    """Prefix a fault with the node's name, because all nodes have the same paths."""
+    """Prefix a fault with the node name, because all nodes have the same paths."""
     return f"{socket.gethostname()}: {fault}"
 
 

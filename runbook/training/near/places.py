@@ -32,7 +32,7 @@ class NodePlace:
         return self.folder / f"iter_{iteration:07d}.rank_{rank:05d}"
 
     def part(self, name: str) -> Path:
-        """Return the path of a file that is still being written."""
+        """Return the path to a file that is still being written."""
         return self.folder / f"{name}{PART}"
 
     def files(self) -> Iterator[tuple[Path, int, int]]:
@@ -64,7 +64,7 @@ An active run writes more often.
 
 
 def _remove_stale(top: Path, kept: str) -> None:
-    """Remove copies of abandoned training runs, because they occupy the node's memory."""
+    """Remove copies of abandoned training runs, because they occupy the node memory."""
     oldest = time.time() - STALE_SECONDS
     for folder in top.iterdir():
         # A different rank of this node may have removed it already

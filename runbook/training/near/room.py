@@ -1,4 +1,4 @@
-"""Checks that copies fit into a node's folder, its free memory and the job's memory limit."""
+"""Checks that copies fit into a node's folder, its free memory and the job memory limit."""
 
 import contextlib
 import shutil
@@ -29,7 +29,7 @@ kills a process.
 def lack_of_room(folder: Path, needed: int) -> str:
     """Return the reason why `needed` more bytes do not fit into a folder in node memory, or ''.
 
-    Files in the folder occupy the node's memory, and count toward the memory limit of the job that
+    Files in the folder occupy the node memory, and count toward the memory limit of the job that
     writes them.
     """
     rooms = [(shutil.disk_usage(folder).free, f"free in {folder}")]

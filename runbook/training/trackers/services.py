@@ -19,7 +19,7 @@ PROJECT = "gpt3-runbook"
 one.
 """
 FOLDER = "trackers"
-"""Folder within the run's folder for local stores, logs, and each tracker's progress."""
+"""Folder within the run folder for local stores, logs, and each tracker's progress."""
 METRICS_PER_CALL = 1000
 """Largest number of metrics that MLflow's server accepts in one log_batch (mlflow 3.17,
 MAX_METRICS_PER_BATCH)."""
@@ -133,7 +133,7 @@ def _has_wandb_key() -> bool:
 
 
 class MlflowService:
-    """MLflow, with the server at MLFLOW_TRACKING_URI or a SQLite file in the run's folder."""
+    """MLflow, with the server at MLFLOW_TRACKING_URI or a SQLite file in the run folder."""
 
     def __init__(self, spec: PhasePlan) -> None:
         from mlflow.entities import Metric, Param

@@ -153,7 +153,7 @@ def test_a_name_after_a_star_import_is_known():
 
 
 def texts_of(text: str, *, is_nemo: bool) -> str:
-    """Return the words of a file's training command."""
+    """Return the words in a file's training command."""
     script = (script_of_nemo_file if is_nemo else script_of_megatron_file)("mine.yaml", text)
     assert script is not None
     return " ".join(word.text for word in script.commands[0].words)

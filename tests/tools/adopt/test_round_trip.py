@@ -22,7 +22,7 @@ RUNS = {
 
 
 def training(settings: Settings) -> PhasePlan:
-    """Return what is trained, without folders that contain the run's name."""
+    """Return what is trained, without folders that contain the run name."""
     return make_plan(settings).phases[FULL]
 
 

@@ -19,7 +19,7 @@ class Expectations:
     """The properties that a node must have for this run."""
 
     device: str
-    """The accelerator's name, or cpu."""
+    """The accelerator name, or cpu."""
     accelerator: Accelerator | None
     """The accelerator's datasheet, or None for a CPU or a device that is not in the table."""
     devices_per_node: int

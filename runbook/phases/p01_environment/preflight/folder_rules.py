@@ -21,7 +21,7 @@ from runbook.phases.p01_environment.preflight.placed_check import (
 from runbook.phases.p01_environment.preflight.thresholds import MIB
 
 RUN_FOLDER = "folder 0"
-"""Name of the part about the run's folder. All other folders hold only checkpoints."""
+"""Name of the part about the run folder. All other folders hold only checkpoints."""
 STEPS_WITHOUT_USE_FOR_CHECKPOINTS = ("link", "lock", "map")
 
 
@@ -106,7 +106,7 @@ def _folder_text(facts: NodeFacts) -> str:
 
 
 def file_clock_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if the node's clock differs too much from the file server's."""
+    """Return what is wrong if the node clock differs too much from the file server's."""
     ahead = facts["ahead"]
     if abs(ahead) <= thresholds.CLOCK.value:
         return ""

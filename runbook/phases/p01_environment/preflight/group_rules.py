@@ -219,7 +219,7 @@ def cores_of_hosts(answers: JobAnswers) -> dict[str, int]:
 def binding_check(facts: Sequence[RankFacts], cores_of: Mapping[str, int]) -> PlacedCheck:
     """Check that the ranks of a node do not share fewer cores than the job has there.
 
-    `cores_of` has the number of the job's cores on each node. OpenMP's variables bind the main
+    `cores_of` has the job number's cores on each node. OpenMP's variables bind the main
     thread of a program that imports torch to its first core, which is the same for all ranks. A
     launcher that imports torch passes this binding on to its ranks.
     """

@@ -69,7 +69,7 @@ KINDS_OF_LIMITS = {
     "data": "private memory",
 }
 LONGEST_SOCKET_PATH = 107
-"""Longest path of a socket in bytes, without the terminating zero (unix(7))."""
+"""Longest path to a socket in bytes, without the terminating zero (unix(7))."""
 SOCKET_NAME_LETTERS = len("/pymp-12345678/listener-12345678")
 """Characters that multiprocessing appends to the temporary folder's path for a socket."""
 
@@ -144,7 +144,7 @@ def process_limits_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if /dev/shm is too small."""
+    """Return a description of the fault if /dev/shm is too small."""
     threshold = thresholds.SHM_CPU if expected.on_cpu else thresholds.SHM_GPU
     if facts["shm_error"]:
         return PhaseMessage.SHARED_MEMORY_UNWRITABLE.fill(error=facts["shm_error"])
@@ -161,7 +161,7 @@ def shared_memory_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def memory_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return what is wrong if the job's memory limit is far below what a process needs."""
+    """Return what is wrong if the job memory limit is far below what a process needs."""
     needed = max(1, expected.devices_per_node) * GIB
     limit = facts["limit"]
     if limit is not None and limit < needed:

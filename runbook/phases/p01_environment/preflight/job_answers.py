@@ -9,7 +9,7 @@ from runbook.phases.messages import PhaseMessage
 
 JOB = "job"
 STEP = "step"
-"""The part that reports how the launcher of a stage ended. The job's script writes it."""
+"""The part that reports how the launcher of a stage ended. The job script writes it."""
 END = "end"
 """The last part that a node writes in a stage."""
 NodeFacts = Mapping[str, Any]
@@ -82,7 +82,7 @@ class JobAnswers:
         return int(str(step_answer.facts["code"]))
 
     def as_dict(self) -> dict[str, dict[str, dict[str, object]]]:
-        """Return the facts by node, stage and part, for JSON."""
+        """Return the facts by node, stage and part, ready to be written as JSON."""
         by_node: dict[str, dict[str, dict[str, object]]] = {node: {} for node in self.nodes}
         for (rung, node, part), part_answer in self.answers.items():
             if node in by_node and part_answer.state is PartState.DONE and part != END:

@@ -79,7 +79,7 @@ RUNGS = (HOSTS, TORCH, PEERS, GROUPS)
 JUDGES = {HOSTS: host_checks, TORCH: torch_checks, PEERS: link_checks}
 """The rules for the stages that nodes answer. Ranks answer the last stage."""
 ANSWERS = "environment/preflight"
-"""Subfolder of the run's folder that the nodes write to. It is emptied at each call."""
+"""Subfolder of the run folder that the nodes write to. It is emptied at each call."""
 PROBE_FOLDER = ".preflight-{run}-{token}"
 """Folder that the nodes write to, next to the checkpoints. It is deleted after each call.
 
@@ -241,7 +241,7 @@ def _answers_folder(folder: Path) -> Iterator[tuple[Path, str]]:
 def _outer_checkpoints(
     settings: Settings, plan: Plan, folder: Path, token: str
 ) -> Iterator[list[Path]]:
-    """Create a folder next to the checkpoints, if they are not in the run's folder.
+    """Create a folder next to the checkpoints, if they are not in the run folder.
 
     The result is empty if the nodes need no other folder than the run's, or if this machine cannot
     write there; another check reports that.
@@ -351,7 +351,7 @@ def _probe_here(settings: Settings, plan: Plan, folder: Path) -> tuple[list[Prob
     options = _probe_options(settings, plan, folder, world_size)
     argv = [python, "-m", "runbook.training.probe", *options]
     script = render_local(settings, replace(plan.phases[SMOKE], phase=ENVIRONMENT), argv)
-    # The job's folder is not in jobs/, because the probe is not part of the run.
+    # The job folder is not in jobs/, because the probe is not part of the run.
     job = JobFolder(folder / "environment" / "job")
     shutil.rmtree(job.path, ignore_errors=True)
     write_job(job, RenderedJob(script, list(argv)))
@@ -611,7 +611,7 @@ def _group_checks(
 class QueueWatch:
     """A queue job, from its submission to its end.
 
-    The watch reports the job's state in the queue's own words.
+    The watch reports the job state in the queue's own words.
     """
 
     def __init__(
@@ -827,7 +827,7 @@ class QueueWatch:
 
 
 def write_answers(folder: Path, result: PreflightResult) -> Path:
-    """Save the complete result in the run's folder, for comparison with the next preflight."""
+    """Save the complete result in the run folder, for comparison with the next preflight."""
     path = folder / "environment" / "preflight.json"
     content = result.as_dict() | {"ranks": list(result.ranks)}
     write_text(path, json.dumps(content, indent=1) + "\n")

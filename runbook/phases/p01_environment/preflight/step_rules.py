@@ -25,7 +25,7 @@ STEP_END_RULE = PlacedRule(
 def step_end_check(answers: JobAnswers, rung: str) -> list[PlacedCheck]:
     """Check how long after its programs a stage's launcher ended.
 
-    The job's script and the first node's program use the same machine's clock. Return no check if
+    The job script and the first node's program use the same machine's clock. Return no check if
     one of the two times is missing.
     """
     step = answers.answer(rung, "", STEP)

@@ -74,7 +74,7 @@ def other_job_fault(facts: NodeFacts, expected: Expectations) -> str:
 
 
 def left_programs_fault(facts: NodeFacts, expected: Expectations) -> str:
-    """Return the programs of ended jobs that still use the run's folder."""
+    """Return the programs of ended jobs that still use the run folder."""
     texts = []
     for program in facts.get("in_run", [])[:SHOWN_PROGRAMS]:
         command = str(program["command"])[:SHOWN_COMMAND_LETTERS]

@@ -95,7 +95,7 @@ def adopt_config(
 
 
 def our_values(row: CarriedKey, value: ConfigValue) -> dict[str, Any]:
-    """Convert a value of the program's configuration to values of our keys.
+    """Convert a value of the program configuration to values of our keys.
 
     Return no values if our keys cannot express the program's value.
     """

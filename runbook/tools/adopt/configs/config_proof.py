@@ -121,7 +121,7 @@ def _verdict_of_dropped(value: ConfigValue, row: DroppedKey) -> _KeyVerdict:
 def _verdict_of_carried(
     value: ConfigValue, row: CarriedKey, findings: Findings, rendered: RenderedPhase | None
 ) -> _KeyVerdict:
-    """Return the verdict on a key that corresponds to a key of the run file."""
+    """Return the verdict on a key that corresponds to a key in the run file."""
     if row.key == "model":
         return _verdict_of_model(findings)
 
@@ -154,7 +154,7 @@ def _why_changed(
 
 
 def _verdict_of_model(findings: Findings) -> _KeyVerdict:
-    """Return the verdict on a model's name, which is "changed" if the catalogue lacks the model."""
+    """Return the verdict on a model name, which is "changed" if the catalogue lacks the model."""
     text = f"model: {findings.value('model')}"
     question = findings.questions.get("model", "")
     verdict = OptionVerdict.CHANGED if question else OptionVerdict.SAME
@@ -220,7 +220,7 @@ def _importance(row: KeyRow) -> Importance:
 
 
 def _importance_of_carried(row: CarriedKey) -> Importance:
-    """Return how important a key of the run file is."""
+    """Return how important a key in the run file is."""
     if row.key == "training.log_interval":
         return Importance.LOGGING
     if row.key.startswith(_SITE_KEYS):

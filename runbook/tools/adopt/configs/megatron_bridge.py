@@ -69,7 +69,7 @@ def _take_evaluation(values: Values, findings: Findings) -> None:
 
 
 def _take_tokenizer(values: Values, findings: Findings) -> None:
-    """Ask for the tokenizer's file, unless it is GPT-2's."""
+    """Ask for the tokenizer file, unless it is GPT-2's."""
     if text(values, "tokenizer.tokenizer_type") != "GPT2BPETokenizer":
         take_tokenizer_file(values, "tokenizer.tokenizer_model", findings=findings)
 

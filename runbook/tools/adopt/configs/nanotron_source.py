@@ -75,7 +75,7 @@ _MOST_DEPTH = 40
 
 
 def nanotron_values(tree: ast.Module, file_name: str) -> tuple[ConfigValue, ...]:
-    """Return the values of the last `Config` that a file builds, under the keys of a YAML file.
+    """Return the values of the last `Config` that a file builds, under the keys in a YAML file.
 
     The result is empty if the file builds no `Config`. Raise `ParamsError` if the values are nested
     without end.

@@ -48,7 +48,7 @@ _OTHER_LAYERS = re.compile(r"rwkv|mamba|flux|retnet")
 """Substrings in the names of torchtitan functions that train models without attention."""
 
 NamedText = tuple[str, str]
-"""A file's name and text."""
+"""A file name and text."""
 
 
 @dataclass(frozen=True)

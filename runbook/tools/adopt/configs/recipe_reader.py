@@ -99,7 +99,7 @@ class RecipeReader:
 
     context: FileContext
     function: str
-    """The function's name, or empty at module level."""
+    """The function name, or empty at module level."""
     scope: Scope
     top: Scope
     """The module-level names."""
@@ -322,7 +322,7 @@ class RecipeReader:
         self._add_changes(changed, statement, path)
 
     def _rebind(self, statement: ast.stmt) -> None:
-        """Forget objects in variables that a statement sets, or record an object's new name."""
+        """Forget what the variables set by a statement held, or record an object's new name."""
         value = getattr(statement, "value", None)
         held_configs: list[HeldConfig] = []
         if isinstance(value, ast.Name):

@@ -34,7 +34,7 @@ class ModelRecipe:
     """The model that a recipe trains."""
 
     model: str = ""
-    """The model's name in the catalogue; empty if `shape` defines the model."""
+    """The model name in the catalogue; empty if `shape` defines the model."""
     shape: Mapping[str, int] = field(default_factory=dict)
     kind: ModelKind = field(default_factory=dict)
     vocabulary: int = 0
@@ -67,7 +67,7 @@ def _layout(
 
 
 def _qwen_layout(tensor: int = 1) -> dict[str, object]:
-    """Return the layout of a Qwen recipe, which has a small batch."""
+    """Return the layout of a Qwen recipe. These recipes use small batches."""
     return _layout(tensor=tensor, global_batch=32, micro_batch=2, sequence_length=4096)
 
 

@@ -1,4 +1,4 @@
-"""Rows that map another program's keys to keys of the run file, or say why they have none."""
+"""Rows that map another program's keys to keys in the run file, or say why they have none."""
 
 import math
 import re
@@ -97,7 +97,7 @@ class CarriedKey(KeyRow):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """All keys of the run file that the value sets."""
+        """All keys in the run file that the value sets."""
         return (self.key,)
 
     def read(self, value: Any) -> Any:

@@ -74,7 +74,7 @@ def safe_value(name: str, value: Any) -> Any:
 
 
 def _without_secret_options(items: Sequence[Any]) -> Sequence[Any]:
-    """Return the words of a command, such as ["--api-key", "abc"], without secret values."""
+    """Return the words in a command, such as ["--api-key", "abc"], without secret values."""
     if items and all(isinstance(item, str) for item in items):
         return without_secret_values(items)
     return items

@@ -5,7 +5,7 @@ from runbook.tools.adopt.findings import Findings
 
 
 def take_tokenizer_file(values: Values, *names: str, findings: Findings) -> None:
-    """Adopt the tokenizer's file if the first of these keys is an absolute path, or ask for it."""
+    """Adopt the tokenizer file if the first of these keys is an absolute path, or ask for it."""
     name = next((name for name in names if name in values), names[-1])
     findings.ask_for_tokenizer(text(values, name), line_of(values, name), name)
 

@@ -39,7 +39,7 @@ def titan_values(call: RecipeCall) -> tuple[ConfigValue, ...]:
 
 
 def _model_name(function: str) -> str:
-    """Return the model in a function's name: `llama3` for `llama3_8b`."""
+    """Return the model in a function name: `llama3` for `llama3_8b`."""
     for other_model in OTHER_MODELS:
         if other_model in function:
             return other_model
