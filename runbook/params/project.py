@@ -118,13 +118,13 @@ def find_run_file(name: str, project: Path | None = None) -> RunFile:
     word, variant = _split_variant(name.strip())
     if "/" in word or "\\" in word or word.endswith((".yaml", ".yml")):
         return _by_path(word, variant, project)
-    if Path(word).suffix and Path(word).is_file():
-        raise ParamsError(ParamsMessage.NOT_A_RUN_FILE, word=word)
     root = (project or project_root()).resolve()
     path = root / "params" / f"{word}.yaml"
     names = run_names(root)
     if word in names:
         return RunFile(path, variant, root)
+    if Path(word).suffix and Path(word).is_file():
+        raise ParamsError(ParamsMessage.NOT_A_RUN_FILE, word=word)
     near = nearest_names(word, names)
     if near:
         hint = f"Did you mean {' or '.join(near)}?"

@@ -20,6 +20,7 @@ from runbook.core.errors import ParamsError
 from runbook.params import load
 from runbook.params.messages import ParamsMessage
 from runbook.params.problems import InvalidParams
+from runbook.params.project import find_run_file
 
 
 def refused(project: Path, text_or_name: str, words=(), write=None) -> ParamsError:
@@ -259,6 +260,12 @@ def test_wrong_names_of_runs_and_variants_list_the_nearest(project: Path, monkey
     monkeypatch.chdir(project)
     for word in (other_file, f"./{other_file}"):
         assert_about(refused(project, word), ParamsMessage.NOT_A_RUN_FILE, word=word)
+    # `runbook run toy-1.3b >toy-1.3b` creates a file with the name of the run.
+    (project / "params/toy-1.3b.yaml").write_text("run: toy")
+    (project / "toy-1.3b").touch()
+    run_file = find_run_file("toy-1.3b", project)
+    assert run_file.path == project / "params/toy-1.3b.yaml"
+    (project / "params/toy-1.3b.yaml").unlink()
     assert_about(
         refused(project, str(project / "params/tuy.yaml")),
         ParamsMessage.NO_SUCH_RUN_FILE,
