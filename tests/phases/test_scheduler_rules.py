@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from runbook import params
 from runbook.jobs.job_request import QueueLimits, Reservation
 from runbook.jobs.slurm import parse_reservations
 from runbook.phases.messages import PhaseMessage
+from runbook.phases.p01_environment.doctor import slurm_checks
 from runbook.phases.p01_environment.preflight.scheduler_rules import (
     default_memory_check,
     epilog_checks,
@@ -70,6 +72,31 @@ def test_a_default_memory_that_slurm_enforces_is_named(configuration, partition,
     assert default_memory_check(ENFORCED, of_core, without_cores, "training") == []
     asking = job.model_copy(update={"memory": "4G"})
     assert default_memory_check(configuration, partition, asking, "training") == []
+
+
+@pytest.mark.parametrize(
+    ("directives", "verdicts"),
+    [
+        ({}, ["fail", "fail"]),
+        ({"mem": "0", "reservation": "maint"}, ["pass"]),
+        ({"mem-per-cpu": "4G"}, ["fail"]),
+    ],
+)
+def test_memory_and_reservation_of_the_sites_directives_count_as_requested(directives, verdicts):
+    """`runbook init --site` writes `mem: "0"` into the site's directives."""
+    site = SETTINGS.site.model_copy(update={"directives": directives})
+    settings = replace(SETTINGS, site=site)
+    job = settings.job(FULL)
+    assert not job.memory
+    assert not job.reservation
+    now = time.time()
+    slurm = SimpleNamespace(
+        configuration=lambda: {**ENFORCED, "DefMemPerNode": "300"},
+        reservations=lambda: [Reservation("maint", now - HOUR, now + HOUR, ("n1",))],
+        node_names=lambda partition: {"n1"} | {f"m{number}" for number in range(1, job.nodes)},
+    )
+    checks = slurm_checks(settings, [QueueLimits(job.partition)], slurm)
+    assert [check.verdict for check in checks] == verdicts
 
 
 def test_a_reservation_without_a_known_time_is_left_out():

@@ -57,6 +57,7 @@ from runbook.phases.p01_environment.preflight.scheduler_rules import (
     epilog_checks,
     reservation_check,
     wait_time_check,
+    with_directives_of_site,
 )
 from runbook.phases.run_plan import load_plan
 from runbook.phases.token_inputs import text_home
@@ -504,7 +505,7 @@ def sharing_checks(settings: Settings, limits: Sequence[QueueLimits]) -> list[Ch
 
 def slurm_checks(settings: Settings, limits: Sequence[QueueLimits], slurm: Slurm) -> list[Check]:
     """Check Slurm's settings and reservations for the training job, as far as Slurm shows them."""
-    job = settings.job(FULL)
+    job = with_directives_of_site(settings.job(FULL), settings)
     section = JOB_SECTIONS[FULL]
     partition = _partition_of(job, limits)
     checks = []

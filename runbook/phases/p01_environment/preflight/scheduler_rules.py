@@ -14,6 +14,8 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.preflight import thresholds
 from runbook.phases.p01_environment.preflight.thresholds import MIB
 
+MEMORY_DIRECTIVES = ("mem", "mem-per-cpu", "mem-per-gpu")
+"""Names of sbatch's options that request memory."""
 WAIT_OPTION = "--wait"
 EPILOG = re.compile(r"Epilog(\[\d+\])?")
 """Name of the setting with the script that slurmd runs on a node after each job."""
@@ -21,6 +23,22 @@ KILLS = re.compile(r"\b(kill|pkill|killall|skill)\b")
 ASKS_FOR_JOBS = re.compile(r"\b(squeue|scontrol|sacct)\b")
 OVER_MEMORY = "OverMemoryKill"
 """The word in JobAcctGatherParams that lets Slurm end a step whose programs use too much memory."""
+
+
+def with_directives_of_site(job: Job, settings: Settings) -> Job:
+    """Return a job with the memory and the reservation that the site's directives request for it.
+
+    The job's own values take precedence, as in the rendered script.
+    """
+    directives = settings.site.directives
+    memory = next((directives[name] for name in MEMORY_DIRECTIVES if name in directives), "")
+    reservation = directives.get("reservation", "")
+    return job.model_copy(
+        update={
+            "memory": job.memory or memory,
+            "reservation": job.reservation or reservation,
+        }
+    )
 
 
 def wait_time_check(configuration: Mapping[str, str], settings: Settings) -> list[Check]:
