@@ -338,6 +338,14 @@ def test_a_rank_whose_threads_go_on_survives_writing_its_stacks():
     assert "in work_for_ever" in "\n".join(lines[reader:])
 
 
+def test_a_watch_that_outlives_its_stop_writes_no_stacks_and_does_not_fail():
+    """`Watchdog.stop` waits 5 s for its thread, which may wait longer for another rank's stacks."""
+    writer = HeartbeatWriter(0)
+    writer.open()
+    writer.close()
+    writer.write_stacks()
+
+
 def test_a_stuck_rank_is_not_asked_by_signal_and_a_silent_one_is(monkeypatch, tmp_path):
     """Answering a signal can crash a rank whose other threads are still running. The other ranks
     then lose it before the hang is reported.

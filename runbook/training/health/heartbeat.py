@@ -217,10 +217,11 @@ class HeartbeatWriter:
             os.write(descriptor, own_stacks().encode("utf-8", errors="replace"))
 
     def close(self) -> None:
-        """Stop writing stacks."""
+        """Stop writing stacks. The watchdog's thread may still be at work."""
         if self._stacks is not None:
             faulthandler.unregister(STACK_SIGNAL)
             self._stacks.close()
+            self._stacks = None
 
     def step(self, iteration: int) -> None:
         """Record that a step has begun."""
