@@ -45,12 +45,14 @@ def nodes(
     from runbook.display import Table
     from runbook.runs import bad_nodes
     from runbook.runs.run_folder import RUNS_VARIABLE
+    from runbook.runs.run_names import named_run
 
     if bool(added) != bool(because):
         raise click.UsageError("--add NODE and --because TEXT must be given together.")
     if runs is not None:
         os.environ[RUNS_VARIABLE] = str(runs.absolute())
-    settings = params.load(run_name)
+    named = named_run(run_name)
+    settings = params.load(named.run, set_words=named.set_words)
     path = bad_nodes.bad_nodes_file(settings)
     if forgiven:
         names = () if "all" in forgiven else forgiven

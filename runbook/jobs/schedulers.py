@@ -28,11 +28,21 @@ QUEUE_KINDS = {
 """Every kind of queue, by its name in site files. `local` has no queue."""
 
 
+LOCAL = LocalScheduler.kind
+SCHEDULER_NAMES = frozenset({LOCAL, *QUEUE_KINDS})
+"""The names of all schedulers in site files."""
+
+
 def get_scheduler(site: Site) -> Scheduler:
     """Return the scheduler of a site."""
-    if site.scheduler == "local":
+    return scheduler_named(site.scheduler)
+
+
+def scheduler_named(name: str) -> Scheduler:
+    """Return the scheduler of this name in site files. Raise `KeyError` for an unknown name."""
+    if name == LOCAL:
         return LocalScheduler()
-    return QueueScheduler(get_queue(site))
+    return QueueScheduler(QUEUE_KINDS[name].queue())
 
 
 def get_queue(site: Site) -> Queue:

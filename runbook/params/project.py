@@ -59,6 +59,11 @@ class RunFile:
         return self.path.stem
 
     @property
+    def shown_name(self) -> str:
+        """Return the run's name for messages. A recorded run is named like its folder."""
+        return self.path.parent.name if self.is_record else self.stem
+
+    @property
     def where(self) -> str:
         """Return the file name as shown to people."""
         return shown_path(self.path, self.project)

@@ -99,7 +99,7 @@ class RunLoading:
         self.problems += self.stack.problems
         settings = self._bind(site)
         if self.problems or settings is None:
-            raise InvalidParams(f"Parameters of run {self.file.stem}", self.problems)
+            raise InvalidParams(f"Parameters of run {self.file.shown_name}", self.problems)
         return settings
 
     def _report(

@@ -21,6 +21,16 @@ from runbook.params.unknown_keys import right_name
 from runbook.params.yaml12 import nest, write_tree
 
 
+def tokenizer_path(name: str, project: Path) -> str:
+    """Return `gpt2`, or the path of the tokenizer that data.tokenizer names.
+
+    A relative path starts at the project's folder, like data.folder.
+    """
+    if name == "gpt2":
+        return name
+    return str(project / Path(name).expanduser())
+
+
 @dataclass(frozen=True)
 class Settings:
     """A run with its site, model and dataset."""
@@ -53,14 +63,8 @@ class Settings:
 
     @property
     def tokenizer(self) -> str:
-        """Return `gpt2`, or the path to the tokenizer.
-
-        A relative path starts at the project folder, like data.folder.
-        """
-        name = self.run.data.tokenizer
-        if name == "gpt2":
-            return name
-        return str(self.project / Path(name).expanduser())
+        """Return `gpt2`, or the path of the tokenizer."""
+        return tokenizer_path(self.run.data.tokenizer, self.project)
 
     def value(self, key: str) -> Any:
         """Return the value of a dotted key, as plain text or number."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runbook import params
-from runbook.core.errors import RecordError
+from runbook.core.errors import ParamsError, RecordError
 from runbook.core.files import write_text
 from runbook.core.table import Row
 from runbook.display import Table, sparkline
@@ -22,6 +22,7 @@ from runbook.results.history import PHENOMENON, read_scores
 from runbook.results.messages import ResultMessage
 from runbook.results.metrics import history_frame
 from runbook.results.scores import as_scores, worse
+from runbook.results.wall_time import Rates
 from runbook.runs import run_files
 from runbook.runs.bad_nodes import FILE_NAME, read_bad_nodes
 
@@ -75,13 +76,11 @@ def read_front_page(folder: Path) -> FrontPage:
         texts = list(samples.values())
         sample = (texts[0], texts[-1])
 
-    settings = params.load(str(folder / "run.yaml"))
     tiles: list[tuple[str, str, str]] = []
     if trained:
-        rates = training_results.device_rates(settings, trained[-1].phase)
-        tiles = training_results.headline(trained[-1], rates)
+        tiles = training_results.headline(trained[-1], _rates(folder, trained[-1].phase))
 
-    facts = [*_bad_node_facts(folder, settings), *_forecast_facts(folder.parent)]
+    facts = [*_bad_node_facts(folder), *_forecast_facts(folder.parent)]
     return FrontPage(
         sample,
         comparison,
@@ -91,9 +90,23 @@ def read_front_page(folder: Path) -> FrontPage:
     )
 
 
-def _bad_node_facts(folder: Path, settings: params.Settings) -> list[tuple[str, str]]:
+def _rates(folder: Path, phase: str) -> Rates:
+    """Return a device's price and power.
+
+    They are unknown if the run's dataset, model or site has left params/. The report of an old run
+    is then written without its cost.
+    """
+    try:
+        settings = params.load(str(folder / "run.yaml"))
+    except ParamsError:
+        return Rates()
+    return training_results.device_rates(settings, phase)
+
+
+def _bad_node_facts(folder: Path) -> list[tuple[str, str]]:
     """Return the facts about the site's bad nodes for the report; empty if none is known."""
-    entries = read_bad_nodes(folder.parent / settings.site.site / FILE_NAME, time.time())
+    site = str(run_files.recorded_value(folder, "site"))
+    entries = read_bad_nodes(folder.parent / site / FILE_NAME, time.time())
     if not entries:
         return []
     return [("Nodes known as bad", "; ".join(entry.describe() for entry in entries))]

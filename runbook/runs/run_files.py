@@ -8,13 +8,14 @@ from typing import Any
 
 import yaml
 
-from runbook import params
 from runbook.core.errors import RecordError
 from runbook.core.files import write_text
 from runbook.params import Settings
 from runbook.params.layers import GIVEN
-from runbook.params.schema.keys import EXCLUSIVE
-from runbook.params.yaml12 import dotted, nest, write_tree
+from runbook.params.project import find_run_file
+from runbook.params.schema.keys import EXCLUSIVE, all_keys
+from runbook.params.settings import tokenizer_path
+from runbook.params.yaml12 import dotted, nest, read_file, write_tree
 from runbook.planning.make_plan import Plan, parse_plan
 from runbook.records.manifest import note_files
 from runbook.runs.messages import RunMessage
@@ -115,7 +116,19 @@ def read_plan_file(folder: Path) -> Plan:
 
 def tokenizer_of(folder: Path) -> str:
     """Return the name or path of a run's tokenizer from its run.yaml."""
-    return params.load(str(folder / "run.yaml")).tokenizer
+    project = find_run_file(str(folder / "run.yaml")).project
+    return tokenizer_path(str(recorded_value(folder, "data.tokenizer")), project)
+
+
+def recorded_value(folder: Path, key: str) -> Any:
+    """Return a value from a run's run.yaml by its dotted key.
+
+    Unlike `params.load`, this needs no file in params/, from which an old run's dataset, model or
+    site may have been removed.
+    """
+    path = folder / "run.yaml"
+    values = dotted(read_file(path, str(path)).values)
+    return values.get(key, all_keys()[key].default)
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:

@@ -18,11 +18,13 @@ from runbook.core.files import read_lines, write_text
 from runbook.core.table import Row
 from runbook.core.units import show_duration
 from runbook.display import Table
-from runbook.jobs import get_scheduler, job_folder
+from runbook.jobs import job_folder
 from runbook.jobs.job_folder import ACTIVE, JobFolder, JobState, JobStatus, Scheduler
 from runbook.jobs.job_request import element_folders, read_job_request
 from runbook.jobs.queue import QueueScheduler
+from runbook.jobs.schedulers import LOCAL, SCHEDULER_NAMES, scheduler_named
 from runbook.jobs.watcher_wait import read_wait
+from runbook.params.catalogues import read_site
 from runbook.params.project import find_run_file, run_names
 from runbook.plan_file.errors import RefusedError
 from runbook.plan_file.fewer_replicas import newest_change
@@ -34,6 +36,7 @@ from runbook.results.history import read_events
 from runbook.results.near_copy_counts import NearCopyCounts, near_copies
 from runbook.runs.bad_nodes import FILE_NAME, bad_node_rows, read_bad_nodes
 from runbook.runs.messages import RunMessage
+from runbook.runs.run_files import recorded_value
 from runbook.runs.run_folder import runs_folder
 
 POLL_SECONDS = 0.5
@@ -127,8 +130,24 @@ def _attempt(name: str) -> tuple[str, int, str]:
 
 
 def scheduler_of(folder: Path) -> Scheduler:
-    """Return the scheduler that a run's jobs were submitted to."""
-    return get_scheduler(params.load(str(folder / "run.yaml")).site)
+    """Return the scheduler that a run's jobs were submitted to, as their own records name it.
+
+    The run file's other values are not read: a running job can be cancelled even if its dataset,
+    model or site has left params/ since.
+    """
+    jobs = job_folders(folder)
+    records = [job_folder.read_record(job) for job in jobs]
+    named = [record for record in records if record and record.kind in SCHEDULER_NAMES]
+    if named:
+        newest = max(named, key=lambda record: record.submitted)
+        return scheduler_named(newest.kind)
+    if not jobs:
+        # There is no job that any scheduler could know.
+        return scheduler_named(LOCAL)
+    # A crash left the jobs' records empty.
+    run_file = find_run_file(str(folder / "run.yaml"))
+    site, _ = read_site(str(recorded_value(folder, "site")), run_file.project)
+    return scheduler_named(site.scheduler)
 
 
 def all_runs_folder(runs: Path | None) -> Path:
@@ -281,7 +300,7 @@ def status_of_one(name: str, runs: Path | None) -> str:
     parts += _training_texts(folder)
     for job in living:
         parts += _log_tails(job)
-    site = params.load(str(folder / "run.yaml")).site.site
+    site = str(recorded_value(folder, "site"))
     bad_nodes = read_bad_nodes(folder.parent / site / FILE_NAME, time.time())
     if bad_nodes:
         parts.append(Table(bad_node_rows(bad_nodes), title=f"Bad nodes of {site}").as_text())

@@ -6,6 +6,7 @@ import json
 
 from suite.messages import says
 
+from runbook import params
 from runbook.cli.messages import CliMessage
 
 
@@ -18,6 +19,15 @@ def test_a_node_is_added_with_a_reason_shown_and_forgiven(runbook):
     assert "ccw-hpc-7" in runbook("nodes", "azure-175b").out
     assert json.loads(runbook("nodes", "azure-175b", "--forgive", "all", "--json").out) == []
     assert says(runbook("nodes", "azure-175b").out, CliMessage.NO_BAD_NODE, site="azure")
+
+
+def test_a_runs_folder_is_named_to_nodes_as_it_is_to_status(runbook, project):
+    settings = params.load("azure-175b", set_words=["as=quick"])
+    folder = project / "runs" / settings.name
+    folder.mkdir(parents=True)
+    (folder / "run.yaml").write_text(settings.as_yaml())
+    said = runbook("nodes", "azure-175b--quick")
+    assert (said.code, says(said.out, CliMessage.NO_BAD_NODE, site="azure")) == (0, True), said.err
 
 
 def test_a_node_without_a_reason_is_wrong_usage(runbook):

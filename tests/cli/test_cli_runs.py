@@ -167,6 +167,44 @@ def test_cancel_of_a_run_without_a_running_job(runbook, made):
     assert (said.code, said.out) == (0, f"{RunMessage.NOTHING_CANCELLED.fill()}\n")
 
 
+@pytest.fixture(params=["dataset", "model", "site"])
+def outdated(request, made: Path, project: Path) -> Path:
+    """Return the folder of a run, and remove an entry of params/ that it names."""
+    (made / "jobs" / "04-training" / "job.json").write_text(
+        json.dumps({"job_id": "local-1a2b", "kind": "local", "process": None})
+    )
+    if request.param == "site":
+        (project / "params" / "sites" / "local.yaml").unlink()
+    else:
+        name = {"dataset": "corpus", "model": "tiny"}[request.param]
+        catalogue = project / "params" / f"{request.param}s.yaml"
+        catalogue.write_text(re.sub(rf"(?m)^{name}:", f"{name}-removed:", catalogue.read_text()))
+    return made
+
+
+def test_a_run_can_be_watched_cancelled_and_reported_after_its_entry_left_the_parameters(
+    runbook, outdated
+):
+    for words in (
+        ["status", "local"],
+        ["status", "local", "--json"],
+        ["logs", "local"],
+        ["cancel", "local"],
+        ["cancel", "local", "--gently"],
+        ["report", "local"],
+    ):
+        said = runbook(*words)
+        assert (said.code, said.err) == (0, ""), words
+
+
+def test_a_recorded_run_with_a_lost_entry_is_named_like_its_folder(runbook, made, project):
+    datasets = project / "params" / "datasets.yaml"
+    datasets.write_text(datasets.read_text().replace("\ncorpus:", "\nremoved:"))
+    said = runbook("evaluate", "local")
+    assert said.code == 2
+    assert "Parameters of run local:" in said.err
+
+
 def test_logs_show_both_outputs_of_the_newest_job_to_their_end(runbook, made):
     for words in (("logs", "local"), ("logs", "local", "--follow")):
         said = runbook(*words)
