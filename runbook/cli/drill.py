@@ -163,6 +163,7 @@ def _print_verdicts(verdicts: Sequence["DrillVerdict"], *, as_json: bool) -> Non
 
 def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
     """Print the drills, each with the fault it causes."""
+    from runbook.display import Table
     from runbook.tools.drills import drill_list
 
     rows = [{"name": name, "fault": drill_list.summary(name)} for name in names]
@@ -170,8 +171,7 @@ def _list_drills(names: Sequence[str], *, as_json: bool) -> None:
         click.echo(json.dumps(rows, indent=1))
         return
 
-    for row in rows:
-        click.echo(f"{row['name']:24} {row['fault']}")
+    click.echo(Table(rows).as_text())
 
 
 def _campaign_settings(names: tuple[str, ...], set_words: tuple[str, ...]) -> "Settings":

@@ -1,9 +1,12 @@
 """The command line as one program: its groups of commands, and how an error ends it."""
 
 import atexit
+import contextlib
 import difflib
 import gc
+import shutil
 import sys
+from collections.abc import Iterator
 from typing import NoReturn
 
 import click
@@ -13,6 +16,7 @@ from runbook.cli.commands import COMMANDS, Group, load_command
 from runbook.cli.extras import which_extra
 from runbook.cli.messages import CliMessage
 from runbook.cli.replaced_modules import which_file
+from runbook.core.column_widths import LINE_LIMIT
 from runbook.core.errors import RunbookError
 from runbook.core.visible_text import protected_terminal, replace_unprintable
 
@@ -86,8 +90,19 @@ def run() -> None:
     replace_unprintable()
     # Otherwise Python would scan all these objects three times at exit.
     atexit.register(gc.freeze)
-    with protected_terminal():
+    with protected_terminal(), _tables_within_the_terminal():
         _run_command()
+
+
+@contextlib.contextmanager
+def _tables_within_the_terminal() -> Iterator[None]:
+    """Fit tables to the terminal's width. Output that is no terminal gets whole lines."""
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+    token = LINE_LIMIT.set(columns)
+    try:
+        yield
+    finally:
+        LINE_LIMIT.reset(token)
 
 
 def _run_command() -> NoReturn:

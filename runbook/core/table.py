@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from runbook.core.column_widths import LINE_LIMIT, ColumnWidth, divide_width
 from runbook.core.messages import CoreMessage
 from runbook.core.units import show_quantity
 
@@ -27,6 +28,8 @@ _NO_TIME = 1e-9
 # Maximum number of characters in a line of a text table's cell; a longer text continues on the next
 # line
 WIDEST_CELL = 60
+# A cell with at most this number of characters, such as "2 min 24 s", stays on one line
+SHORT_CELL = 12
 
 
 _CODE = re.compile(
@@ -81,23 +84,32 @@ class Table:
         a             2.5
         bc          10.25
         """
-        rows = []
-        for cells in [self.columns, *self._rounded_cells()]:
-            rows.append([_wrap(cell) for cell in cells])
+        return self._as_text_within(LINE_LIMIT.get())
 
+    def _as_text_within(self, limit: int) -> str:
+        """Return the table as text with lines of at most `limit` characters, or 0 for no limit."""
+        rows = [self.columns, *self._rounded_cells()]
+        columns = [_column_width(cells) for cells in zip(*rows, strict=True)]
+        blocks = ["(no rows)"]
+        if columns:
+            blocks = [self._block(rows, widths) for widths in divide_width(columns, limit)]
+
+        title = _within(self.title, limit) if self.title else []
+        notes = [line for note in self.notes for line in _within(note, limit)]
+        return "\n".join([*title, "\n\n".join(blocks), *notes])
+
+    def _block(self, rows: Sequence[Sequence[str]], limits: Mapping[int, int]) -> str:
+        """Return some columns of the table as text. `limits` has their widths by their number."""
+        wrapped = [[_wrap(row[number], limit) for number, limit in limits.items()] for row in rows]
         widths = []
-        for column in zip(*rows, strict=True):
+        for column in zip(*wrapped, strict=True):
             widths.append(max(width(line) for cell in column for line in cell))
 
-        head, *body = [_text_lines(row, widths, self._numeric()) for row in rows]
+        numeric = self._numeric()
+        right = [numeric[number] for number in limits]
+        head, *body = [_text_lines(row, widths, right) for row in wrapped]
         rule = "  ".join("-" * columns for columns in widths)
-        if self.columns:
-            lines = [*head, rule, *itertools.chain(*body)]
-        else:
-            lines = ["(no rows)"]
-
-        title = [self.title] if self.title else []
-        return "\n".join([*title, *lines, *self.notes])
+        return "\n".join([*head, rule, *itertools.chain(*body)])
 
     def as_html(self) -> str:
         """Return a table with inline styles only, so that a saved notebook needs no style sheet."""
@@ -182,7 +194,7 @@ class Table:
     def mime_bundle(self, **_: Any) -> dict[str, str]:
         """Return the table in every format that notebooks can show."""
         return {
-            "text/plain": self.as_text(),
+            "text/plain": self._as_text_within(0),
             "text/html": self.as_html(),
             "text/markdown": self.as_markdown(),
         }
@@ -298,8 +310,32 @@ def _character_width(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
-def _wrap(text: str) -> list[str]:
-    wrapper = textwrap.TextWrapper(WIDEST_CELL, break_long_words=False, break_on_hyphens=False)
+def _column_width(cells: Iterable[str]) -> ColumnWidth:
+    """Return the widths that a column with these cells can have."""
+    natural = 0
+    longest_word = 0
+    for cell in cells:
+        natural = max(natural, *map(width, _wrap(cell, WIDEST_CELL)))
+        longest_word = max(longest_word, *map(width, cell.split()), 0)
+
+    return ColumnWidth(natural, min(natural, max(longest_word, SHORT_CELL)))
+
+
+def _within(text: str, limit: int) -> list[str]:
+    """Return the lines of a title or note, divided where they are longer than the limit."""
+    lines = []
+    for line in text.splitlines():
+        if limit and width(line) > limit:
+            lines += _wrap(line, limit)
+        else:
+            lines.append(line)
+
+    return lines
+
+
+def _wrap(text: str, columns: int) -> list[str]:
+    """Divide a text into lines of at most this many columns, unless a word is longer."""
+    wrapper = textwrap.TextWrapper(max(columns, 1), break_long_words=False, break_on_hyphens=False)
     lines: list[str] = []
     for line in text.splitlines() or [""]:
         lines += wrapper.wrap(line) or [""]
