@@ -1,4 +1,4 @@
-"""Computes a run's sizes, layout, memory, time and cost from its choices, and checks the rules."""
+"""Computes sizes, layout, memory, time and cost from the run's choices, and checks the rules."""
 
 from runbook.core.checks import Check as Check
 from runbook.plan_file.phase_names import FULL as FULL

@@ -29,18 +29,18 @@ GPT3_LEARNING_RATES = (
     (13e9, 1.0e-4),
     (175e9, 0.6e-4),
 )
-"""Parameters and peak learning rates of the GPT-3 models.
+"""Parameter counts and peak learning rates for the GPT-3 models.
 
 Source: Brown et al. 2020, arXiv:2005.14165, table 2.1.
 """
 HIGH_RATE_FACTOR = 3.0
-"""A learning rate above this multiple of GPT-3's causes a warning.
+"""A learning rate more than this many times as high as GPT-3's causes a warning.
 
 Llama 3 8B was trained at 2.6 times GPT-3's rate (3e-4, arXiv:2407.21783), which causes no warning.
 """
 SMALL_MODEL = 1e9
-"""Number of parameters below which the learning rate is not compared with GPT-3's, because small
-models tolerate many times that rate.
+"""Below this number of parameters, the learning rate is not compared with GPT-3's: small models
+tolerate rates many times as high.
 """
 HIGHEST_RATE = 0.1
 """A higher learning rate causes a warning for every size.
@@ -49,27 +49,27 @@ With rates near 0.1, even models of 10M parameters need normalized queries and k
 on large logits, to train stably (Wortsman et al., arXiv:2309.14322).
 """
 FEWEST_WARMUP_STEPS = 100
-"""Smallest number of warm-up steps that causes no warning. GPT-3 warmed up over 375 M tokens, 0.1 %
-of its training.
+"""Fewer warm-up steps than this cause a warning. GPT-3 warmed up over 375 M tokens, 0.1 % of the
+training.
 
-Megatron-LM's examples warm up over 0.1 to 1 % of the training.
+The examples in Megatron-LM warm up over 0.1 to 1 % of the training.
 """
 LONG_TRAINING_STEPS = 10_000
 MOST_OVERHEAD = 0.10
-"""Largest share of the step time for saves or for evaluations that causes no warning.
+"""Saves or evaluations that take more than this share of the time for steps cause a warning.
 
 Llama 3 and BLOOM report less than 5 % for all overhead.
 """
 FEWEST_STEPS_TO_EVALUATE = 1_000
-"""Number of steps below which evaluations are not checked.
+"""Evaluations are not checked in runs with fewer steps than this.
 
-A shorter run only tests the speed or the setup, and its evaluations cost little.
+Such a run only tests the speed or the setup, and the evaluations cost little.
 """
 MOST_JOBS = 30
-"""Largest number of consecutive jobs that causes no warning. Each job has to wait in the queue and
+"""More consecutive jobs than this cause a warning, because each job has to wait in the queue and
 start up.
 
-BLOOM trained for 3.5 months in jobs of 20 h with its own allocation.
+BLOOM trained for 3.5 months in 20 h jobs, with a dedicated allocation.
 """
 FEWEST_SECONDS_BETWEEN_SAVES = 300.0
 """A shorter interval between saves is accepted only if Daly's interval is also shorter.

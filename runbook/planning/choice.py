@@ -1,4 +1,4 @@
-"""One class that describes both the smoke test and the full training of a run.
+"""The class used for both the smoke test and the full training run.
 
 A choice contains the requested values, and the layout and batch that follow from them.
 """
@@ -22,9 +22,9 @@ from runbook.plan_file.schema import Layout, ModelShape, Tuning
 from runbook.planning.sizes import shape_of
 
 SMOKE_DECAY = 100
-"""Length of a smoke test's decay, as a multiple of the test's length.
+"""In a smoke test, the learning rate decays over this many times as many steps as the test has.
 
-The learning rate thus ends at 99 % of its peak.
+So it is still at 99 % of the peak when the test ends.
 """
 _NOT_IN_SMOKE = (
     *("samples", "tokens", "rampup_start", "rampup_increment", "rampup_samples"),
@@ -43,11 +43,12 @@ class Machine:
     cores: int
     """Number of physical cores."""
     flags: frozenset[str] = frozenset()
-    """The CPU's instruction sets as Linux names them (avx512_bf16, amx_bf16 ...); empty if unknown."""
+    """CPU instruction sets as named by Linux (avx512_bf16, amx_bf16 ...); empty if unknown."""
     memory_bytes: int = 0
-    """Bytes of main memory; 0 if unknown."""
+    """Main memory in bytes; 0 if unknown."""
     core_flops: float = 0.0
-    """FLOP/s that one core reaches in a matrix product in the run's precision; 0 if not measured.
+    """FLOP/s that one core reaches in a matrix product with this run's precision; 0 if not
+    measured.
     """
 
 
@@ -96,7 +97,7 @@ class Choice:
         return self.layout.world_size // self.devices_per_node
 
     def on_nodes(self, nodes: int) -> Choice:
-        """Return the same run on a different number of nodes, with more or fewer replicas."""
+        """Return the same run on more or fewer nodes, with the number of replicas adjusted."""
         return replace(self, layout=self.layout.over(nodes * self.devices_per_node))
 
     def in_layout(self, layout: Layout) -> Choice:
@@ -105,10 +106,10 @@ class Choice:
 
     @property
     def node_multiple(self) -> int:
-        """Return the smallest number of nodes that can hold complete replicas of the model.
+        """Return the smallest number of nodes that can hold whole model replicas.
 
-        The number of nodes must be a multiple of this. For example, a model that is split 8 x 16
-        over nodes of 8 devices needs 16, 32, 48 ... nodes.
+        Only multiples of this number can be used. For example, a model that is split 8 x 16 over
+        nodes of 8 devices needs 16, 32, 48 ... nodes.
         """
         devices = math.lcm(self.layout.ranks_per_replica, self.devices_per_node)
         return devices // self.devices_per_node
@@ -127,8 +128,8 @@ class Choice:
     def tuning(self) -> Tuning:
         """Return the options that determine how a step is computed.
 
-        The number of layers of a smoke test may not be a multiple of the full training's
-        `recompute_num_layers`, so a smoke test uses 1.
+        A smoke test sets `recompute_num_layers` to 1, because the value for the full training may
+        not divide the number of layers in the smoke test.
         """
         training = self.training
         tuning = Tuning(
@@ -151,14 +152,14 @@ class Choice:
 
     @property
     def recomputed(self) -> float:
-        """Return the share of a stage's layers that are recomputed in full recomputation."""
+        """Return the fraction of layers in a stage that full recomputation recomputes."""
         return self.tuning.recomputed(
             max(1, max(self.stage_layers) // self.layout.virtual_pipeline)
         )
 
     @property
     def shown_data(self) -> float:
-        """Return the share of our trainer's data-parallel communication that cannot be hidden."""
+        """Return what share of the data-parallel communication our trainer cannot hide."""
         if not self.own_trainer or self.tuning.overlap_weights:
             return 0.0
         if not self.tuning.overlap_gradients:
@@ -194,7 +195,7 @@ class Choice:
 
     @property
     def bubble(self) -> float:
-        """Return the pipeline bubble: the idle time of a step relative to its work.
+        """Return the pipeline bubble: the idle time in a step relative to the time spent working.
 
         The bubble is (p - 1) / (micro-batches x chunks per stage).
         """
@@ -214,12 +215,12 @@ class Choice:
 
     @property
     def own_trainer(self) -> bool:
-        """Return whether our own trainer is used, rather than one of the documents' frameworks."""
+        """Return whether our own trainer is used, rather than a framework from the documents."""
         return self.training.framework == "runbook"
 
     @property
     def program(self) -> str:
-        """Return the training program: our own trainer's engine, or a different framework."""
+        """Return the training program: the engine of our own trainer, or else the framework."""
         if self.own_trainer:
             return self.training.engine
         return self.training.framework
@@ -230,7 +231,7 @@ class Choice:
         return self.program in DEEPSPEED
 
     def checks_of(self, results: Iterable[RuleResult]) -> Iterator[Check]:
-        """Yield the results of the trainer's rules as checks of this phase."""
+        """Convert results from the trainer's rules to checks for this phase."""
         for result in results:
             yield check_of(result, self.phase)
 
@@ -259,7 +260,7 @@ def full_choice(settings: Settings) -> Choice:
 
 
 def _layout(parallel: Parallel) -> Layout:
-    """Return the layout that a run file requests, over the ranks of one replica."""
+    """Return the layout that a run file requests, for the ranks in one replica."""
     return Layout(
         tensor=parallel.tensor,
         pipeline=parallel.pipeline,

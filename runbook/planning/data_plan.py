@@ -20,7 +20,7 @@ from runbook.planning.messages import PlanningMessage
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFiles:
-    """Prefixes of .bin/.idx files, relative to plan.json, and their estimated content."""
+    """Prefixes for .bin/.idx files, relative to plan.json, and estimates of what they contain."""
 
     dataset: str
     prefix: str
@@ -28,38 +28,38 @@ class PlannedFiles:
     validation: tuple[str, ...]
     test: tuple[str, ...]
     num_files: int
-    """Number of input files; 0 if it is unknown until the folder has been read."""
+    """Number of input files; 0 if this is only known after reading the folder."""
     estimated_tokens: int
     """Number of tokens, including end-of-document tokens; 0 if unknown."""
     estimated_bytes: int
-    """Total size of the .bin and .idx files; 0 if unknown."""
+    """Total size in bytes of the .bin and .idx files; 0 if unknown."""
     tokens_from: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlendPart(PlannedFiles):
-    """A text in a blend, with its relative weight."""
+    """One text in a blend, with a relative weight."""
 
     weight: float
     train_share: float
-    """Share of the text's tokens that is used for training."""
+    """Share of the tokens in this text that is used for training."""
 
 
 BYTES_OF_TEXT_PER_TOKEN = 4.0
-"""Approximate size of a GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical
+"""Approximate bytes per GPT-2 token in English prose (measured: 4.13 for books, 3.13 for technical
 text).
 """
 
 RECORD_SHARE = 1.04
-"""Ratio of JSON-lines bytes to text bytes, for texts whose size is known only as text (685 to 659
-MB).
+"""Ratio of JSON-lines bytes to text bytes, used if only the size of the plain text is known (685 to
+659 MB).
 """
 
 COMPRESSED_SHARE = 0.36
 """Ratio of zstd bytes to JSON-lines bytes (1.5 to 4.2 GB in a sample of SlimPajama)."""
 
 GPT2_END_OF_DOCUMENT = 50256
-"""Highest token id of the GPT-2 tokenizer."""
+"""Highest token id in the GPT-2 tokenizer."""
 
 MOCK = "mock"
 
@@ -74,11 +74,11 @@ class DataPlan(PlannedFiles):
     split: str
     held_out: int
     parts: tuple[BlendPart, ...] = field(default=(), metadata=OMIT_DEFAULT)
-    """The texts of a blend; empty if there is only one text."""
+    """The texts in a blend; empty if there is only one text."""
 
     @property
     def train_share(self) -> float:
-        """Return the share of all tokens that is used for training, assuming files of equal size."""
+        """Return the share of all tokens used for training, assuming files of equal size."""
         if not self.parts:
             return _train_share(self.num_files, self.held_out, self.split)
         if not self.estimated_tokens:
@@ -89,8 +89,8 @@ class DataPlan(PlannedFiles):
     def weighted(self, use: str) -> tuple[Source, ...]:
         """Return the files for train, validation or test (`use`), with their weights.
 
-        Files of the same text will share its weight in proportion to their tokens, once these have
-        been counted.
+        Files with the same text will share the weight in proportion to their tokens, once these
+        have been counted.
         """
         if not self.parts:
             prefixes = getattr(self, use)
@@ -103,16 +103,16 @@ class DataPlan(PlannedFiles):
 
 
 def _equal_sources(text: str, weight: float, prefixes: Sequence[str]) -> tuple[Source, ...]:
-    """Return the files of a text, each with an equal share of its weight.
+    """Return the files for a text, with the weight shared equally among them.
 
-    If the text has only one file, the text's name is left out.
+    If there is only one file, the name of the text is left out.
     """
     shared_text = text if len(prefixes) > 1 else ""
     return tuple(Source(weight / len(prefixes), prefix, shared_text) for prefix in prefixes)
 
 
 def plan_data(settings: Settings) -> DataPlan:
-    """Return file prefixes and estimated sizes, based on the catalogue's entries for the texts."""
+    """Return file prefixes and estimated sizes, based on what the catalogue lists for the texts."""
     data = settings.run.data
     parts = tuple(_part(settings, text) for text in settings.texts)
     is_mock = settings.dataset.kind == MOCK
@@ -140,7 +140,7 @@ def _files_of(parts: Sequence[BlendPart], use: str) -> tuple[str, ...]:
 
 
 def _tokens_from(parts: Sequence[BlendPart], *, is_mock: bool) -> str:
-    """Return where the number of tokens of each text in a blend is stated."""
+    """Return where the number of tokens in each text is stated."""
     if is_mock:
         return PlanningMessage.TOKENS_OF_MOCK.fill()
     if len(parts) == 1:
@@ -179,11 +179,11 @@ def _part(settings: Settings, text: TextShare) -> BlendPart:
 
 
 def _token_folder(settings: Settings, text: TextShare) -> str:
-    """Return the folder of a text's token files.
+    """Return the folder for the token files of a text.
 
-    If the site has a folder for data, each dataset has its own folder in it. Token files in
-    data.folder are read there if their names are known; otherwise, they are read through links in
-    the run folder.
+    If the site has a data folder, each dataset has its own folder there. Token files in data.folder
+    are read there if their names are known; otherwise, they are read through links in the run
+    folder.
     """
     if text.dataset.kind == TOKENIZED and text.folder:
         is_known = text.folder.startswith("/") and bool(text.dataset.paths)
@@ -199,7 +199,7 @@ def _prefixes(
     folder: str,
     prefix: str,
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the prefixes of a text's token files: (train, validation, test).
+    """Return the token file prefixes for a text: (train, validation, test).
 
     If no files are held out, text that has yet to be tokenized gets the single file `prefix`.
     """
@@ -218,9 +218,9 @@ def _prefixes(
 
 
 def text_place(settings: Settings, text: TextShare) -> str:
-    """Return the folder of a text's files, relative to the project or absolute.
+    """Return the folder for the text itself, either relative to the project or absolute.
 
-    Downloads go to the site folder for data, next to the token files, if the site has one.
+    If the site has a data folder, downloads go there, next to the token files.
     """
     dataset = text.dataset
     if text.folder:
@@ -241,7 +241,7 @@ def _shared_folder(settings: Settings) -> str:
 
 
 def fetched_bytes(dataset: Dataset) -> int:
-    """Return the download size of a text's files in bytes; 0 if it is not known."""
+    """Return how many bytes are downloaded for a text; 0 if unknown."""
     listed_bytes = dataset.download_bytes or sum(file.bytes for file in dataset.files)
     return listed_bytes or round(record_bytes(dataset) * COMPRESSED_SHARE)
 
@@ -258,7 +258,7 @@ def text_on_site(settings: Settings) -> dict[str, int]:
 
 
 def record_bytes(dataset: Dataset) -> int:
-    """Return the size of a text's JSON lines in bytes; 0 if it is not known."""
+    """Return the size of a text in bytes when stored as JSON lines; 0 if unknown."""
     return dataset.record_bytes or round(dataset.text_bytes * RECORD_SHARE)
 
 
@@ -291,7 +291,7 @@ def held_out_split(prefixes: list[str], held_out: int) -> tuple[list[str], list[
 
 
 def split_shares(split: str) -> tuple[float, float, float]:
-    """Return the shares of train, validation and test, which sum to 1.
+    """Return the shares for train, validation and test, which sum to 1.
 
     All shares are 0 if all three numbers are 0.
 

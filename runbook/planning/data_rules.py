@@ -1,4 +1,4 @@
-"""Rules about the text of a run: files, blend, sources, epochs, tokenizer and vocabulary."""
+"""Rules for the training text: files, blend, sources, epochs, tokenizer and vocabulary."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -19,20 +19,20 @@ from runbook.planning.data_plan import (
 from runbook.planning.messages import PlanningMessage
 
 VOCABULARY_CHECK = "vocabulary of the tokenizer"
-"""Name of the check that the model has a row for every token id."""
+"""Name used for the check that the model has a row for every token id."""
 
 LARGE_VOCABULARY = 1.25
-"""A vocabulary that exceeds the tokenizer's by more than this factor is probably a mistake.
+"""A vocabulary more than this many times as large as the tokenizer's is probably a mistake.
 
 Padding adds at most 2 % (Megatron: 128 x tensor).
 """
 
 SPARE_TOKENS = 1024
-"""Up to this many unused rows cause no warning, because rounding and special tokens need some."""
+"""This many unused rows are allowed without a warning, for rounding and special tokens."""
 
 
 def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
-    """Check the rules about files that do not depend on the length of the run."""
+    """Check all rules for files that do not depend on how long the run is."""
     if plan.mock:
         return []
     files = _held_out(plan) if plan.held_out else _split(settings, plan)
@@ -46,7 +46,7 @@ def check_data(settings: Settings, plan: DataPlan) -> list[Check]:
 
 
 def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
-    """Check whether a run of this many tokens reads its text more than once.
+    """Check whether training on this many tokens would read any text more than once.
 
     In a blend, the text that is read most often is checked.
     """
@@ -98,7 +98,7 @@ def check_epochs(phase: str, tokens: int, plan: DataPlan) -> list[Check]:
 
 
 class _TrainingText(NamedTuple):
-    """A text, its weight in the blend, and its number of tokens for training (0 if unknown)."""
+    """A text with its weight in the blend and the number of training tokens (0 if unknown)."""
 
     dataset: str
     weight: float
@@ -201,7 +201,7 @@ def _sources(settings: Settings) -> Iterator[Check]:
 def check_tokenizer_files(vocabulary: str, merges: str) -> Check:
     """Check that the merges file is not the vocabulary file.
 
-    A script in one of the documents mixes up the two files.
+    A script in one document mixes up these two files.
     """
     same = PurePosixPath(vocabulary) == PurePosixPath(merges)
     mixed = "vocab" in PurePosixPath(merges).name or "merges" in PurePosixPath(vocabulary).name

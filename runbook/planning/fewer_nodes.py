@@ -1,4 +1,4 @@
-"""The smaller numbers of nodes that training may continue on after nodes have failed."""
+"""Finds the smaller numbers of nodes that training may continue on after node failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_NODES = "jobs.training.min_nodes"
 
 @dataclass(frozen=True)
 class FewerNodes:
-    """The effects of training on fewer nodes than planned."""
+    """How training can continue on fewer nodes than planned."""
 
     settings: Settings
     choice: Choice
@@ -87,11 +87,11 @@ def _divides(choice: Choice) -> bool:
 
 
 def _broken_rules(choice: Choice) -> list[Check]:
-    """Return every rule that the training run breaks on this number of nodes."""
+    """Return every rule that this training run breaks."""
     checks = [*check_layout(choice), *check_schedule(choice)]
     broken = [check for check in checks if check.verdict == "fail"]
     if not broken:
-        # With fewer replicas, each replica holds a larger share of the optimizer states.
+        # With fewer replicas, each one holds a larger share of the optimizer states.
         needs = memory.phase_memory(choice, memory.all_stages(choice), machine=None)
         checks = [memory.check_memory(choice, needs)]
         broken = [check for check in checks if check.verdict == "fail"]
@@ -142,7 +142,7 @@ SHOWN_WAYS = 4
 
 
 def _ways_text(planned: Choice, choices: Sequence[Choice]) -> str:
-    """Describe the effect of each number of nodes, for the first few numbers.
+    """Describe what changes with each of the first few numbers of nodes.
 
     A step with half the replicas takes twice as long, minus the communication that is no longer
     needed.

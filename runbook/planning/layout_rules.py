@@ -1,4 +1,4 @@
-"""Rules for a layout: how it must divide the model and the devices, and each engine's limits."""
+"""Rules for layouts: how they must divide model and devices, and what each engine allows."""
 
 from collections.abc import Iterator
 
@@ -109,7 +109,7 @@ def _world_size(choice: Choice) -> RuleResult:
 def _devices(choice: Choice) -> Iterator[Check]:
     hardware = choice.site.hardware
     if choice.on_cpu:
-        # If the number of cores is unknown, 01-environment counts them.
+        # If it is unknown how many cores there are, 01-environment counts them.
         if hardware.cores_per_node:
             yield check_of(_processes_on_node(choice), choice.phase, otherwise="warn")
     elif hardware.device != AUTO:

@@ -1,4 +1,4 @@
-"""The search over layouts, and the effect of changing a single value."""
+"""Searches for the best layout, and shows what changing a single value would do."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,7 +36,7 @@ MOST_CHUNKS = 8
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """The values that a search tries for each combination of tensor and pipeline sizes."""
+    """The values to try for each combination of tensor and pipeline sizes."""
 
     micro_batches: tuple[int, ...] = MICRO_BATCHES
     recompute: tuple[Recompute, ...] = RECOMPUTE
@@ -100,7 +100,7 @@ class RankedLayout:
 
 @dataclass(frozen=True)
 class Search:
-    """Result of a search: the layouts, best first, and the reasons for rejecting the others."""
+    """Search result: the layouts, best first, and why the others were rejected."""
 
     ranked: tuple[RankedLayout, ...]
     looked_at: int
@@ -111,10 +111,10 @@ class Search:
 
 
 def search(choice: Choice, tokens: float = 0.0) -> Search:
-    """Try every layout of the model over the nodes.
+    """Try every layout for the model on these nodes.
 
-    Days and cost are computed from `tokens`, the length of the whole training run; if it is 0,
-    neither is reported.
+    Days and cost are computed for a training run over `tokens`; if this is 0, they are not
+    reported.
     """
     device = modelled_device(choice)
     if isinstance(device, str):
@@ -176,7 +176,7 @@ class _Rejected:
     too_large: list[int] = field(default_factory=list)
     """Bytes on the fullest device, for each layout that did not fit."""
     broken_rules: Counter[str] = field(default_factory=Counter)
-    """Number of layouts by the first rule that they broke."""
+    """How many layouts were rejected by each rule; only the first broken rule counts."""
 
 
 def fullest_device(choice: Choice, *, keeps_scores: bool = False) -> int:
@@ -201,9 +201,9 @@ def _failures(checks: Iterable[Check]) -> list[Check]:
 def growth(
     choice: Choice, tokens: float = 0.0, most_devices: int = 10_000
 ) -> list[RankedLayout | str]:
-    """Return the best layout on this run's nodes, on twice as many, and so on.
+    """Return the best layout for the planned number of nodes, for twice as many, and so on.
 
-    Where no layout fits, return the reason.
+    If no layout fits, its place holds the reason.
     """
     rows: list[RankedLayout | str] = []
     nodes = choice.nodes
@@ -281,7 +281,7 @@ def _evenly_divided(choice: Choice) -> Iterator[tuple[int, int]]:
 
 
 def _chunks(choice: Choice, pipeline: int, most_chunks: int) -> list[int]:
-    """Return the numbers of chunks that divide a stage's layers; with DeepSpeed only 1."""
+    """Return the chunk counts that divide the layers in a stage; DeepSpeed only allows 1."""
     if pipeline == 1 or choice.deepspeed:
         most_chunks = 1
     stage_layers = choice.model.layers // pipeline
@@ -380,7 +380,7 @@ def _why_none(
 
 @dataclass(frozen=True)
 class Alternative:
-    """A variant of the training run.
+    """The training run with one change.
 
     Numbers are None if they are unknown or if a rule is broken.
     """
@@ -401,9 +401,9 @@ class Alternative:
 def what_if(
     settings: Settings, machine: Machine | None = None, measured: Calibrations | None = None
 ) -> list[Alternative]:
-    """Return the planned training run, and a variant for each usual change of a single value.
+    """Return the planned training run, and one variant for each usual change to a single value.
 
-    All variants have the same text and global batch.
+    All variants use the same text and global batch.
     """
     planned = full_choice(settings)
     changes = [("as planned", planned), *_changes(planned)]
@@ -411,9 +411,9 @@ def what_if(
 
 
 def _changes(choice: Choice) -> Iterator[tuple[str, Choice]]:
-    """Yield each change as its --set values and its choice.
+    """Yield each change: the values for --set, and the resulting choice.
 
-    The best layout of `plan --search` comes last.
+    The best layout found by `plan --search` comes last.
     """
     for key, values in _changed_sizes(choice).items():
         for value in values:
@@ -465,7 +465,7 @@ def _with_size(choice: Choice, key: str, value: int) -> Choice:
 
 
 def _set_options_of(best: RankedLayout) -> str:
-    """Return the values for --set that select the best layout of a search."""
+    """Return the values for --set that select the best layout found."""
     layout = best.layout
     settings = {
         "parallel.tensor": layout.tensor,
@@ -552,7 +552,7 @@ def _what_if_row(
 
 
 def _memory(alternative: Alternative) -> str:
-    """Return the memory as text, with its share of the available memory if both are known."""
+    """Return the memory as text, with the percentage of the available memory if both are known."""
     share = ""
     if alternative.memory_bytes and alternative.memory_limit_bytes:
         share = f" ({alternative.memory_bytes / alternative.memory_limit_bytes:.0%})"

@@ -1,4 +1,4 @@
-"""Makes the complete plan: computes every number from the user's choices, and checks every rule."""
+"""Makes the complete plan: computes all numbers from the user's choices, and checks all rules."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ SCHEMA = 1
 class ComputesOn:
     """The number of devices per node, and where it is stated.
 
-    The source is the site file, or the program that listed this machine's GPUs.
+    The source is the site file, or the program that listed the GPUs in this machine.
     """
 
     device: str
@@ -88,7 +88,7 @@ class CatalogueModel(HasShape):
 
 @dataclass(frozen=True)
 class Label:
-    """The usual label of a model, such as 1.3B, compared with its number of parameters."""
+    """The usual label for a model, such as 1.3B, compared with the actual number of parameters."""
 
     model: str
     label: str
@@ -99,7 +99,7 @@ class Label:
 
 @dataclass(frozen=True)
 class PhaseParameters:
-    """Parameters of a phase's model by part and by rank, and the expected first loss."""
+    """Parameter counts for one phase, by part and by rank, and the expected first loss."""
 
     whole: Parameters
     per_rank_by_stage: tuple[int, ...]
@@ -109,7 +109,7 @@ class PhaseParameters:
 
 @dataclass(frozen=True)
 class PhaseFlops:
-    """FLOPs of a phase by convention.
+    """FLOPs in one phase, by convention.
 
     `convention` names the convention that the trainer and the plan report.
     """
@@ -177,8 +177,8 @@ def make_plan(
     Raise a single `PlanError` that lists every broken rule. The function is pure: it uses no file,
     clock, network or environment. `machine` has the facts about this machine; without it, checks
     that need these facts are `unknown`. `measured` contains step times from smoke tests on this
-    machine, which correct the planned ones. `given_checks` are checks of files, which only the
-    caller may read; they are treated like the plan's own checks.
+    machine, which correct the planned ones. `given_checks` are checks on files, which only the
+    caller may read; they count like all other checks in the plan.
     """
     data = plan_data(settings)
     smoke = smoke_choice(settings)
@@ -329,7 +329,7 @@ def _flops(choice: Choice) -> PhaseFlops:
 
 
 def phase_plan(settings: Settings, choice: Choice, data: DataPlan) -> PhasePlan:
-    """Return the trainer's input. Relative paths are relative to the folder of plan.json."""
+    """Return the input for the trainer. Relative paths start from the folder with plan.json."""
     training = choice.training
     length = duration(choice)
     phase = PhasePlan(
@@ -410,7 +410,7 @@ def _data(settings: Settings, choice: Choice, data: DataPlan) -> schema.PlannedD
 
 
 def _limits(settings: Settings, choice: Choice) -> schema.Limits:
-    """Return the limits of a phase. A smoke test does not end by time or step."""
+    """Return the limits for a phase. A smoke test is not ended by a time or step limit."""
     limits = dataclasses.replace(
         choice.training.limits, fewer_replicas=FewerNodes(settings, choice).replicas
     )
@@ -444,9 +444,9 @@ def _checkpoint(settings: Settings, choice: Choice) -> schema.Checkpoint:
 
 
 def _alarm_settings(choice: Choice) -> AlarmSettings:
-    """Return the settings of the alarms.
+    """Return the alarm settings.
 
-    Every step of a smoke test is checked, because there are only a few.
+    In a smoke test every step is checked, because there are only a few.
     """
     if choice.smoke:
         return AlarmSettings()

@@ -1,4 +1,4 @@
-"""Node memory for copies of the newest state: how much is needed, and whether the node has it."""
+"""Node memory for copies of the newest state: how much is needed, and whether nodes have it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,11 +12,11 @@ from runbook.planning.cost.memory import StageMemory
 from runbook.planning.rule_codes import PlanCode
 
 DEFAULT_SHARE = 0.5
-"""Share of a node's memory that /dev/shm has by default (tmpfs(5), size=)."""
+"""By default, /dev/shm may use this share of the node memory (tmpfs(5), size=)."""
 
 
 def near_bytes(choice: Choice, stages: Sequence[StageMemory]) -> int:
-    """Return the bytes of all copies on a node: weights, master weights and moments of each rank.
+    """Return the bytes of all copies on a node: weights, master weights and moments for each rank.
 
     If there are multiple nodes, each also keeps the same amount for its partner.
     """

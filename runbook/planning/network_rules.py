@@ -1,6 +1,6 @@
 """Network settings that caused other users' jobs to hang.
 
-Each rule applies to all sites with one kind of fabric, and has a source.
+Each rule applies to all sites with a certain fabric, and has a source.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ NOT_SET = ""
 
 @dataclass(frozen=True)
 class NetworkRule:
-    """Values of an environment variable that caused jobs to hang on a fabric."""
+    """Values for an environment variable with which jobs hung on a certain fabric."""
 
     variable: str
     fabric: str
-    """Name of the fabric's libfabric provider, as in a site's hardware.fabric."""
+    """Name of the libfabric provider for this fabric, as set in a site's hardware.fabric."""
     hangs_with: frozenset[str]
     """Values that caused jobs to hang.
 
@@ -28,10 +28,10 @@ class NetworkRule:
     remedy: str
     source: str
     date: str
-    """Date of the source's statement, YYYY-MM-DD."""
+    """When the source was published, as YYYY-MM-DD."""
     devices: str = ""
-    """The rule applies to accelerators whose names start with one of these prefixes; empty means
-    all.
+    """The rule applies to accelerators with names that start with one of these prefixes. If empty,
+    it applies to all.
     """
 
 
@@ -39,7 +39,7 @@ RULES = (
     NetworkRule(
         variable="FI_MR_CACHE_MONITOR",
         fabric="cxi",
-        # libfabric's own default is memhooks.
+        # The default in libfabric is memhooks.
         hangs_with=frozenset({NOT_SET, "memhooks"}),
         remedy="Set FI_MR_CACHE_MONITOR to userfaultfd in a group of the site's environment.",
         source="Lumi-supercomputer/LUMI-AI-Guide pull request 118; olcf/olcf-user-docs issue 947",
@@ -48,7 +48,7 @@ RULES = (
     NetworkRule(
         variable="NCCL_NET_GDR_LEVEL",
         fabric="cxi",
-        # In NCCL's older notation, 3 means PHB and 5 means SYS.
+        # In older NCCL notation, 3 means PHB and 5 means SYS.
         hangs_with=frozenset({"PHB", "SYS", "3", "5"}),
         remedy=(
             "Leave NCCL_NET_GDR_LEVEL out, at least in an image of ROCm 7: RCCL determines the "
@@ -62,11 +62,11 @@ RULES = (
 
 
 def check_network(settings: Settings) -> list[Check]:
-    """Compare the environment of a run's jobs with the rules for its site's fabric.
+    """Compare the environment set for jobs with the rules for the fabric at this site.
 
     There is no check if the fabric is unknown or has no rule. A setting that caused jobs to hang
-    elsewhere only results in a warning, because its effect depends on the versions of libfabric and
-    RCCL in the image.
+    elsewhere only results in a warning, because the effect depends on the libfabric and RCCL
+    versions in the image.
     """
     variables: dict[str, str | None] = {}
     for group in switched_on(settings).values():
@@ -83,8 +83,8 @@ def check_network(settings: Settings) -> list[Check]:
 def _check(rule: NetworkRule, variables: Mapping[str, str | None]) -> Check:
     name = f"network: {rule.variable}"
     says = f"a value that is not known to cause hangs ({rule.source}, {rule.date})"
-    # A group that unsets NCCL_NET keeps NCCL from using libfabric, so libfabric's settings have no
-    # effect.
+    # A group that unsets NCCL_NET keeps NCCL from using libfabric, so settings for libfabric have
+    # no effect.
     if "NCCL_NET" in variables and variables["NCCL_NET"] is None:
         return Check(name, "pass", "NCCL_NET is unset: NCCL does not use libfabric", says)
     value = variables.get(rule.variable) or NOT_SET

@@ -1,4 +1,4 @@
-"""Tables that show the content of plan.json to people.
+"""Tables used to show the content of plan.json.
 
 The notebook and the command line show the same tables.
 """
@@ -68,12 +68,12 @@ _MEMORY_PARTS = {
 
 
 def parameters_of(part: str) -> str:
-    """Return the name of the table row that shows the parameters of a part of the model."""
+    """Return the table row name used for the parameters in a part of the model."""
     return f"parameters: {part}"
 
 
 def tables(plan: Plan) -> tuple[Table, ...]:
-    """Return all tables of the plan, in the order of a user's decisions."""
+    """Return all tables for the plan, in the order in which a user decides."""
     makers = (
         summary_table,
         sizes_table,
@@ -140,7 +140,7 @@ def _needed_memory(plan: Plan) -> tuple[str, str]:
 
 
 def _with_failures(plan: Plan) -> list[tuple[str, str, str]]:
-    """Return the rows about the cost of failures; empty if no failure rate is known."""
+    """Return the rows about what failures cost; empty if no failure rate is known."""
     expectation = useful_time(plan)
     if expectation is None:
         return []
@@ -180,9 +180,9 @@ def _rules(plan: Plan) -> tuple[str, str]:
 
 
 def _smoke_test_time(plan: Plan) -> tuple[str, str]:
-    """Return the time of the smoke test, and the time of its steps alone.
+    """Return the time needed for the smoke test, and the time for the steps alone.
 
-    The former includes the time to start the processes, which is most of it.
+    Most of the former is needed to start the processes.
     """
     steps = plan.time[SMOKE].seconds
     if steps is None:
@@ -210,7 +210,7 @@ def _text_disk(plan: Plan) -> tuple[str, str]:
 
 
 def sizes_table(plan: Plan) -> Table:
-    """Return a table of the parameters by part, with the usual labels next to the counts."""
+    """Return a table with the parameters by part, and the usual labels next to the counts."""
 
     def rows(phase: str) -> dict[str, str]:
         counts = plan.parameters[phase]
@@ -243,7 +243,7 @@ def _on_fullest_rank(ranks: Sequence[int]) -> str:
 
 
 def layout_table(plan: Plan) -> Table:
-    """Return a table of devices, batch, length and learning rate, each with its calculation."""
+    """Return a table that shows how devices, batch, length and learning rate are calculated."""
 
     def rows(phase: str) -> dict[str, str]:
         planned = plan.phases[phase]
@@ -274,7 +274,7 @@ def layout_table(plan: Plan) -> Table:
 
 
 def _course_of(rate: LearningRate) -> str:
-    """Return a description of the learning rate after its warm-up."""
+    """Describe how the learning rate changes after the warm-up."""
     if rate.schedule == "wsd":
         return (
             f"stable, and {rate.wsd_decay_style} to {rate.minimum:g} over the last {rate.wsd_decay_samples:,} of "
@@ -288,7 +288,7 @@ def _course_of(rate: LearningRate) -> str:
 
 
 def memory_table(plan: Plan) -> Table:
-    """Return a table of the fullest rank's memory by part, the total, and the available memory."""
+    """Return a table with the memory on the fullest rank by part, in total, and available."""
 
     def rows(phase: str) -> dict[str, str]:
         memory = plan.memory[phase]
@@ -313,7 +313,7 @@ def memory_table(plan: Plan) -> Table:
 
 
 def _bytes_of(size: int, unit: str) -> str:
-    """Return the memory of a node or a device as text, with 0 meaning unknown."""
+    """Return the memory in a node or device as text; 0 means unknown."""
     if not size:
         return UNKNOWN
     return PlanningMessage.LIMIT_OF.fill(size=show_bytes(size), unit=unit)
@@ -334,7 +334,7 @@ def memory_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def flops_table(plan: Plan) -> Table:
-    """Return a table of the FLOPs per token in every convention.
+    """Return a table with the FLOPs per token in every convention.
 
     The same speed corresponds to different TFLOP/s in each convention.
     """
@@ -364,7 +364,7 @@ def _flops_of_token(plan: Plan, phase: str, convention: str) -> str:
 
 
 def time_table(plan: Plan) -> Table:
-    """Return a table of the expected times.
+    """Return a table with the expected times.
 
     If they are unknown, the cells are empty and a note gives the reason.
     """
@@ -403,7 +403,7 @@ def time_numbers(plan: Plan, phase: str) -> dict[str, float | None]:
 
 
 def parts_table(plan: Plan) -> Table:
-    """Return a table of a step time by part, for accelerators that are modelled part by part."""
+    """Return a table with the step time by part, if the accelerator is modelled part by part."""
     title = "Where the time of a step goes"
     parts = {phase: plan.time[phase].parts or {} for phase in (SMOKE, FULL)}
     if not parts[FULL]:
@@ -430,7 +430,7 @@ def parts_table(plan: Plan) -> Table:
 
 
 def endurance_table(plan: Plan) -> Table:
-    """Return a table of saves to each storage tier, failures, consecutive jobs and energy.
+    """Return a table about saves to each storage tier, failures, consecutive jobs and energy.
 
     Unknown values are marked as such.
     """
@@ -463,7 +463,7 @@ def endurance_table(plan: Plan) -> Table:
 
 
 def storage_table(plan: Plan) -> Table:
-    """Return a table of the sizes of data and checkpoints."""
+    """Return a table with data and checkpoint sizes."""
 
     def rows(phase: str) -> dict[str, str]:
         store = plan.checkpoint[phase]
@@ -521,7 +521,7 @@ def data_table(plan: Plan) -> Table:
 
 
 def places_table(plan: Plan) -> Table:
-    """Return a table of the folders that the phases write to. No two phases share a folder."""
+    """Return a table with the folders that the phases write to. No two phases share a folder."""
     places = (
         "checkpoint folder",
         "log metrics",
@@ -539,7 +539,7 @@ def places_table(plan: Plan) -> Table:
 
 
 def checks_table(plan: Plan) -> Table:
-    """Return a table of every rule that was applied to the plan.
+    """Return a table with every rule that was applied to the plan.
 
     A plan that breaks a rule is never shown.
     """
@@ -547,7 +547,7 @@ def checks_table(plan: Plan) -> Table:
 
 
 def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, ...]:
-    """Return the site's tables: checkpoint times by tier, and the numbers in its document."""
+    """Return two tables for the site: checkpoint times by tier, and numbers from its document."""
     all_tables = (
         tier_table(
             site,
@@ -561,7 +561,7 @@ def site_tables(site: Site, content: Plan, training: Training) -> tuple[Table, .
 
 
 def documents_table(site: Site, content: Plan) -> Table:
-    """Return a table of the measurements and advice in the site's document, applied to this run."""
+    """Return a table that applies measurements and advice from the site's document to this run."""
     rows = []
     if site.advised_batch:
         rows.append(_advised_batch(site.advised_batch, content.phases[FULL]))
@@ -588,7 +588,7 @@ def _advised_batch(sequences_per_device: int, phase: PhasePlan) -> dict[str, str
 
 
 def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
-    """Return a row with a document's time, and this run's time at the same rate.
+    """Return a row with the time from a document, and the time this run needs at the same rate.
 
     A `data_bytes` of 0 means unknown.
     """
@@ -613,7 +613,7 @@ def _timing_row(timing: Timing, data_bytes: int) -> dict[str, str]:
 
 
 def devices_sum(phase: PhasePlan) -> str:
-    """Return the number of devices as a product of the parallel sizes."""
+    """Return the number of devices, written as a product of the parallel sizes."""
     parallel = phase.parallel
     context = ""
     if parallel.context > 1:
@@ -636,7 +636,7 @@ def devices_sum(phase: PhasePlan) -> str:
 
 
 def batch_sum(phase: PhasePlan) -> str:
-    """Return one step's batch as a product.
+    """Return the global batch, written as a product.
 
     1 micro x 2 replicas x 2 steps = 4 sequences = 4,096 tokens.
     """
@@ -662,7 +662,7 @@ def duration_sum(phase: PhasePlan) -> str:
 
 
 def decimal_bytes(count: float) -> str:
-    """Return bytes in decimal units, like the sizes of disks.
+    """Return bytes in decimal units, as used for disks.
 
     >>> decimal_bytes(7.08e12), decimal_bytes(4e6), decimal_bytes(12)
     ('7.08 TB', '4 MB', '12 B')

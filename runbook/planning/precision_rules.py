@@ -1,4 +1,4 @@
-"""Rules for number formats: what a CPU, Transformer Engine and DeepSpeed's loss scale require."""
+"""Rules for number formats on CPUs, in Transformer Engine and with loss scaling in DeepSpeed."""
 
 import math
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from runbook.planning.rule_codes import PlanCode
 
 
 def precision_rules(choice: Choice) -> Iterator[RuleResult]:
-    """Yield the requirements of a number format on a CPU, on Transformer Engine and on DeepSpeed."""
+    """Yield what the number format requires from the CPU, Transformer Engine and DeepSpeed."""
     precision = choice.training.precision
     if choice.on_cpu:
         yield RuleResult(

@@ -1,10 +1,10 @@
-"""Codes of the rules that only planning applies, and the text of each."""
+"""Codes for the rules that only planning applies, and the text for each."""
 
 from runbook.plan_file.diagnostics import Code, RuleText
 
 
 class PlanCode(Code):
-    """A rule about devices, batch, length or learning rate of a training run."""
+    """A rule about the devices, batch, length or learning rate in a training run."""
 
     WORLD_SIZE = "devices.world-size"
     PROCESSES_ON_NODE = "devices.processes-on-node"
@@ -37,7 +37,7 @@ class PlanCode(Code):
 
     @property
     def message(self) -> RuleText:
-        """Return the templates of this rule's text."""
+        """Return the text templates for this rule."""
         return _MESSAGES[self]
 
 

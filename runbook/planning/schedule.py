@@ -1,4 +1,4 @@
-"""Length, batch ramp and learning rate of a training phase, and their rules."""
+"""Length, batch ramp and learning rate in a training phase, and the rules for them."""
 
 import math
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
 _GIVEN = (("length", "exactly"), ("warm-up", "at most"), ("decay", "at most"))
-"""The name of each group of keys in `EXCLUSIVE`, and how many keys of the group may be set."""
+"""Name for each group of keys in `EXCLUSIVE`, and how many keys in the group may be set."""
 
 
 def batch_of(choice: Choice) -> Batch:
-    """Return the batch of a phase, including its ramp."""
+    """Return the batch for a phase, including the ramp."""
     training = choice.training
     ramp = Ramp(training.rampup_start, training.rampup_increment, training.rampup_samples)
     return Batch(choice.micro_batch, choice.global_batch, choice.num_microbatches, ramp)
@@ -68,7 +68,7 @@ def learning_rate(choice: Choice, length: Duration) -> LearningRate:
         return rate
     batch_samples = batch.global_
     falling = training.wsd_decay_fraction * decay
-    # Counted in whole steps, as in Megatron's --lr-wsd-decay-iters.
+    # Counted in whole steps, as with --lr-wsd-decay-iters in Megatron.
     falling_samples = max(1, round(falling / batch_samples)) * batch_samples
     return replace(
         rate,
@@ -97,7 +97,7 @@ def check_schedule(choice: Choice) -> list[Check]:
 
 
 def _ignored_keys(choice: Choice) -> Iterator[Check]:
-    """Yield a warning if a key of our own trainer is set but a different framework is used."""
+    """Yield a warning if keys for our own trainer are set but a different framework is used."""
     training = choice.training
     ignored = []
     for key, info in Training.model_fields.items():
@@ -116,19 +116,19 @@ def _ignored_keys(choice: Choice) -> Iterator[Check]:
 
 
 MOST_REPLAYED = 0.05
-"""Share of the computation that replay may use without a warning.
+"""If replay needs more than this share of the computation, there is a warning.
 
 This value is our choice, not a measurement.
 """
 
 
 def _replay_cost(choice: Choice) -> Iterator[Check]:
-    """Yield the cost of recomputing micro-batches, if that is requested."""
+    """Yield a check on the cost of recomputing micro-batches, if that is requested."""
     layout = choice.layout
     interval = choice.training.replay_interval
     if not interval or choice.smoke or not choice.own_trainer:
         return
-    # Interleaved stages process micro-batches in groups as large as the number of stages.
+    # Interleaved stages process as many micro-batches at a time as there are stages.
     again = layout.pipeline if layout.virtual_pipeline > 1 else 1
     share = again / (choice.num_microbatches * interval)
     result = RuleResult(

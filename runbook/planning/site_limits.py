@@ -1,4 +1,4 @@
-"""Compares the site's limits (queues, disk and shared storage) with the needs of the run."""
+"""Compares the limits at the site (queues, disk and shared storage) with what the run needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from runbook.planning.rule_codes import PlanCode
 
 
 def check_queues(settings: Settings) -> list[Check]:
-    """Compare the nodes and the time limit of each job that names a queue with that queue's limits."""
+    """For each job that names a queue, compare nodes and time limit with what the queue allows."""
     jobs = []
     for phase, section in JOB_SECTIONS.items():
         jobs.append((phase, section, getattr(settings.run.jobs, section)))
@@ -101,7 +101,7 @@ def _accepted(limit: QueueLimit) -> str:
 
 
 def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
-    """Return the job's keys whose values a queue does not accept."""
+    """Return the keys in the job that have values a queue does not accept."""
     exceeded = []
     too_few = job.nodes < limit.min_nodes
     too_many = limit.max_nodes and job.nodes > limit.max_nodes
@@ -114,12 +114,12 @@ def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
 
 TEBIBYTE = 2**40
 LEAST_WRITE_TIME = "least time to write"
-"""Column of the table of storage tiers: the least time in which a checkpoint can be written."""
+"""Column in the table of storage tiers: the shortest time in which a checkpoint can be written."""
 STATED_WRITE_TIME = "the document says"
-"""Column of the same table: the time that the site's document states, and how it differs from ours.
+"""Column in the same table: the time stated in the site's document, and how it differs from ours.
 """
 STATED_PARAMETERS = range(174_000_000_000, 176_000_000_000)
-"""Model sizes, in parameters, for which the documents state the time of a checkpoint."""
+"""Model sizes, in parameters, for which the documents state how long a checkpoint takes."""
 
 
 def tier_table(
@@ -128,9 +128,9 @@ def tier_table(
     precision: Precision,
     moments: Sequence[str] = ADAM_MOMENTS,
 ) -> Table:
-    """Return a table of the site's tiers with the minimum time for a checkpoint of this model.
+    """Return a table with the shortest time in which each tier can store this model's checkpoint.
 
-    The time in the site's document is shown only for the model size to which it applies. For a site
+    The time from the site's document is shown only for the model size it applies to. For a site
     without tiers, the table is empty.
     """
     checkpoint = checkpoint_bytes(parameters, precision, moments)
@@ -163,7 +163,7 @@ def _write_time(seconds: float) -> str:
 
 
 def _stated_time(stated_minutes: float, minutes: float) -> str:
-    """Return a document's time and its difference from ours, or '' if the document states no time."""
+    """Return the time from a document and how it differs from ours, or '' if none is stated."""
     if not stated_minutes:
         return ""
     return f"{stated_minutes:.2f} min ({stated_minutes / minutes - 1:+.1%})"
@@ -195,7 +195,7 @@ def check_volumes(
     """Compare each shared file system with what is stored there.
 
     A file system that is too small causes only a warning, because it can be enlarged. `wants`
-    contains the bytes of each kind of content, and `texts` the bytes of each text that is
+    contains the bytes needed for each kind of content, and `texts` those for each text that is
     downloaded to the data folder. A size of 0 means unknown.
     """
     storage = settings.run.jobs.storage

@@ -1,4 +1,4 @@
-"""The actual number of parameters of a GPT in total, by part and by rank, and the usual label."""
+"""Counts the parameters in a GPT, in total, by part and by rank, and compares the usual label."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ not wrong; "375M" for 64.6 M is.
 def padded_vocabulary(vocabulary: int, tensor: int, *, own: bool = False) -> int:
     """Return the vocabulary rounded up to a multiple of 128 x tensor, as in Megatron.
 
-    With `own`, round up to a multiple of 128 that `tensor` divides, so that the model is the same
-    for all usual tensor sizes. Padded rows contribute to the loss, so with Megatron's rule the loss
-    depends on the tensor size (by ln(50432 / 50304) = 0.0025).
+    With `own`, round up to a multiple of 128 that `tensor` divides, so that all usual tensor sizes
+    lead to the same model. Padded rows contribute to the loss, so when padded as in Megatron, the
+    loss depends on the tensor size (by ln(50432 / 50304) = 0.0025).
 
     >>> [padded_vocabulary(50257, tensor) for tensor in (1, 2, 8)]
     [50304, 50432, 51200]
@@ -41,9 +41,9 @@ def shape_of(
     sequence_length: int = 0,
     own: bool = False,
 ) -> ModelShape:
-    """Return the catalogue's model, split over `tensor` ranks, with sequences of this length.
+    """Return the shape of a catalogue model, split over `tensor` ranks, with this sequence length.
 
-    A length of 0 means the model's own sequence length. With `own`, the vocabulary is padded as in
+    If the length is 0, the one in the catalogue is used. With `own`, the vocabulary is padded as in
     our own trainer.
     """
     length = sequence_length or model.sequence_length
@@ -109,7 +109,7 @@ class Parameters:
 
 
 def whole(shape: ModelShape) -> Parameters:
-    """Return the parameters of the whole model."""
+    """Return the parameter counts for the whole model."""
     return on_rank(
         shape,
         tensor=1,
@@ -126,10 +126,10 @@ def on_rank(
     stage: int,
     layers: int = 0,
 ) -> Parameters:
-    """Return the number of parameters, by part, on one rank of a pipeline stage.
+    """Return the number of parameters, by part, on one rank in a pipeline stage.
 
     `layers` is the number of layers in the stage, because stages may differ. Norms, position
-    embeddings and the biases after each block's second matrix exist on every tensor rank. Tied
+    embeddings and the biases after the second matrix in each block exist on every tensor rank. Tied
     embeddings exist on the first stage and again on the last, where they count as `output`.
     """
     assert 0 <= stage < pipeline, f"stage {stage} of {pipeline}"
@@ -148,7 +148,7 @@ def on_rank(
 
 
 def layer(shape: ModelShape, *, tensor: int = 1) -> int:
-    """Return the parameters of one transformer layer on one of `tensor` ranks."""
+    """Return the number of parameters in a transformer layer on one of `tensor` ranks."""
     attention_width = shape.heads * shape.head_size
     query_key_value = attention_width + 2 * shape.kv_heads * shape.head_size
     feed_forward_in = shape.ffn_hidden * (2 if shape.gated else 1)
@@ -170,7 +170,7 @@ def _norm(shape: ModelShape) -> int:
 
 
 def expected_first_loss(shape: ModelShape) -> float:
-    """Return the loss of an untrained model, which considers all tokens equally likely.
+    """Return the loss for an untrained model, which considers all tokens equally likely.
 
     Megatron-LM includes the padded tokens, which adds 0.02.
     """
@@ -178,7 +178,7 @@ def expected_first_loss(shape: ModelShape) -> float:
 
 
 def label_count(label: str) -> int | None:
-    """Return the number of parameters that a label states, or None if it states no number.
+    """Return the number of parameters stated in a label, or None if there is no number in it.
 
     >>> label_count("375M"), label_count("GPT-3 1.3b"), label_count("tiny")
     (375000000, 1300000000, None)
@@ -188,7 +188,7 @@ def label_count(label: str) -> int | None:
 
 
 def label_fits(label: str, parameters: int) -> bool:
-    """Return whether the label states about this number of parameters, or no number at all.
+    """Return whether the label roughly matches this number of parameters, or states no number.
 
     >>> label_fits("13B", 12_853_626_880), label_fits("375M", 64_633_856)
     (True, False)
@@ -198,7 +198,7 @@ def label_fits(label: str, parameters: int) -> bool:
 
 
 def label_text(label: str, parameters: int) -> str:
-    """Return a sentence with the label and the actual number of parameters.
+    """Return a text that compares the label with the actual number of parameters.
 
     >>> label_text("375M", 64_633_856)
     '"375M" is 64.6 M: 64,633,856 parameters by count; the label says 5.8 times as many'

@@ -1,4 +1,4 @@
-"""The cost of tokenizing a run's text (time, disk space and reads) with each method."""
+"""Estimates what each method of tokenizing the text costs: time, disk space and reads."""
 
 from dataclasses import dataclass, replace
 
@@ -9,8 +9,8 @@ from runbook.planning.choice import Machine
 from runbook.planning.data_plan import DataPlan, fetched_bytes, record_bytes
 
 FUSED_BYTES_PER_SECOND = 130e6
-"""Bytes of JSON lines per second on one core for a single pass: zstd, JSON, GPT-2 ids and writing
-(138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
+"""Bytes of JSON lines that a single pass processes per second on one core: zstd, JSON, GPT-2 ids
+and writing (138 to 144 MB/s measured on an AMD Zen 5, 2026-11; rounded down).
 """
 
 FTFY_BYTES_PER_SECOND = 3.5e6
@@ -19,7 +19,7 @@ time, the same machine, 2026-11-26).
 """
 
 STEPS_BYTES_PER_SECOND = 2.9e6
-"""Bytes of text per second with Megatron-LM's preprocess_data.py and one worker.
+"""Bytes of text that preprocess_data.py in Megatron-LM processes per second with one worker.
 
 Measured on the same machine (2.93 MB/s).
 """
@@ -27,7 +27,7 @@ Measured on the same machine (2.93 MB/s).
 
 @dataclass(frozen=True)
 class PreparationCost:
-    """The cost of one method of turning compressed text into token files. None means unknown."""
+    """What one method of turning compressed text into token files costs. None means unknown."""
 
     name: str
     steps: str
@@ -37,9 +37,9 @@ class PreparationCost:
     """Largest disk usage, including the downloaded files."""
     core_hours: float | None = None
     hours: float | None = None
-    """Hours on all cores of the data job, or of this machine."""
+    """Hours needed with all cores in the data job, or in this machine."""
     storage_hours: float | None = None
-    """Hours for reading and writing at the speed of the site's fastest storage; a lower bound for
+    """Hours needed to read and write with the fastest storage at the site; a lower bound for
     `hours`.
     """
 
@@ -52,10 +52,10 @@ THREE_STEPS = PreparationCost("the documents' three steps", "extract, join, prep
 def data_work(
     settings: Settings, data: DataPlan, machine: Machine | None = None
 ) -> tuple[PreparationCost, ...]:
-    """Return the cost of both methods for the run's text.
+    """Return what both methods cost for the text in this run.
 
-    Return an empty tuple if no text has to be tokenized. Numbers are None if the size of the text
-    is unknown.
+    Return an empty tuple if no text has to be tokenized. Numbers are None if the text size is
+    unknown.
     """
     datasets = []
     for text in settings.texts:
@@ -101,7 +101,7 @@ def data_work(
 
 
 def _cores(settings: Settings, machine: Machine | None) -> int:
-    """Return how many cores are used at once, on this machine or on the data job's nodes."""
+    """Return how many cores are used at once, on this machine or on the nodes of the data job."""
     if machine:
         return machine.cores
     job = settings.run.jobs.data

@@ -55,8 +55,8 @@ def _chain_check(settings: Settings, endurance: LongTraining, chain: int) -> Che
 def jobs_with_failures(jobs: int, failures_per_job: float) -> int:
     """Return how many jobs a training run needs if every failure ends a job.
 
-    Failures are random. With `failures_per_job` failures per full walltime, each job completes the
-    share (1 - exp(-f)) / f of it on average.
+    Failures are random. With `failures_per_job` failures per full walltime, each job completes (1 -
+    exp(-f)) / f of its walltime on average.
 
     >>> jobs_with_failures(30, 0.3), jobs_with_failures(30, 0.0)
     (35, 30)

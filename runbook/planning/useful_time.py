@@ -1,4 +1,4 @@
-"""The expected cost of faults in a planned training run, simulated with the plan's numbers."""
+"""Estimates what faults cost in a planned training run, by simulating it."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ document), importing and connecting.
 START_UP_SECONDS_ON_CPU = 15.0
 """Time to import torch and megatron-core and to connect the ranks.
 
-On two cores of a shared machine, this took 8 to 40 s.
+On two cores in a shared machine, this took 8 to 40 s.
 """
 CRASH_SECONDS = 5.0
-"""Time from the end of one process to the end of the job.
+"""Time from when one process ends until the job ends.
 
 In the drills on one machine this took 0.1 to 1.1 s; on many nodes, `CRASH_SECONDS` is assumed.
 """
 LOST_NODE_SECONDS = 300.0
-"""Time until an unresponsive node is noticed: Slurm's default SlurmdTimeout."""
+"""Time until an unresponsive node is noticed: the default SlurmdTimeout in Slurm."""
 COPY_BYTES_PER_SECOND = 10e9
 """Copy rate from a device to pinned memory; one H200 reaches 10 to 23 GB/s
 (docs/measurements/gpu-h200.md).
@@ -49,22 +49,21 @@ POSSIBLE_NEAR_SECONDS = 60.0
 NEAR_BYTES_PER_SECOND = 2e9
 """Rate at which a rank writes its state to node memory with a checksum, or reads it; assumed."""
 PARTNER_BYTES_PER_SECOND = 1e9
-"""Rate at which a node sends the states of its ranks to its partner over TCP; assumed."""
+"""Rate at which a node sends the state of all its ranks to a partner over TCP; assumed."""
 ASSUMED_GIGABYTES_A_NODE = 1.0
 ASSUMED_GIGABYTES_AT_MOST = 20.0
-"""Assumed write speeds of storage whose speed is not stated: per node, and for all nodes together.
-"""
+"""Write speeds assumed if none is stated for the storage: per node, and for all nodes together."""
 
 
 @dataclass(frozen=True)
 class FaultCosts:
-    """The simulation's input for a plan."""
+    """Input to the simulation for one plan."""
 
     parts: CampaignParts
     detection: Mapping[str, float]
-    """Seconds until a failure is noticed, by the name of its kind."""
+    """Seconds until a failure is noticed, by kind."""
     training_seconds: float
-    """Seconds of the steps and evaluations only."""
+    """Seconds needed for steps and evaluations only."""
     seconds_between: float
     assumptions: tuple[str, ...]
     fewer_nodes: tuple[int, ...] = ()
@@ -73,9 +72,9 @@ class FaultCosts:
 
 
 def fault_costs(plan: Plan) -> FaultCosts | None:
-    """Return the cost of failures in this training run.
+    """Return the simulation input for this training run.
 
-    Return None if the speed of the training or the rate of failures is unknown.
+    Return None if the training speed or the failure rate is unknown.
     """
     phase = plan.phases[FULL]
     speed = plan.time[FULL]
@@ -128,9 +127,9 @@ def possible_copies(plan: Plan, parts: CampaignParts) -> NearParts | None:
 
 
 def near_parts(plan: Plan, nodes: int, steps_between: int = 0) -> NearParts | None:
-    """Return the cost of copies in node memory, or None if the plan has no copies.
+    """Return what copies in node memory cost, or None if there are none in the plan.
 
-    `steps_between` replaces the plan's interval.
+    `steps_between` replaces the interval in the plan.
     """
     steps_between = steps_between or plan.phases[FULL].checkpoint.near_interval
     if not steps_between:
@@ -169,9 +168,9 @@ def _fewer_text(nodes: int, fewer_nodes: tuple[int, ...]) -> str:
 
 
 def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
-    """Return the seconds until a failure of each kind is noticed.
+    """Return how many seconds pass until each kind of failure is noticed.
 
-    For hangs, the value is the watchdog's limit for a step.
+    For hangs, the value is the time that the watchdog allows for a step.
     """
     limits = HangLimits(timeout)
     limits.measured("step", step_seconds)
@@ -189,10 +188,10 @@ def detection_seconds(timeout: float, step_seconds: float) -> dict[str, float]:
 
 
 def useful_time(plan: Plan) -> UsefulTime | None:
-    """Return the expected share of useful time, or None if it is unknown.
+    """Return the expected share of useful time, or None if unknown.
 
-    The share is also None for a training run that is shorter than its start-up, because it would
-    mostly reflect the assumed start-up time.
+    Also return None if a training run is shorter than the start-up, because the share would mostly
+    reflect the assumed start-up time.
     """
     costs = fault_costs(plan)
     if costs is None or costs.training_seconds < costs.parts.start:

@@ -27,7 +27,7 @@ class Accelerator:
 
     name: str
     family: str
-    """All devices of a family share the same calibrated coefficients (`iteration.Coefficients`)."""
+    """All devices in a family share the same calibrated coefficients (`iteration.Coefficients`)."""
     peaks: Mapping[str, float]
     """Peak in dense TFLOP/s from the datasheet, by precision."""
     memory_bytes: int
@@ -35,8 +35,7 @@ class Accelerator:
     link_bandwidth: float
     """Bandwidth between devices that are connected by fast links."""
     devices_per_node: int
-    """Number of devices that are connected by fast links: those of a node, or of a rack for NVL72.
-    """
+    """Number of devices connected by fast links: all in a node or, for NVL72, all in a rack."""
     network_bandwidth: float
     """Usual network bandwidth per device between nodes with this device."""
     power_watts: float | None = None
@@ -55,7 +54,7 @@ class _Sheet:
     memory_gib: float
     memory_gb_per_second: float
     link_gb_per_second: float
-    """Bandwidth in one direction to the other devices of the node."""
+    """Bandwidth in one direction to the other devices in the node."""
     devices_per_node: int
     network_gb_per_second: float
     """Bandwidth in one direction for one device."""
@@ -461,7 +460,7 @@ _MEMORY_SIZES = {
     "A800-SXM4-80GB": (40, 80),
     "GH200": (96, 144),
 }
-"""Memory sizes, in gigabytes, of devices that are sold in more than one size.
+"""Memory sizes, in gigabytes, for devices that are sold in more than one size.
 
 The name must contain the size.
 """
@@ -488,7 +487,7 @@ def find_accelerator(text: str) -> Accelerator | None:
     >>> [find_accelerator(name) for name in unknown]
     [None, None, None]
 
-    A MIG slice has neither the peak nor the memory of its card:
+    A MIG slice has less memory and a lower peak than the whole card, so it counts as unknown:
 
     >>> find_accelerator("a100_3g.20gb") is None
     True
@@ -506,7 +505,7 @@ def find_accelerator(text: str) -> Accelerator | None:
 
 
 def named_memory(text: str) -> int:
-    """Return the memory of the device with this name, in bytes.
+    """Return how much memory the device with this name has, in bytes.
 
     Return 0 if the table has no such device, or if the name does not determine the size.
 
@@ -529,7 +528,7 @@ def named_memory(text: str) -> int:
 
 
 def memory_sizes(text: str) -> tuple[int, ...]:
-    """Return a device's memory sizes in gigabytes, or () if it is sold in only one size."""
+    """Return the memory sizes for a device in gigabytes, or () if there is only one size."""
     device = find_accelerator(text)
     if "GH200" in _plain(text):
         name = "GH200"

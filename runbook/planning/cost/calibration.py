@@ -1,4 +1,4 @@
-"""Corrects planned step times with the measurements of a smoke test."""
+"""Corrects planned step times with measurements from a smoke test."""
 
 import contextlib
 import math
@@ -14,10 +14,9 @@ from runbook.planning.cost import flops
 from runbook.planning.messages import PlanningMessage
 
 LIKE = 30.0
-"""Two steps count as similar if their numbers of operations differ by at most this factor.
+"""Two steps count as similar if their operation counts differ by at most this factor.
 
-The steps of a toy model are mostly overhead, so they predict nothing about the steps of a large
-model.
+With a toy model, a step is mostly overhead, which says nothing about steps with a large model.
 """
 
 FEWEST = 3
@@ -28,23 +27,23 @@ does not count.
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured step time of a smoke test, compared with the uncorrected plan."""
+    """The step time measured in a smoke test, compared with the uncorrected plan."""
 
     factor: float
     measured_seconds: float
     predicted_seconds: float
     steps: int
     machine: str
-    """Identity of the machine: its CPU and number of cores if the jobs run here, or else the site
-    and its device.
+    """Identifies the machine: by CPU and number of cores if the jobs run here, or else by site and
+    device.
     """
     engine: str
     precision: str
     operations: float
-    """FLOPs of one step, in our convention."""
+    """FLOPs per step, in our convention."""
     run: str
     measured: str
-    """Date of the measurement, in ISO format."""
+    """When this was measured, as an ISO date."""
     warned: bool = field(default=False, metadata=OMIT_DEFAULT)
     """Whether the smoke test passed only with a warning; if so, it is not used to correct other
     runs.
@@ -92,7 +91,7 @@ def calibrate(measured_seconds: Sequence[float], predicted_seconds: float) -> fl
 
 @dataclass(frozen=True)
 class Calibrations:
-    """The measurements of all smoke tests, and the machine that the plan is for."""
+    """Measurements from all smoke tests, and the machine that the plan is for."""
 
     machine: str
     found: tuple[Calibration, ...] = ()
@@ -100,7 +99,7 @@ class Calibrations:
     def holds_for(self, choice: Choice) -> Calibration | None:
         """Return the newest measurement for the same machine, engine and number format, or None.
 
-        The measured step must be similar in size to a step of this phase.
+        The measured step must be similar in size to a step in this phase.
         """
         operations = flops.flops(choice.shape, choice.global_batch)
         circumstances = (self.machine, choice.program, choice.training.precision)

@@ -1,4 +1,4 @@
-"""Size of a checkpoint, and the disk space that the checkpoints of a training run need."""
+"""Checkpoint size, and the disk space needed for all checkpoints in a training run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from runbook.plan_file.schema import ADAM_MOMENTS, PhasePlan, Precision
 def checkpoint_bytes(
     parameters: int, precision: Precision, moments: Sequence[str] = ADAM_MOMENTS
 ) -> int:
-    """Return the bytes of one complete checkpoint.
+    """Return the size of a complete checkpoint in bytes.
 
     >>> checkpoint_bytes(174_615_846_912, "bf16")
     2444621856768
@@ -20,13 +20,12 @@ def checkpoint_bytes(
 
 @dataclass(frozen=True)
 class Storage:
-    """The disk space that one phase's checkpoints need."""
+    """The disk space needed for the checkpoints in one phase."""
 
     bytes_per_parameter: int
     checkpoint_bytes: int
     num_checkpoints: int
-    """Largest number of checkpoints that exist at the same time: those that are kept, and the one
-    being written.
+    """Largest number of checkpoints that exist at the same time, including the one being written.
 
     The number is 0 if nothing is saved.
     """
@@ -36,12 +35,13 @@ class Storage:
 KEEPS_ALL = ("megatron-lm", "megatron-deepspeed")
 """Training programs that never delete a checkpoint.
 
-Megatron-LM's `--save-retain-interval` is off by default, and Megatron-DeepSpeed has no such option.
+In Megatron-LM, `--save-retain-interval` is off by default, and Megatron-DeepSpeed has no such
+option.
 """
 
 
 def storage(phase: PhasePlan, program: str) -> Storage:
-    """Return the largest disk usage of a phase's checkpoints.
+    """Return the most disk space that checkpoints use at any time in a phase.
 
     `program` is the engine or framework that writes them.
     """

@@ -43,7 +43,7 @@ _COLUMNS = {
     "bubble": ("bubble",),
     "slowest device": ("waiting",),
 }
-"""Columns of the table, each with the parts of a step whose times it sums.
+"""Columns in the table, each with the parts of a step that are added up for it.
 
 An empty list means all parts.
 """
@@ -51,7 +51,7 @@ An empty list means all parts.
 
 @dataclass(frozen=True)
 class Seconds:
-    """Seconds of one part of a step on one stage, by cause."""
+    """Seconds that one part of a step takes on one stage, by cause."""
 
     matrices: float = 0.0
     attention: float = 0.0
@@ -74,10 +74,10 @@ class Seconds:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """Seconds of one stage.
+    """Seconds that a stage needs for the passes and for the rest of the step.
 
-    `forward` and `backward` contain the time of a micro-batch's pass through each chunk. `once` is
-    the time for work that is done once per step, before the optimizer runs.
+    `forward` and `backward` contain the time that one micro-batch takes to pass through each chunk.
+    `once` is the time for work that is done once per step, before the optimizer runs.
     """
 
     forward: tuple[Seconds, ...]
@@ -87,7 +87,7 @@ class StageTimes:
 
 
 class Activity(NamedTuple):
-    """Work of a stage from `start` to `end`, in seconds.
+    """Work that a stage does from `start` to `end`, in seconds.
 
     The stage waits between two activities.
     """
@@ -112,7 +112,7 @@ class Replay:
     hides_sends: bool
     """Whether a stage computes while it sends."""
     waiting_share: float
-    """Planned share of a step that is spent waiting for the slowest device."""
+    """Share of a step that the plan adds for waiting for the slowest device."""
     planned_seconds: float
     planned_parts: dict[str, float]
     """Seconds of the planned step, by part."""
@@ -120,12 +120,12 @@ class Replay:
 
     @cached_property
     def events(self) -> tuple[Activity, ...]:
-        """Return all activities of the stages in a step, without waiting for the slowest device."""
+        """Return all activities in a step, not counting the wait for the slowest device."""
         return tuple(_events(self))
 
     @cached_property
     def parts(self) -> list[dict[str, float]]:
-        """Return the seconds of a step by part for each stage; the plan names the same parts.
+        """Return the seconds in a step by part, for each stage; the parts are named as in the plan.
 
         The parts add up to `seconds`.
         """
@@ -184,7 +184,7 @@ class Replay:
         )
 
     def table(self, basis: str) -> Table:
-        """Return a table of a step time by part, for each stage and for the plan."""
+        """Return a table with the step time by part, for each stage and for the plan."""
         rows = [_table_row(str(stage), parts) for stage, parts in enumerate(self.parts)]
         rows.append(_table_row("plan", self.planned_parts))
         bubble = f"{self.bubble_share:.1%}"
@@ -209,7 +209,7 @@ def _table_row(name: str, parts: Mapping[str, float]) -> dict[str, str]:
 
 
 def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTimes:
-    """Return the time that a stage's counted work takes on the devices of `model`."""
+    """Return how long the work counted for a stage takes on the devices in `model`."""
     chunks = range(model.setup.layout.virtual_pipeline)
     by_chunk = {(part.part, part.chunk): part for part in reversed(work)}
     forward = [_priced_pass(by_chunk.get((FORWARD, chunk)), model) for chunk in chunks]
@@ -221,7 +221,7 @@ def stage_times(stage: int, work: Sequence[Work], model: StepModel) -> StageTime
         forward[chunk] = replace(forward[chunk], launching=1 / 3 * missing)
         backward[chunk] = replace(backward[chunk], launching=2 / 3 * missing)
 
-    # The communication of gradients and weights overlaps with the passes.
+    # Communication for gradients and weights overlaps with the passes.
     computing = sum(one_pass.computing for one_pass in (*forward, *backward))
     by_part = {part.part: part for part in reversed(work)}
     once, optimizer = (
@@ -236,7 +236,7 @@ def _priced_pass(work: Work | None, model: StepModel) -> Seconds:
 
 
 def _least_seconds(stage: int, model: StepModel) -> float:
-    """Return the seconds for launching a stage's operators in both passes of one micro-batch."""
+    """Return the seconds needed to launch the operators on a stage, for both micro-batch passes."""
     setup = model.setup
     if setup.stage_layers:
         layers: float = setup.stage_layers[stage]
@@ -249,8 +249,7 @@ def _least_seconds(stage: int, model: StepModel) -> float:
 def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
     """Return the seconds that counted work takes.
 
-    `overlapping` is the time, in seconds, of other computation that may hide the overlapped
-    communication of this work.
+    `overlapping` is how many seconds of other computation may hide the overlapped communication.
     """
     sent = {"alone": 0.0, "overlapped": 0.0}
     for kind, size in work.amounts.items():
@@ -272,7 +271,7 @@ def _priced(work: Work, model: StepModel, overlapping: float = 0.0) -> Seconds:
 
 
 def _group(name: str, model: StepModel) -> tuple[int, int]:
-    """Return the number of ranks in a process group, and the number of devices that they span."""
+    """Return how many ranks a process group has, and how many devices they span."""
     layout = model.setup.layout
     world = layout.world_size
     groups = {
@@ -286,7 +285,7 @@ def _group(name: str, model: StepModel) -> tuple[int, int]:
     }
     if name in groups:
         return groups[name]
-    # The names of other groups begin with their number of ranks.
+    # Names for other groups begin with the number of ranks.
     return int(name.split()[0]), world // layout.pipeline
 
 
@@ -348,7 +347,7 @@ class _Timeline:
         microbatch: int,
         seconds: float,
     ) -> None:
-        """Record an activity of a stage, unless it takes no time."""
+        """Record an activity on a stage, unless it takes no time."""
         if seconds:
             start = self.clocks[stage]
             end = start + seconds
@@ -373,7 +372,7 @@ class _Timeline:
     ) -> bool:
         """Run one pass and send its result.
 
-        Return False if the pass's input has not arrived yet.
+        Return False if the input has not arrived yet.
         """
         source = _source(
             stage,

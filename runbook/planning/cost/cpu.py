@@ -1,16 +1,16 @@
-"""The memory of a process and the time of a step when training on a CPU.
+"""Process memory and step time when training on a CPU.
 
 tests/planning/measured_peaks.csv has measured values (torch 2.13, gloo, Linux, one to four
 processes, 2026-11-22), and the test next to that file shows how accurate the memory estimate is.
 Tensors do not account for all of the memory: oneDNN copies matrices into its own layout, and a
-freed block does not always have the right size for the next tensor.
+freed block is not always the right size for the next tensor.
 
 The rates were measured on one core of an AMD EPYC with AVX-512 BF16 (torch 2.13, 2026-11-22). The
-other values were fitted to the steps of fourteen training runs on that machine while it was
+other values were fitted to step times from fourteen training runs on that machine while it was
 otherwise idle (17.7 M to 356 M parameters, sequences of 256 to 1,024, two processes); the worst
-prediction is 9 % off. Other CPUs have different clock rates and execution units; a smoke test's
-measurement corrects for the difference. Without a smoke test, a ladder times a matrix product and
-scales all parts of a step accordingly.
+prediction is 9 % off. Other CPUs have different clock rates and execution units; a smoke test
+measures the difference, and the plan is corrected. Without a smoke test, a ladder times a matrix
+product and scales all parts of a step accordingly.
 """
 
 from runbook.core.checks import Check, judge
@@ -21,7 +21,7 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.sizes import on_rank
 
 PROCESS_BYTES = 450 * 2**20
-"""Memory of Python, torch and megatron-core (360 MiB), and of buffers."""
+"""Memory used by Python, torch and megatron-core (360 MiB), and by buffers."""
 
 ACTIVATIONS = 2.07
 """Bytes of process memory per byte of activations."""
@@ -35,7 +35,7 @@ Without dropout, our attention stores no scores.
 LOGITS = 1.14
 """Bytes of process memory per byte of logits.
 
-The memory is reused for the gradient of the logits (`training/cross_entropy.py`).
+The same memory is used for their gradient (`training/cross_entropy.py`).
 """
 
 
@@ -46,10 +46,10 @@ def moment_bytes(
     zero_stage: int,
     data: int,
 ) -> float:
-    """Return the temporary memory of the optimizer's step, in bytes per parameter.
+    """Return the temporary memory for the optimizer step, in bytes per parameter.
 
-    megatron-core's distributed optimizer copies its shard of the gradients; with 16-bit weights it
-    also gathers the new weights.
+    The distributed optimizer in megatron-core copies each rank's gradient shard; with 16-bit
+    weights it also gathers the new weights.
 
     >>> moment_bytes("bf16", deepspeed=False, zero_stage=1, data=2)
     6.0
@@ -85,7 +85,7 @@ CORE_FLOPS = {
     WIDENED: 85e9,
     WIDENED_BY_AVX_512: 72e9,
 }
-"""Matmul FLOP/s of one core. Without AVX-512, fp32 was measured with MKL.
+"""Matmul FLOP/s per core. Without AVX-512, fp32 was measured with MKL.
 
 Without bf16 instructions, the trainer widens bf16 values to float32. The trainer then reaches 0.95
 to 0.97 times the fp32 rate (three shapes, medians of nine, one busy core of an AMD EPYC with AVX2,
@@ -97,7 +97,8 @@ CONVENTION = "megatron-causal"
 """FLOPs convention for our attention, which does not compute scores above the diagonal."""
 
 WORD_SECONDS = 1.54e-9
-"""Seconds on one core per token and vocabulary entry, for the softmax of the loss and its gradient."""
+"""Seconds on one core per token and vocabulary entry, for the softmax in the loss and the gradient.
+"""
 
 ELEMENT_SECONDS = 59e-9
 """Seconds on one core per token, layer and hidden unit, for norms, GELU, the attention softmax,
@@ -117,13 +118,13 @@ operations.
 """
 
 FORWARD_SHARE = 1 / 3
-"""The forward pass's share of a step's operations."""
+"""Share of the operations in a step that belong to the forward pass."""
 
 
 def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] | None, str]:
-    """Return the seconds of a step on the site's CPUs, by part, and their source.
+    """Return the step time on the site's CPUs, in seconds by part, and the source for it.
 
-    If the seconds are unknown, return None and the reason.
+    If the time is unknown, return None and the reason.
     """
     cores = _cores_per_node(choice, machine) * choice.nodes
     if not cores:
@@ -154,14 +155,14 @@ def cpu_step(choice: Choice, machine: Machine | None) -> tuple[dict[str, float] 
 
 
 def _cores_per_node(choice: Choice, machine: Machine | None) -> int:
-    """Return the number of cores of this machine, or else of a site's node; 0 means unknown."""
+    """Return the number of cores in this machine, or else in a node at the site; 0 if unknown."""
     if machine and machine.cores:
         return machine.cores
     return choice.site.hardware.cores_per_node
 
 
 def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, float]:
-    """Return the seconds of a step by part, on this many cores of this speed."""
+    """Return the step time in seconds by part, on this many cores at this speed."""
     shape = choice.shape
     recomputes = choice.training.recompute == "full"
     again = 1 + FORWARD_SHARE * choice.recomputed if recomputes else 1.0
@@ -180,7 +181,7 @@ def _step_parts(choice: Choice, cores: int, core_flops: float) -> dict[str, floa
 
 
 def _largest_rank(choice: Choice) -> int:
-    """Return the number of parameters on the rank that has the most."""
+    """Return the number of parameters on the largest rank."""
     layout = choice.layout
     ranks = []
     for stage, layers in enumerate(choice.stage_layers):

@@ -1,4 +1,4 @@
-"""Estimated energy of a training run, at the full board power of its accelerators."""
+"""Estimates the energy for a training run, with all accelerators at full board power."""
 
 from runbook.core.units import four_digits
 from runbook.params.schema.site import Site

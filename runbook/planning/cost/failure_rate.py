@@ -1,8 +1,8 @@
-"""The rate of unexpected stops in a long training run, and its source."""
+"""How often long training runs stop unexpectedly, and the source for this rate."""
 
 DEVICE_HOURS_PER_FAILURE = 50_677
-"""Device-hours between failures of Llama 3 (arXiv 2407.21783): 419 unexpected stops of all causes
-in 54 days on 16,384 H100s.
+"""Device-hours between failures when Llama 3 was trained (arXiv 2407.21783): 419 unexpected stops
+from all causes in 54 days on 16,384 H100s.
 """
 FAILURE_SOURCE = "Llama 3: 419 unexpected stops in 54 days on 16,384 H100"
 

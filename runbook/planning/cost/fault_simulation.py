@@ -1,12 +1,12 @@
-"""Simulates failures at a published rate, to find the useful share of a job's time.
+"""Simulates failures at a published rate, to estimate how much of the time is useful.
 
     simulate(parts, policy, seconds, faults)     one campaign: how its time is spent
     expected(parts, policy, seconds, faults)     many campaigns: the median and the 80 % interval
 
-Faults occur at random times. Each failure costs the time to notice it, to start again, to read the
-checkpoint, and to repeat the steps since the last complete save. Copies in node memory are used if
-training continues in the same allocation; the partner of a lost node has that node's copies. Time
-in a queue occupies no device and is counted separately.
+Faults occur at random times. Each failure costs the time needed to notice it, start again, read the
+checkpoint, and repeat the steps since the last complete save. Copies in node memory are used if
+training continues in the same allocation; when a node is lost, its partner still has its copies.
+Time in a queue occupies no device and is counted separately.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class FaultKind:
 
     name: str
     count: int
-    """Number of occurrences reported in `FAULT_SOURCE`."""
+    """How often `FAULT_SOURCE` reports it."""
     loses_node: bool = False
     """Whether the node must be repaired before it can be used again."""
     hangs: bool = False
@@ -49,28 +49,28 @@ FAULT_SOURCE = "Llama 3 (arXiv 2407.21783), table 5: causes of 419 unexpected st
 
 @dataclass(frozen=True)
 class NearParts:
-    """Costs of copies in node memory, in seconds unless the name says otherwise."""
+    """Costs of keeping copies in node memory, in seconds unless the name says otherwise."""
 
     steps_between: int
     stall: float
     """Time per copy during which no step runs."""
     lag: float
-    """Time from the beginning of a copy until the rank's own node and its partner both have it."""
+    """Time from starting a copy until both the rank's own node and the partner have it."""
     resume: float
     """Time to load the state from the copies."""
     has_partner: bool
-    """Whether each node's copies are also on a partner node, which still has them if the node is
-    lost.
+    """Whether a partner node also has the copies from each node, so that they survive if the node
+    is lost.
     """
 
 
 @dataclass(frozen=True)
 class MadeSteps:
-    """The numbers of steps and saves that an attempt has completed at a certain time."""
+    """How many steps and saves an attempt has completed at a certain time."""
 
     steps: int
     saves: int
-    """Number of saves whose stall has ended."""
+    """Number of saves that no longer stall the training."""
 
 
 @dataclass(frozen=True)
@@ -82,22 +82,22 @@ class CampaignParts:
     save_stall: float
     """Time per save during which no step runs."""
     save_lag: float
-    """Time from the beginning of a save until its checkpoint is complete.
+    """Time from starting a save until the checkpoint is complete.
 
-    After a failure during that time, training continues from the previous checkpoint.
+    If a failure occurs during that time, training continues from the previous checkpoint.
     """
     start: float
-    """Time from launching the processes to the first step, without reading the checkpoint."""
+    """Time from launching the processes to the first step, except for reading the checkpoint."""
     resume: float
     """Time to read the checkpoint."""
     nodes: int
     walltime: float = 0.0
-    """Time limit of one job; 0 means no limit."""
+    """Time limit for each job; 0 means no limit."""
 
     near: NearParts | None = None
-    """Costs of copies in node memory, or None if training keeps no copies."""
+    """Costs of copies in node memory; None if no copies are kept."""
     between_steps: float = 0.0
-    """Time from the end of a step to the beginning of the next step, if nothing is saved."""
+    """Time between two steps if nothing is saved."""
 
     @property
     def copying(self) -> float:
@@ -136,12 +136,12 @@ class CampaignParts:
         return MadeSteps(max(0, steps - behind_save), cycles)
 
     def complete_saves(self, seconds: float, behind_save: int) -> int:
-        """Return how many of an attempt's checkpoints are complete after this many seconds."""
+        """Return how many checkpoints an attempt has completed after this many seconds."""
         behind_stall = max(0.0, self.save_lag - self.save_stall)
         return self.made_in(max(0.0, seconds - behind_stall), behind_save).saves
 
     def copied_in(self, seconds: float, behind_save: int) -> int:
-        """Return how many of an attempt's steps are in complete copies in node memory."""
+        """Return how many steps of an attempt are covered by complete copies in node memory."""
         if self.near is None:
             return 0
         copied = self.made_in(max(0.0, seconds - self.near.lag), behind_save)
@@ -162,7 +162,7 @@ class FollowUp:
 
 @dataclass(frozen=True)
 class CampaignFailure:
-    """One failure of a campaign."""
+    """One failure in a campaign."""
 
     kind: FaultKind
     job: int
@@ -194,7 +194,7 @@ class Policy:
     allocation.
     """
     detection: Mapping[str, float] = field(default_factory=dict)
-    """Seconds until a failure is noticed, by the name of its kind; kinds not listed are noticed
+    """Seconds until a failure is noticed, by kind; kinds that are not listed are noticed
     immediately.
     """
     queue: float = 0.0
@@ -232,9 +232,9 @@ class FaultSource(Protocol):
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the time and the kind of the next failure, for an attempt that begins now.
+        """Return when the next failure occurs and which kind it is, for an attempt that begins now.
 
-        `first_step` is the step that the attempt continues from, and `training_from` the time when
+        `first_step` is the step that the attempt continues from, and `training_from` is when
         training begins.
         """
         ...
@@ -264,9 +264,9 @@ class PoissonFaults:
         first_step: int,
         training_from: float,
     ) -> tuple[float, FaultKind]:
-        """Return the time and the kind of the next failure.
+        """Return when the next failure occurs and which kind it is.
 
-        Failures whose time has already passed are skipped.
+        Failures in the past are skipped.
         """
         while self._next <= held:
             self._draw_next()
@@ -277,9 +277,9 @@ class PoissonFaults:
         return max(held, self._next)
 
     def _draw_next(self) -> None:
-        """Draw the time and the kind of the next failure.
+        """Draw when the next failure occurs and which kind it is.
 
-        Both are independent of the number of attempts so far.
+        Neither depends on how many attempts have been made so far.
         """
         self._next += self._draw.expovariate(self._rate)
         (self._kind,) = self._draw.choices(FAULT_KINDS, self._weights)
@@ -287,7 +287,7 @@ class PoissonFaults:
 
 @dataclass
 class Account:
-    """How the time of a campaign was spent, in seconds.
+    """How the time in a campaign was spent, in seconds.
 
     Devices are occupied during these times unless the name says otherwise.
     """
@@ -310,13 +310,13 @@ class Account:
     jobs: int = 1
     steps: int = 0
     stops: int = 0
-    """Number of failures that were left to a person."""
+    """Number of failures left for a person to handle."""
     near_restarts: int = 0
     """Number of starts from copies in node memory."""
     failures: list[CampaignFailure] = field(default_factory=list)
 
     def useful(self, nodes: int, spares: int) -> float:
-        """Return the share of device time, spare nodes included, spent on steps that count."""
+        """Return the share of device time (including spare nodes) spent on useful steps."""
         if not self.held:
             return 0.0
         return self.productive / self.held * nodes / (nodes + spares)
@@ -382,7 +382,7 @@ class _Campaign:
         self._job_began = 0.0
         self._healthy_nodes = parts.nodes + policy.spares
         self._shared_step = 0
-        """Step of the newest complete checkpoint on the shared file system."""
+        """Step at which the newest complete checkpoint on the shared file system was saved."""
 
     @property
     def is_between_jobs(self) -> bool:
@@ -424,11 +424,11 @@ class _Campaign:
 
     @property
     def _steps_behind_save(self) -> int:
-        """Return how many steps the next attempt's state is ahead of the shared checkpoint."""
+        """Return how many steps ahead of the shared checkpoint the next attempt starts."""
         return self.account.steps - self._shared_step
 
     def _resume_seconds(self) -> float:
-        """Return the seconds that the next attempt needs to read its state."""
+        """Return how many seconds the next attempt needs to load a checkpoint or copy."""
         if not self.account.steps:
             return 0.0
         near = self._parts.near
@@ -474,7 +474,7 @@ class _Campaign:
         self._answer(kind, follow_up, stays=stays)
 
     def _has_copies(self, kind: FaultKind) -> bool:
-        """Return whether the nodes of the allocation still have all copies."""
+        """Return whether the nodes in the allocation still have all copies after this failure."""
         near = self._parts.near
         if near is None or kind.spoils_copies:
             return False
@@ -576,9 +576,9 @@ class _Campaign:
         account.steps = self._shared_step
 
     def _last_save_at(self) -> float:
-        """Return when the job stops for its last save, counted in seconds of held devices.
+        """Return when the job stops for the last save, in seconds for which devices were held.
 
-        The save is never before the end of the job's first step.
+        The job always completes at least one step before this save.
         """
         parts = self._parts
         if not parts.walltime:
@@ -587,7 +587,7 @@ class _Campaign:
         return self._job_began + max(at_least, parts.walltime - 2 * parts.save_lag)
 
     def _done_at(self, training_from: float) -> float:
-        """Return when the last step is done, counted in seconds of held devices."""
+        """Return when the last step is done, in seconds for which devices were held."""
         if not self._steps:
             return math.inf
         # The attempt is treated as if it had begun at the newest save, as in `made_in`.
@@ -605,7 +605,7 @@ class _Campaign:
         """Account for one attempt, from launch to end, and for the steps that it completed for good.
 
         The number of these steps is negative if the attempt began from copies that are now lost,
-        because then steps of earlier attempts are lost too.
+        because then steps from earlier attempts are lost too.
         """
         account = self.account
         parts = self._parts
@@ -632,16 +632,16 @@ def _whole(ratio: float) -> int:
 
 @dataclass(frozen=True)
 class UsefulTime:
-    """The share of a training run's time that is expected to be useful."""
+    """How much of the training time is expected to be useful."""
 
     median: float
     low: float
     high: float
-    """Upper end of the interval. Eight of ten campaigns are between `low` and `high`."""
+    """Upper end of the interval: eight in ten campaigns are between `low` and `high`."""
     of_training_nodes: float
-    """The median share of the training nodes' time, without the spare nodes."""
+    """The median share if only the training nodes are counted, not the spare nodes."""
     failures: float
-    """Median number of failures until all steps are done.
+    """Median number of failures before all steps are done.
 
     `jobs` and `days` also cover all steps.
     """
@@ -653,10 +653,10 @@ class UsefulTime:
 CAMPAIGNS = 101
 """Usual number of campaigns.
 
-With this many, the error of the median is about a tenth of the interval's width.
+With this many, the error in the median is about a tenth of the interval.
 """
 MOST_FAILURES = 12_000
-"""Largest total number of failures in the campaigns of one estimate.
+"""Most failures that are simulated for one estimate, over all campaigns.
 
 If there would be more, fewer campaigns are run (but at least eleven), because many failures average
 out.
@@ -679,7 +679,7 @@ def campaigns(
     seconds: float,
     seconds_between: float,
 ) -> Iterator[Account]:
-    """Simulate a number of campaigns with fixed seeds.
+    """Simulate several campaigns with fixed seeds.
 
     Each campaign has its own policy, because policies keep state.
     """
@@ -694,7 +694,7 @@ def expected(
     training_seconds: float,
     seconds_between: float,
 ) -> UsefulTime:
-    """Return the useful share of a training run whose steps alone take `training_seconds`."""
+    """Return the useful share for a training run with `training_seconds` of steps."""
     accounts = list(campaigns(parts, lambda: policy, training_seconds, seconds_between))
     shares = sorted(account.useful(parts.nodes, policy.spares) for account in accounts)
     median = middle(shares)
@@ -712,7 +712,7 @@ def expected(
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the middle element of the sorted values."""
+    """Return the middle element in a sorted sequence."""
     return values[len(values) // 2]
 
 

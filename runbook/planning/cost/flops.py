@@ -1,4 +1,4 @@
-"""Floating-point operations of a training step, by each convention for TFLOP/s.
+"""Floating-point operations in a training step, in each convention used to report TFLOP/s.
 
 For the same speed, the conventions differ by up to a third. So every TFLOP/s value names its
 convention, and reports are best compared by tokens per second.
@@ -28,8 +28,8 @@ class Convention:
 def megatron_deepspeed(shape: ModelShape, *, factor: int) -> float:
     """Return the FLOPs as counted by Megatron-DeepSpeed's `throughput_calculator`.
 
-    The formula's factor is 4 with recomputation and 3 without. The formula undercounts the output
-    layer by a quarter.
+    `factor` is 4 with recomputation and 3 without. The formula undercounts the output layer by a
+    quarter.
     """
     s = shape.sequence_length
     h = shape.hidden
@@ -68,7 +68,7 @@ def palm(
 
 _FULL = ModelShape.flops_per_sequence
 _CAUSAL = partial(ModelShape.flops_per_sequence, attended=0.5)
-"""Counts only the half of the attention scores that lies below the diagonal."""
+"""Counts only the attention scores below the diagonal, which are half of them."""
 _FACTOR_3 = partial(megatron_deepspeed, factor=3)
 _FACTOR_4 = partial(megatron_deepspeed, factor=4)
 
@@ -107,7 +107,7 @@ OURS = FLOPS_CONVENTION
 
 
 def flops(shape: ModelShape, sequences: float, convention: str = OURS) -> float:
-    """Return the number of operations of one step on this many sequences.
+    """Return the number of operations in a step with this many sequences.
 
     Raise `KeyError` for a convention that is not in `CONVENTIONS`.
     """
@@ -120,5 +120,5 @@ def tflops_per_device(
     devices: int,
     convention: str = OURS,
 ) -> float:
-    """Return the TFLOP/s of each device at this speed, in the named convention."""
+    """Return the TFLOP/s per device at this speed, in the named convention."""
     return flops(shape, sequences_per_second, convention) / devices / 1e12

@@ -1,4 +1,4 @@
-"""Costs of a long training run in addition to its steps: saves, consecutive jobs and energy."""
+"""Costs that a long training run has besides the steps: saves, consecutive jobs and energy."""
 
 import math
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from runbook.planning.cost.time_and_money import Speed
 
 @dataclass(frozen=True)
 class LongTraining:
-    """Costs of a training phase in addition to its steps.
+    """Costs that a training phase has besides the steps.
 
     A cost is None if it is unknown. `plan.json` lists the costs under `endurance`.
     """
@@ -27,26 +27,26 @@ class LongTraining:
     hours_between_failures: float | None
     failure_source: str
     walltime_seconds: int
-    """Time limit of one job in seconds, from its own setting or from its queue.
+    """Time limit for each job in seconds, set for the job itself or else by the queue.
 
     The value is 0 if no limit is known.
     """
     jobs: int | None
     """Number of consecutive jobs, each of which resumes where the previous one ended."""
     energy_kwh: float | None
-    """Energy at the full board power of the accelerators.
+    """Energy used if all accelerators run at full board power.
 
-    The other parts of the nodes, and cooling, use additional energy.
+    Other parts in the nodes, and cooling, use additional energy.
     """
     energy_basis: str
     spares: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Nodes that the job occupies without training on them."""
+    """Nodes that the job holds in reserve and does not train on."""
     devices_per_node: int = field(default=0, metadata=OMIT_DEFAULT)
-    """Number of devices that the job uses on each node. 0 means all devices of the node."""
+    """Number of devices that the job uses on each node. 0 means all devices in the node."""
 
 
 def jobs_in_a_row(seconds: float, walltime: float, reserve: float) -> int | None:
-    """Return how many jobs a training run needs if each job reserves time for its last save.
+    """Return how many jobs a training run needs if each job reserves time for a last save.
 
     Return None if no job makes progress.
 
@@ -63,7 +63,7 @@ def estimate_long_training(
     checkpoint_bytes: int,
     time: Speed,
 ) -> LongTraining:
-    """Return the costs of one training phase in addition to its steps, at its expected speed."""
+    """Return the costs that a training phase has besides the steps, at the expected speed."""
     site = choice.site
     step_seconds = time.seconds_per_iteration
     between_failures = None if choice.on_cpu else seconds_between_failures(choice.layout.world_size)
@@ -102,7 +102,7 @@ def estimate_long_training(
 
 
 def _walltime(site: Site, job: Job) -> int:
-    """Return the time limit of one job in seconds, from its own setting or from its queue.
+    """Return the time limit for a job in seconds, from the job itself or else from the queue.
 
     Return 0 if no limit is known.
     """

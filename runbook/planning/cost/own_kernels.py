@@ -1,11 +1,11 @@
-"""Costs of our trainer's kernels on a GPU, measured part by part.
+"""Costs of the kernels in our trainer on a GPU, measured part by part.
 
-All measurements here were made on one NVIDIA H200 at its limit of 700 W, 2026-11-26, with PyTorch
-2.11, cuBLAS 13.1, cuDNN 9.19 and Triton 3.6, for GPT-3 1.3B in bf16 and 8 micro-batches of 4 x
-2,048 tokens, by profiling steps with `training.kernels` plain and compiled
+Unless noted otherwise, measurements were made on one NVIDIA H200 at the 700 W limit, 2026-11-26,
+with PyTorch 2.11, cuBLAS 13.1, cuDNN 9.19 and Triton 3.6, for GPT-3 1.3B in bf16 and 8
+micro-batches of 4 x 2,048 tokens, by profiling steps with `training.kernels` plain and compiled
 (docs/measurements/gpu-h200.md). Measured times are converted to bytes at the datasheet bandwidth.
-The results exceed the number of bytes that are really moved, because no kernel reaches that
-bandwidth: a copy reached 4.24 of 4.8 TB/s.
+The results exceed what is really moved, because no kernel reaches that bandwidth: a copy reached
+4.24 of 4.8 TB/s.
 """
 
 from collections.abc import Mapping
@@ -17,23 +17,24 @@ from runbook.planning.cost.accelerators import Accelerator
 
 @dataclass(frozen=True)
 class OwnKernels:
-    """Costs of one set of kernels."""
+    """Costs for one set of kernels."""
 
     elementwise: float
-    """Bytes moved by a layer's norms, activations and sums, relative to fused code, which reads and
-    writes each tensor once."""
+    """Bytes moved by the norms, activations and sums in a layer, relative to fused code, which
+    reads and writes each tensor once."""
     logit_bytes: float
-    """Bytes per token and vocabulary entry for the loss and its gradient."""
+    """Bytes per token and vocabulary entry for computing the loss and the gradient of the logits.
+    """
     least_logit_bytes: float
     """The fewest bytes per logit that the kernels can read and write."""
     gradient_bytes: float
-    """Bytes per parameter for adding a micro-batch's gradients to their sums, in addition to the
+    """Bytes per parameter to accumulate the gradients from one micro-batch, in addition to the
     matrix products.
     """
 
 
 _PLAIN_LAYERS = 2.59
-"""The plain kernels took 175 ms for 192 forward and backward passes of a layer (8,192 tokens x
+"""The plain kernels took 175 ms for 192 forward and backward passes through a layer (8,192 tokens x
 2,048).
 
 This time corresponds to 261 bytes per token and hidden unit, compared with 101 in fused code.
@@ -51,11 +52,11 @@ _COMPILED_LOSS = 7.0
 """The compiled loss reads each 16-bit logit twice and writes it once, which moves 6 bytes. It took 5 ms in the profile.
 """
 _LEAST_PLAIN_LOSS = 40.0
-"""Ten passes over float32 values of 4 bytes."""
+"""Ten passes over 4-byte float32 values."""
 _LEAST_COMPILED_LOSS = 6.0
 _PLAIN_GRADIENTS = 21.2
-"""Adding 8 x 1.32e9 16-bit gradients to float32 sums took 46.6 ms: 10 bytes per gradient at 47 % of
-the bandwidth.
+"""Adding 8 x 1.32e9 16-bit gradients to float32 sums took 46.6 ms: 10 bytes per gradient at 47 %
+bandwidth.
 """
 
 OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
@@ -70,22 +71,23 @@ OWN_KERNELS: Mapping[str, OwnKernels] = MappingProxyType(
 """Costs by `StepSetup.code`."""
 
 DEEPSPEED_GRADIENT_BYTES = 6.8
-"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, moved at the bandwidth of a copy."""
+"""DeepSpeed adds gradients in 16 bits: 6 counted bytes, moved at the speed that a copy reaches."""
 LEAST_GRADIENT_BYTES = 6.0
 """Minimum bytes for adding a gradient in 16 bits to its sum: two reads and a write."""
 DEEPSPEED_STEP_BYTES = 16.0
-"""Additional bytes per parameter in DeepSpeed's step, relative to megatron-core's, counted in its
-source. Gradients are copied into a bucket, divided, copied out and flattened, at 4 bytes each."""
+"""Bytes per parameter that a DeepSpeed step moves in addition to what megatron-core moves, counted
+in the DeepSpeed source. Gradients are copied into a bucket, divided, copied out and flattened, at 4
+bytes each."""
 
 POWER_BOUND = 0.75
-"""Share of the datasheet peak that matrix products sustain at the limit of 700 W: 686 ms (plain
+"""Share of the datasheet peak that matrix products sustain at the 700 W limit: 686 ms (plain
 kernels) and 706 ms (compiled) for 5.16e14 operations. Isolated products of all sizes reach 0.66 to
 0.79; an fp8 product of 8,192 cubed reaches 0.75 of the fp8 peak."""
 CLOCK_BOUND = 0.905
 """Share of the datasheet peak that matrix products sustain when power does not limit them.
 
 The value is 0.836, which an A100 sustains, times 1,980 MHz, divided by the 1,830 MHz for which the
-datasheet states the peak. The value was derived, not measured. It applies to small products, whose
+datasheet states the peak. The value was derived, not measured. It applies to small products; their
 idle waves and bytes are counted separately.
 """
 POWER_WATTS = 700.0
@@ -107,34 +109,34 @@ work.
 """
 
 KERNEL_GAPS = 147e-6
-"""Seconds that a GPU idles between the 70 kernels of a layer's two passes: 28 ms per step, in both
-profiles.
+"""Seconds that a GPU idles between the 70 kernels in the two passes through a layer: 28 ms per
+step, in both profiles.
 """
 
 OPERATOR_MICROSECONDS = 36.0
-"""The host's time to launch one operator, including the Python parts of autograd and of Triton's
-launches.
+"""Time that the host needs to launch one operator, including the Python code in autograd and in
+Triton's launcher.
 
-Launching the 24 layers of a micro-batch of 2 sequences took 82 ms on the machine with the H200,
+Launching 24 layers for a micro-batch with 2 sequences took 82 ms on the machine with the H200,
 where the GPU waited for the host (the four steps there differ by a fifth), and 76 ms on the machine
 with the H100. With `training.kernels: plain` the GPU never waited for the host, so the same value
 is assumed.
 """
 _H200_BANDWIDTH = 4.8e12
 _BUSY_BANDWIDTH = 3.6e12
-"""A layer's kernels do not get faster above this memory bandwidth on the H100's 132 processors.
+"""The kernels in a layer do not get faster above this memory bandwidth on an H100's 132 processors.
 
 On an H100 with 3.35 TB/s, the kernels take 3 to 17 % longer than on an H200 with 4.8 TB/s
 (docs/measurements/gpu-h100.md). With fewer or slower processors, the limit is lower.
 """
 _PEAK_TFLOPS = 989.4
-"""bf16 peak of the H100's 132 processors, as a measure of their number and clock."""
+"""bf16 peak for an H100 with 132 processors, used to compare the number and clock of processors."""
 
 
 def kernel_bandwidth(device: Accelerator) -> float:
-    """Return the bandwidth that is used to scale the kernel times measured on the H200.
+    """Return the bandwidth used to scale kernel times that were measured on the H200.
 
-    Families other than the H100's were not measured, so their datasheets' bandwidth is used.
+    Only the H100 family was measured; for others, the datasheet bandwidth is used.
 
     >>> from runbook.planning.cost.accelerators import ACCELERATORS
     >>> names = ("H200-SXM", "H100-SXM5", "H100-NVL", "H100-PCIe")
@@ -149,7 +151,7 @@ def kernel_bandwidth(device: Accelerator) -> float:
 
 
 def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: float) -> float:
-    """Return the seconds of a kernel that costs `measured_bytes` and must move `least_bytes`.
+    """Return how long a kernel takes that costs `measured_bytes` and must move `least_bytes`.
 
     The kernel takes at least as long as moving `least_bytes` at the datasheet bandwidth.
     """
@@ -158,7 +160,7 @@ def moving_seconds(device: Accelerator, measured_bytes: float, least_bytes: floa
 
 
 def attention_rate(product_rate: float, head_size: int) -> float:
-    """Return the operations per second of cuDNN's attention in both passes.
+    """Return the operations per second that cuDNN attention reaches over both passes.
 
     >>> round(attention_rate(742e12, 128) / 1e12), round(attention_rate(742e12, 64) / 1e12)
     (367, 332)

@@ -8,7 +8,7 @@ from runbook.core.units import four_digits
 
 @dataclass(frozen=True)
 class Saves:
-    """Times and costs of saving to a storage tier."""
+    """Time and cost to save to a storage tier."""
 
     tier: str
     bytes_per_second: float
@@ -16,12 +16,12 @@ class Saves:
     best_interval_seconds: float | None = None
     """Daly's interval; None if the failure rate is unknown."""
     added_share: float | None = None
-    """Cost of saving at the best interval, relative to the steps.
+    """Cost of saves at the best interval, relative to the steps.
 
     The cost includes writing checkpoints, and repeating steps after failures.
     """
     added_share_as_chosen: float | None = None
-    """Cost of saving at the interval that the run file sets, relative to the steps."""
+    """Cost of saves at the interval set in the run file, relative to the steps."""
 
 
 def daly(write: float, between_failures: float) -> float:

@@ -1,6 +1,6 @@
-"""The inputs of the iteration model that follow from a run's choices.
+"""Inputs to the iteration model that follow from the run's choices.
 
-These inputs are the run's devices, its framework's kernels and its recomputation.
+These inputs are the devices, the kernels that the framework has, and recomputation.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ _CODE = {
 
 
 def code_of(choice: Choice) -> str:
-    """Return how well the framework's kernels are fused (`iteration.StepSetup.code`).
+    """Return how well the kernels in the framework are fused (`iteration.StepSetup.code`).
 
     For our own trainer, compiled kernels are assumed unless the run file requests plain ones. If
     compiled kernels cannot run, the step takes longer than planned.
@@ -35,7 +35,7 @@ def code_of(choice: Choice) -> str:
     if training.framework != "runbook":
         return _CODE[training.framework]
     if training.fp8 != "none":
-        # Transformer Engine's layers were not measured; they are assumed to move as few bytes as
+        # Layers from Transformer Engine were not measured; they are assumed to move as few bytes as
         # compiled ones.
         return "compiled"
 
@@ -62,7 +62,7 @@ def device_of(site: Site) -> Accelerator | None:
 
 
 def peak_of(site: Site, precision: str) -> float | None:
-    """Return the peak TFLOP/s of one device, or None if it is unknown.
+    """Return the peak TFLOP/s per device, or None if unknown.
 
     The site's own figure takes precedence over the datasheet of the named device.
     """
@@ -73,7 +73,7 @@ def peak_of(site: Site, precision: str) -> float | None:
 
 
 def memory_of(site: Site) -> int:
-    """Return the memory of one device in bytes, or 0 if it is unknown.
+    """Return the memory per device in bytes, or 0 if unknown.
 
     The site's own figure takes precedence over the size that the device name states.
     """
@@ -81,9 +81,9 @@ def memory_of(site: Site) -> int:
 
 
 def check_device(choice: Choice) -> list[Check]:
-    """Check whether the peak and the memory of the site's devices are known.
+    """Check whether peak and memory are known for the site's devices.
 
-    Return no check for CPUs, whose speed is measured.
+    Return no check for CPUs, because their speed is measured.
     """
     if choice.on_cpu:
         return []
@@ -175,7 +175,7 @@ def setup_for(choice: Choice, device: Accelerator) -> StepSetup:
 
 
 def _product_precision(choice: Choice) -> str:
-    """Return the number format of matrix products."""
+    """Return the number format used for matrix products."""
     if choice.training.fp8 != "none":
         return "fp8"
     return choice.training.precision

@@ -1,4 +1,4 @@
-"""Time of one step, from the model for its device.
+"""Time per step, from the model for the device.
 
 On a CPU, `cpu` models the step; on an accelerator, `iteration` does. If an accelerator is unknown
 to `iteration`, but the site states its peak, it is assumed to reach `ACCELERATOR_EFFICIENCY` of
@@ -24,7 +24,7 @@ Published runs reach 0.29 (MI250X) to 0.5 (H100).
 def modelled_step(
     choice: Choice, machine: Machine | None
 ) -> tuple[float | None, str, dict[str, float] | None]:
-    """Return a step's seconds, their source, and, for a known accelerator, the seconds by part."""
+    """Return the step time in seconds, its source and, for a known accelerator, its parts."""
     if choice.on_cpu:
         step, basis = cpu_step(choice, machine)
         return (sum(step.values()) if step else None), basis, None

@@ -1,4 +1,4 @@
-"""Time and cost of a training phase: steps, evaluations, device-hours and price."""
+"""Time and cost for a training phase: steps, evaluations, device-hours and price."""
 
 from dataclasses import dataclass
 
@@ -14,9 +14,9 @@ from runbook.planning.schedule import duration
 
 @dataclass(frozen=True)
 class Speed:
-    """Expected speed of one phase.
+    """Expected speed in one phase.
 
-    Every number is None if `basis` states why it is unknown.
+    If the speed is unknown, all numbers are None and `basis` states the reason.
     """
 
     seconds_per_iteration: float | None
@@ -28,16 +28,15 @@ class Speed:
     cost: float | None
     basis: str
     mfu: float | None = None
-    """Share of the device peak FLOP/s that is used, in our convention; None if no peak is known.
-    """
+    """Share of the peak FLOP/s that is used, in our convention; None if no peak is known."""
     parts: dict[str, float] | None = None
-    """Seconds of a step by part; None if the step is not modelled part by part."""
+    """Step time in seconds by part; None if the step is not modelled part by part."""
 
 
 def estimate(
     choice: Choice, machine: Machine | None, calibration: Calibration | None = None
 ) -> Speed:
-    """Return the step time, and the time of the whole phase including its evaluations.
+    """Return the step time, and the time for the whole phase including evaluations.
 
     Loading and checkpoints are not included.
     """
@@ -94,7 +93,7 @@ def _scaled(parts: dict[str, float] | None, factor: float) -> dict[str, float] |
 
 
 def evaluation_batches(choice: Choice) -> int:
-    """Return the number of batches in all evaluations of a phase."""
+    """Return the number of batches in all evaluations in a phase."""
     training = choice.training
     if not (training.eval_interval and training.eval_iterations):
         return 0
