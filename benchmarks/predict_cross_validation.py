@@ -74,11 +74,11 @@ used in no fit.
 LEFT_OUT_ERRORS = Path(__file__).parent / "left_out_errors.csv"
 """The errors that --fit measures on rows whose source or family is left out of the fit."""
 BLIND_ERRORS = Path(__file__).parent / "blind_errors.csv"
-"""Errors of the second and third blind sets, measured before anyone looked for the causes of the
-third set's errors.
+"""Errors of the second to fourth blind sets, measured before anyone looked for the causes of the
+third and fourth sets' errors.
 
 Near-twins are left out. From these errors, the intervals learn how far off predictions are for
-programs that the fit never saw.
+programs and machines that the fit never saw.
 """
 STEP_TIMES = "a100_step_times.csv"
 """Step times of VIA-Research/vTrain (f8dda8473a48).
@@ -501,9 +501,11 @@ def read_left_out(rows: Sequence[Known]) -> list[LeftOut]:
 
 
 def read_blind_errors() -> list[LeftOut]:
-    """Return the errors of the second and third blind sets, whose rows are in no fit."""
+    """Return the errors of the second to fourth blind sets, whose rows are in no fit."""
     rows = {
-        row.name: row for path in (SECOND_BLIND, THIRD_BLIND) for row in read(project_root() / path)
+        row.name: row
+        for path in (SECOND_BLIND, THIRD_BLIND, FOURTH_BLIND)
+        for row in read(project_root() / path)
     }
     with BLIND_ERRORS.open(encoding="utf-8", newline="") as file:
         return [

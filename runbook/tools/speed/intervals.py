@@ -6,13 +6,13 @@ from runbook.planning.cost.iteration import CALIBRATED, StepSetup, iteration
 
 NODE_COUNTS = ("one node", "many nodes")
 WIDTHS: dict[tuple[str, str], float] = {
-    ("", "one node"): 0.397,
-    ("A100", "one node"): 0.351,
-    ("H100", "one node"): 0.538,
-    ("", "many nodes"): 0.439,
-    ("A100", "many nodes"): 0.475,
-    ("Blackwell", "many nodes"): 0.500,
-    ("H100", "many nodes"): 0.336,
+    ("", "one node"): 0.581,
+    ("A100", "one node"): 0.440,
+    ("H100", "one node"): 0.610,
+    ("", "many nodes"): 0.494,
+    ("A100", "many nodes"): 0.543,
+    ("Blackwell", "many nodes"): 0.522,
+    ("H100", "many nodes"): 0.412,
 }
 """Half-width of the interval of the speed's logarithm, relative to `uncertainty`.
 
