@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from runbook.core import processes, shell
 from runbook.core.errors import JobError, ProgramError
@@ -88,6 +89,8 @@ class Queue(ABC):
     """
     unknown_job: tuple[str, ...]
     """Messages that the queue prints if it does not know a job."""
+    environment: ClassVar[Mapping[str, str]] = {}
+    """Variables for the queue's commands, in place of those that the user has set."""
     broken_off: tuple[str, ...]
     """Phrases in the output of a failed submission after which the job may be in the queue anyway.
 
@@ -174,7 +177,7 @@ class Queue(ABC):
         Raise `error` if the command fails, unless its stderr contains one of the texts in `accept`.
         """
         try:
-            ended = shell.run(argv, timeout=ANSWER_SECONDS, check=False)
+            ended = shell.run(argv, timeout=ANSWER_SECONDS, env=self.environment, check=False)
         except ProgramError as silent:
             raise QueueSilentError(str(silent)) from silent
 

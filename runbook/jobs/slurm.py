@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import ClassVar
 
 from runbook.core.errors import JobError
 from runbook.core.locks import HOLDER_VARIABLE
@@ -219,6 +220,8 @@ class Slurm(Queue):
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
     # Output of sbatch --parsable, possibly with the cluster's name
     job_id_line = re.compile(r"(\d+)(?:;.*)?")
+    # A user's start-up file may set another format, such as `relative`
+    environment: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard"}
     unknown_job = ("Invalid job id",)
     broken_off = (
         "Socket timed out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from runbook import params
 from runbook.jobs.job_request import QueueLimits, Reservation
-from runbook.jobs.slurm import parse_reservations
+from runbook.jobs.slurm import Slurm, parse_reservations
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.p01_environment.doctor import slurm_checks
 from runbook.phases.p01_environment.preflight.scheduler_rules import (
@@ -107,6 +108,20 @@ def test_a_reservation_without_a_known_time_is_left_out():
     (reservation,) = parse_reservations(text + known)
     assert (reservation.name, reservation.nodes) == ("b", ())
     assert reservation.end - reservation.start == HOUR
+
+
+def test_reservations_are_read_whatever_time_format_the_user_has_set(tmp_path, monkeypatch):
+    """With the format `relative`, Slurm shows no date, and reservations would be left out."""
+    times = "StartTime=2026-11-29T12:00:00 EndTime=2026-11-29T13:00:00"
+    scontrol = tmp_path / "scontrol"
+    scontrol.write_text(
+        f"#!/bin/sh\n[ $SLURM_TIME_FORMAT = standard ] && echo ReservationName=a {times} Nodes=n1\n"
+    )
+    scontrol.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    (reservation,) = Slurm().reservations()
+    assert reservation.nodes == ("n1",)
 
 
 @pytest.mark.parametrize(
