@@ -1,16 +1,17 @@
 """Fork server: imports torch and megatron-core once, and forks a training rank for each request.
 
-Ladders, drills and tests start many jobs. A forked rank starts in a fraction of a second, and is a
+Ladders, drills and tests start many jobs. A forked rank starts in well under a second, and is a
 separate process that can be killed, stopped and traced like any other. This file can be run in two
 ways, both without the package's other modules:
 
 - `python -m runbook.jobs.fork_server [--keep-ranks] SOCKET [MODULE]...` runs the server, which also
   imports these modules. Its owner is the first connection. When that connection closes, the server
   ends all ranks and then itself. With `--keep-ranks` it waits until its ranks have ended.
-- `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces a rank's python in a
-  job's script. It requests a rank, passes signals on to it, and ends in the same way as the rank.
-  The rank ends if this process is killed. It is started for every rank of every job, so this file
-  imports neither dataclasses nor typing, which would take longer than everything else.
+- `python -IS fork_server.py SOCKET -m runbook.training PLAN ...` replaces the python that a job
+  script would start for a rank. It requests a rank, forwards signals to it, and ends in the same
+  way as the rank. The rank ends if this process is killed. It is started for every rank of every
+  job, so this file imports neither dataclasses nor typing: that would take longer than everything
+  else.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ MODULES = (
 The trainer is named as a string, because only this separate process imports it.
 """
 KEEP_RANKS = "--keep-ranks"
-"""Option that lets ranks outlive the server's owner, as the ranks of a ladder's jobs must."""
+"""Option to keep ranks alive when the server's owner exits, which jobs in a ladder need."""
 POLL_SECONDS = 0.02
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 
 
 @contextlib.contextmanager
 def short_name(path: str) -> Iterator[str]:
-    """Yield a short name for a socket, because a socket's address is limited to 107 bytes."""
+    """Yield a short name for a socket, because socket addresses are limited to 107 bytes."""
     folder, name = os.path.split(path)
     descriptor = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -90,7 +91,7 @@ class RankRequest:
 
 
 class ForkServer:
-    """Forks ranks, and stores the connection to each rank's client under the rank's process id."""
+    """Forks ranks, and stores the connection to each rank's client by process id."""
 
     def __init__(self, listener: socket.socket, path: str, *, keeps_ranks: bool = False) -> None:
         self.listener = listener
@@ -174,7 +175,7 @@ class ForkServer:
         _answer(connection, "pid", pid)
 
     def _end(self, pid: int) -> None:
-        """End the rank of a client that has disconnected."""
+        """End the rank whose client has disconnected."""
         self.selector.unregister(self.ranks[pid])
         self.ranks.pop(pid).close()
         with contextlib.suppress(ProcessLookupError):
@@ -207,7 +208,7 @@ def _answer(connection: socket.socket, key: str, value: int) -> None:
 
 
 def _receive(connection: socket.socket) -> tuple[RankRequest, list[int]]:
-    """Return a client's request, and its standard output and error."""
+    """Return a client's request and the files for its standard output and error."""
     text, files, _, _ = socket.recv_fds(connection, 2**20, 2)
     while not text.endswith(b"\n"):
         piece = connection.recv(2**20)
@@ -268,7 +269,7 @@ def serve(path: str, modules: Sequence[str], *, keeps_ranks: bool = False) -> No
 
 
 class RankStandIn:
-    """The process that takes the place of a rank's python in a job script."""
+    """The process that a job script starts for a rank in place of python."""
 
     def __init__(self) -> None:
         self.rank: int | None = None
@@ -280,7 +281,7 @@ class RankStandIn:
         module: str,
         arguments: Sequence[str],
     ) -> int | None:
-        """Return the rank's exit code, or minus the number of the signal that ended it.
+        """Return the rank's exit code, or the negated signal number if a signal ended it.
 
         Return None if no server is listening.
         """

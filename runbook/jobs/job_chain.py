@@ -7,7 +7,7 @@ from runbook.plan_file.job_ends import Action
 
 
 def chain_of(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs that share a folder, in order.
+    """Return the ids of all jobs that share a folder, in order.
 
     Return an empty list if there is no chain.
     """
@@ -15,7 +15,7 @@ def chain_of(folder: JobFolder) -> list[str]:
 
 
 def followers_of(folder: JobFolder) -> list[str]:
-    """Return the ids of the jobs in a chain that come after the job that started last."""
+    """Return the ids of the jobs that follow the last started job in a chain."""
     chain = chain_of(folder)
     start = job_folder.read_started(folder)
     if start is None or start.job_id not in chain:

@@ -1,4 +1,4 @@
-"""The folder of a job: its files and states, and the operations that all schedulers share."""
+"""Job folders, their files, job states, and the operations common to all schedulers."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class _File:
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder jobs/<phase>[-n] of a run, with the submitted files and the job's records."""
+    """A folder jobs/<phase>[-n] in a run folder, with the submitted files and the job records."""
 
     path: Path
 
     # The script exactly as it was submitted
     script = _File("job.sh")
-    # The training program's arguments as a list
+    # The arguments for the training program, as a list
     arguments = _File("arguments.json")
     # Written by the submitter: id, host, process, time
     record = _File("job.json")
@@ -54,23 +54,23 @@ class JobFolder:
     heartbeat = _File("heartbeat")
     # Exists only in a queue: the allocated hosts, one per line
     hostfile = _File("hostfile")
-    # The ids of the queue's jobs that share this folder, one per line; the submitter writes them
+    # Written by the submitter: the ids of all queued jobs that share this folder, one per line
     chain = _File("chain")
     # The decision after the newest attempt of a job in a chain or with spare nodes; see next_job
     decision = _File("decision")
-    # The exit code of rank 0's program, which rank 0 itself writes if the job is in a queue
+    # The exit code from rank 0; in a queued job, rank 0 writes it itself
     rank_0 = _File("rank-0")
     # The first rank whose program a signal ended, and the signal; that rank writes it if the job is
     # in a queue
     rank_signal = _File("rank-signal")
-    timed_out = _File("timed_out")  # Exists once the job's walltime has run out
+    timed_out = _File("timed_out")  # Exists once the job has run out of walltime
     reason = _File("reason")  # One sentence about how the job ended
-    # The number of the signal that ended a rank; the file is absent if no signal did
+    # The signal number if a signal ended a rank; otherwise the file is absent
     signal = _File("signal")
     exit_code = _File("exit_code")  # Written by rename, as the last action of the job
     # Created on any host, as a message to the job:
     cancelled = _File("cancelled")
-    # Asks a queue's job to save and stop; every rank on every node sees it
+    # Asks a queued job to save and stop; every rank on every node sees it
     stop = _File("stop")
     # Exists if a user asked the job to stop, so that watchers do not resume it
     stop_requested = _File("stop_requested")
@@ -99,7 +99,7 @@ class JobFolder:
 
 
 ACTIVE = frozenset({JobState.PENDING, JobState.RUNNING})
-"""The states in which a job may still change its run's files."""
+"""The states in which a job may still change files in its run folder."""
 WORST_FIRST = (
     JobState.FAILED,
     JobState.TIMEOUT,
@@ -110,7 +110,7 @@ WORST_FIRST = (
 )
 """The states in which jobs end, from worst to best.
 
-An array has the state of its worst element.
+An array takes the worst state among its elements.
 """
 
 
@@ -123,10 +123,10 @@ class JobStatus:
     exit_code: int | None
     reason: str
     started: float | None = None
-    """Unix time of the start, by the clock of the job's own machine."""
+    """Unix time at which the job started, by the clock on the machine that runs it."""
     ended: float | None = None
     signal: int | None = None
-    """Number of the signal that killed a rank, if this is why the job ended."""
+    """The signal number, if the job ended because a signal killed a rank."""
 
     @property
     def final(self) -> bool:
@@ -136,14 +136,14 @@ class JobStatus:
 
 @dataclass(frozen=True)
 class EarlierJob:
-    """A job of the same phase that has ended."""
+    """An ended job from the same phase."""
 
     folder: JobFolder
     status: JobStatus
 
 
 def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
-    """Return the folder for the phase's next job, without creating it.
+    """Return the folder for the next job in a phase, but do not create it.
 
     It is jobs/<phase>, then -2, -3 and so on. A folder whose job was never submitted is reused.
     """
@@ -154,13 +154,13 @@ def next_job_folder(run_folder: Path, phase: str) -> JobFolder:
 
 
 def latest_job_folder(run_folder: Path, phase: str) -> JobFolder | None:
-    """Return the folder of the phase's newest submitted job, or None."""
+    """Return the folder for the newest submitted job in a phase, or None."""
     submitted = submitted_job_folders(run_folder, phase)
     return submitted[-1] if submitted else None
 
 
 def submitted_job_folders(run_folder: Path, phase: str) -> list[JobFolder]:
-    """Return all submitted jobs of a phase, oldest first."""
+    """Return all submitted jobs for a phase, oldest first."""
     numbers = [1]
     for path in (run_folder / "jobs").glob(f"{phase}-*"):
         suffix = path.name.removeprefix(f"{phase}-")
@@ -176,7 +176,7 @@ def _job_folder(run_folder: Path, phase: str, number: int) -> JobFolder:
 
 
 FUTURE_SECONDS = 60.0
-"""Seconds by which a different machine's heartbeat may be in the future, because clocks differ."""
+"""Seconds by which a heartbeat from another machine may lie in the future, as clocks differ."""
 
 FRESH_SECONDS = 120.0
 """Seconds after a heartbeat during which a job counts as running, whatever the queue reports.
@@ -212,7 +212,7 @@ def read_started(folder: JobFolder) -> Started | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """The content of job.json.
+    """The record stored in job.json.
 
     The submitter writes it before the submission, and again with the job id afterwards.
     """
@@ -221,7 +221,7 @@ class JobRecord:
     job_id: str
     kind: str = ""
     submitted: float = 0.0
-    """Unix time of the submission."""
+    """Unix time at which the job was submitted."""
     host: str = ""
     token: str = ""
     """Token by which the job can be found in the queue if its submission was interrupted."""
@@ -243,9 +243,9 @@ class JobRecord:
 
 
 def read_record(folder: JobFolder) -> JobRecord | None:
-    """Return the content of job.json.
+    """Load the record from job.json.
 
-    Return None if the file is missing, or was left empty by a crash of the machine.
+    Return None if the file is missing, or was left empty when the machine crashed.
     """
     if not read_text(folder.record):
         return None
@@ -260,7 +260,7 @@ def read_record(folder: JobFolder) -> JobRecord | None:
 
 
 BEAT_SECONDS = 5
-"""Seconds between two heartbeats of a job.
+"""Seconds between two heartbeats from a job.
 
 For the heartbeats of ranks, see `training/health/heartbeat.py`.
 """
@@ -288,9 +288,9 @@ def heartbeat_age(folder: JobFolder) -> float | None:
 
 
 def last_seen(folder: JobFolder) -> float | None:
-    """Return the time of the job's last heartbeat, by the clock of its own machine.
+    """Return when the job last wrote a heartbeat, by the clock on the machine that runs it.
 
-    If there was none since the job started, return the time of the start.
+    If there was none since the job started, return the start time.
     """
     start = read_started(folder)
     try:
@@ -328,7 +328,7 @@ def _end_state(folder: JobFolder, code: int) -> JobState:
 
 
 def signal_of_code(code: int | None) -> int | None:
-    """Return the signal that a shell's exit code stands for.
+    """Return the signal that a shell exit code stands for.
 
     Return None if the program ended without a signal.
 
@@ -343,7 +343,7 @@ def signal_of_code(code: int | None) -> int | None:
 def _read_signal(folder: JobFolder, code: int) -> int | None:
     """Return the signal that ended a rank.
 
-    Jobs of older versions did not write the file `signal`, so their exit codes are used.
+    Jobs from older versions did not write the file `signal`, so their exit codes are used.
     """
     if folder.signal.exists():
         return _whole_number(read_text(folder.signal))
@@ -364,7 +364,7 @@ def status_by_files(
     state: JobState,
     reason: str,
 ) -> JobStatus:
-    """Return a status with this state and with the times that the job's own files record."""
+    """Return a status with this state and with the times recorded in the job folder."""
     began = read_started(folder)
     status = JobStatus(
         state,
@@ -379,7 +379,7 @@ def status_by_files(
 
 
 def log_tail(path: Path, count: int = 12) -> list[str]:
-    """Return the last lines of a log of any length."""
+    """Return the last lines from a log of any length."""
     try:
         with path.open("rb") as stream:
             stream.seek(max(0, path.stat().st_size - 20_000))
@@ -389,7 +389,7 @@ def log_tail(path: Path, count: int = 12) -> list[str]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a job's file, or an empty string if it does not exist."""
+    """Read a file in a job folder; return an empty string if it does not exist."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:
@@ -411,9 +411,9 @@ class Scheduler(ABC):
     def submit(self, folder: JobFolder, *, after: Sequence[JobFolder] = ()) -> str:
         """Submit the folder's job.sh and return the job id.
 
-        If the folder already has an active job, return that job's id instead of submitting a second
-        one. A folder whose job has ended is refused, because its files are needed as evidence. With
-        `after`, which only queues support, the job starts when the jobs or arrays of these folders
+        If the folder already has an active job, return its id instead of submitting a second job. A
+        folder whose job has ended is refused, because its files are needed as evidence. With
+        `after`, which only queues support, the job starts once the jobs or arrays in these folders
         have succeeded.
         """
         if not folder.script.is_file():
@@ -438,7 +438,7 @@ class Scheduler(ABC):
             return self._start(folder, self._earlier_jobs(folder), after)
 
     def _earlier_jobs(self, folder: JobFolder) -> list[EarlierJob]:
-        """Return the other jobs of the folder's phase, each with its end.
+        """Return the other jobs for the same phase, each with its final status.
 
         Raise `JobError` if one of them has not ended.
         """
@@ -467,7 +467,7 @@ class Scheduler(ABC):
         raise JobError(JobMessage.NO_QUEUE_FOR_A_CHAIN, jobs=count + 1)
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Remove a chain's waiting jobs from the queue, and return their number."""
+        """Remove the waiting jobs in a chain from the queue, and return how many there were."""
         return 0
 
     def request_stop(self, folder: JobFolder) -> None:
@@ -493,7 +493,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def _existing_job(self, folder: JobFolder) -> JobStatus | None:
-        """Return the status of the folder's job, or None if its submission was interrupted."""
+        """Return the status of this job, or None if its submission was interrupted."""
 
     @abstractmethod
     def _start(
@@ -502,7 +502,7 @@ class Scheduler(ABC):
         earlier: Sequence[EarlierJob],
         after: Sequence[JobFolder],
     ) -> str:
-        """Submit job.sh. `earlier` contains the phase's other jobs, which have ended."""
+        """Submit job.sh. `earlier` contains the other jobs for this phase, which have ended."""
 
     @abstractmethod
     def _request_stop(self, folder: JobFolder, status: JobStatus) -> None:

@@ -14,7 +14,7 @@ from runbook.jobs.script_directives import directives_of
 
 @dataclass(frozen=True)
 class JobRequest:
-    """The requests of a job on which queues set limits.
+    """What a job requests from its queue, as far as queues set limits on it.
 
     A value is 0 or empty if the script does not set it.
     """
@@ -24,16 +24,16 @@ class JobRequest:
     nodes: int = 0
     seconds: int = 0
     array: str = ""
-    """The indices of the job's elements, if the job is an array."""
+    """The element indices, if the job is an array."""
 
 
 @dataclass(frozen=True)
 class NodeKind:
-    """A kind of node. A value is 0 or empty if the queue does not state it."""
+    """A node type in a queue. A value is 0 or empty if the queue does not state it."""
 
     devices: int = 0
     device: str = ""
-    """The GPU's name in the scheduler (a100, nvidia_a100-sxm4-40gb)."""
+    """The GPU name that the scheduler uses (a100, nvidia_a100-sxm4-40gb)."""
     cores: int = 0
     memory_bytes: int = 0
 
@@ -44,9 +44,9 @@ class UnusableNodes:
 
     count: int
     names: str
-    """Names of the nodes in the queue's notation, such as node[1-2,7]."""
+    """Node names as the queue abbreviates them, such as node[1-2,7]."""
     state: str
-    """State in Slurm's terms: drained, draining, down, fail, maint ..."""
+    """Node state as Slurm calls it: drained, draining, down, fail, maint ..."""
     reason: str
 
     def __str__(self) -> str:
@@ -66,11 +66,11 @@ class Reservation:
 
 @dataclass(frozen=True)
 class QueueLimits:
-    """Limits of a partition or queue. 0 or empty means no limit."""
+    """Limits on jobs in a partition or queue. 0 or empty means no limit."""
 
     name: str
     state: str = "UP"
-    """State of the queue in Slurm's terms.
+    """Queue state as Slurm calls it.
 
     A DOWN queue accepts jobs but starts none, a DRAIN queue only starts the jobs that it already
     has, and an INACTIVE queue does neither.
@@ -84,22 +84,22 @@ class QueueLimits:
     """The only accounts that are allowed; empty means all."""
     denied_accounts: tuple[str, ...] = ()
     jobs_per_core: int = 1
-    """Number of jobs that may share a core at the same time."""
+    """How many jobs may share a core at the same time."""
     default_node_memory: int = 0
     """MiB on each node for a job that requests no memory; 0 if the partition states no default."""
     default_core_memory: int = 0
     """MiB for each core of such a job."""
     words: str = ""
-    """The queue's own line about this partition."""
+    """The line about this partition, as the queue printed it."""
     kinds: tuple[tuple[NodeKind, int], ...] = ()
-    """Kinds of nodes in the queue, with the number of nodes of each kind.
+    """Node types in the queue, each with the number of such nodes.
 
     Empty if the nodes were not queried, or if the scheduler does not report their kinds.
     """
 
 
 def parse_job_request(script: str) -> JobRequest:
-    r"""Return the resources that a script's directives request.
+    r"""Return the resources requested by the directives in a script.
 
     >>> parse_job_request("#!/bin/bash\n#SBATCH --time=01:00:00\n").seconds
     3600
@@ -117,7 +117,7 @@ def parse_job_request(script: str) -> JobRequest:
             texts[entry.queue, request] = entry.value
 
     def first(request: RequestKind) -> tuple[str, str]:
-        """Return the queue whose directives contain this request, and the request's value."""
+        """Return the queue whose directives contain this request, and the requested value."""
         for queue in REQUESTS:
             if text := texts.get((queue, request)):
                 return queue, text
@@ -135,12 +135,12 @@ def parse_job_request(script: str) -> JobRequest:
 
 
 def read_job_request(folder: JobFolder) -> JobRequest:
-    """Return the requests of the script in a job folder. They are empty if there is no script."""
+    """Parse what the script in a job folder requests: nothing if there is no script."""
     return parse_job_request(job_folder.read_text(folder.script))
 
 
 def whole_number(text: str) -> int:
-    """Parse a scheduler's count, which may end in + for "or more". Return 0 for UNLIMITED or N/A.
+    """Parse a count, which schedulers may end with + for "or more". Return 0 for UNLIMITED or N/A.
 
     >>> [whole_number(text) for text in ("64", "64+", "UNLIMITED", "")]
     [64, 64, 0, 0]
@@ -156,7 +156,7 @@ def request_problems(
 ) -> list[str]:
     """Return the reasons why a queue would refuse a job or never start it.
 
-    Each reason states the job's request and the queue limit.
+    Each reason states what the job requests and the queue limit.
 
     `queue_word` is the scheduler's term for a partition. Text from the queue is quoted unchanged.
     If a job names several partitions, one of them must accept it.
@@ -235,7 +235,7 @@ def _account_problems(request: JobRequest, queue: QueueLimits, partition: str) -
 
 
 def element_folders(folder: JobFolder) -> list[JobFolder]:
-    """Return the folder of each element of an array, or no folders if the job is not an array."""
+    """Return the folders for the elements of an array job, or none if the job is not an array."""
     indices = array_indices(read_job_request(folder).array)
     return [JobFolder(folder.path / f"element-{index}") for index in indices]
 
@@ -256,7 +256,7 @@ def array_indices(text: str) -> list[int]:
 
 
 def array_end(folder: JobFolder, job_id: str) -> JobStatus | None:
-    """Return the status of an array once every element has written its exit code.
+    """Return the status for an array once every element has written its exit code.
 
     Until then, return None.
     """

@@ -26,7 +26,7 @@ START_SECONDS = 10.0
 
 
 class LocalScheduler(Scheduler):
-    """The scheduler of this machine, which starts `bash job.sh` detached.
+    """Scheduler for this machine. It starts `bash job.sh` as a detached process.
 
     The job survives the kernel, the terminal and the connection.
     """
@@ -118,7 +118,7 @@ class LocalScheduler(Scheduler):
         assert not after, "only the jobs of a queue wait for each other"
         _end_lost_jobs(earlier)
         job_id = f"local-{secrets.token_hex(4)}"
-        # Write the record first, so that the job's processes can be found no matter what happens
+        # Write the record first, so that the job processes can be found no matter what happens
         # next.
         record = JobRecord(
             kind=self.kind,
@@ -247,7 +247,7 @@ def _all_but(pid: int, job_id: str) -> list[psutil.Process]:
 def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
     """Kill all processes that lost jobs left running, and record that none is left.
 
-    The search reads every process of the machine, so it is not repeated for a job that has this
+    The search reads every process on the machine, so it is not repeated for a job that has this
     record.
     """
     lost_jobs = []
@@ -266,10 +266,10 @@ def _end_lost_jobs(earlier: Sequence[EarlierJob]) -> None:
 
 
 def _kill(*job_ids: str, spare: int = 0) -> None:
-    """Kill all processes of these jobs.
+    """Kill all processes that belong to these jobs.
 
-    `spare` is the process id of the job script, which is killed last, so that it can record how
-    its ranks ended.
+    `spare` is the process id of the job script, which is killed last so that it can record how its
+    ranks ended.
     """
 
     def running() -> list[psutil.Process]:

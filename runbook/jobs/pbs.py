@@ -16,27 +16,27 @@ from runbook.jobs.queue import Queue, QueueJob
 from runbook.plan_file.errors import STOPPED
 
 TOKEN_VARIABLE = "RUNBOOK_TOKEN"
-"""Environment variable that carries a job's token.
+"""Environment variable used to pass the job token.
 
-PBS lists a job's variables, but has no field for a comment.
+PBS lists job variables, but has no field for a comment.
 """
 
 _STATES = {JobState.PENDING: "QHWTM", JobState.RUNNING: "RBESU", JobState.DONE: "FX"}
 _STATE_OF = {letter: state for state, letters in _STATES.items() for letter in letters}
 _WALLTIME = -29
 _SIGNALLED = 256
-"""PBS reports a signal as this number plus the signal's number: 271 is TERM, which qdel sends."""
+"""PBS adds this to signal numbers in exit codes: 271 is TERM, which qdel sends."""
 
 _DELETED = "91"
 _FAILED = "93"
-"""Substate of a finished job that failed, even if the job's Exit_status is 0.
+"""Substate that PBS gives to failed jobs, even if Exit_status is 0.
 
-A shell that survives TERM exits with 0, and an array has the exit status of its last element.
+A shell that survives TERM exits with 0, and an array takes its exit status from the last element.
 """
 
 
 def parse_entries(text: str, head: str) -> list[tuple[str, dict[str, str]]]:
-    """Return the name and the attributes of each entry in a full listing.
+    """Parse a full listing, and return the name and attributes for each entry.
 
     Each entry begins with `head`. Values that PBS has wrapped are joined again.
     """
@@ -128,7 +128,7 @@ def _destinations(values: dict[str, str]) -> list[str]:
 
 
 def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits]) -> QueueLimits:
-    """Return a route queue's limits. For a missing limit, use the widest of its destinations."""
+    """Return the limits on a route queue, with missing ones from the widest destination."""
     all_seconds = [queue.max_seconds for queue in destinations]
     all_nodes = [queue.max_nodes for queue in destinations]
     return replace(
@@ -140,7 +140,7 @@ def _with_widest_limits(route: QueueLimits, destinations: Sequence[QueueLimits])
 
 
 def _queue_state(values: dict[str, str]) -> str:
-    """Return a queue's state in Slurm's terms.
+    """Return a queue state as Slurm would call it.
 
     An enabled queue accepts jobs, and a started queue runs them.
     """
@@ -173,7 +173,7 @@ def state_of(
     exit_status: int | None,
     substate: str = "",
 ) -> tuple[JobState, int | None]:
-    """Return our state and a shell's exit code for PBS's letter, exit status and substate.
+    """Convert a state letter, exit status and substate from PBS to our state and a shell exit code.
 
     For an unknown letter, the state is UNKNOWN.
 
@@ -234,7 +234,7 @@ def _job(name: str, values: dict[str, str]) -> QueueJob:
 
 
 def _hosts(exec_host: str) -> str:
-    """Return the hosts in PBS's `exec_host` without duplicates.
+    """Return the hosts listed in `exec_host`, with no duplicates.
 
     >>> _hosts("x3006/0*64+x3006/1*64+x3007/0*64")
     'x3006,x3007'
@@ -245,7 +245,7 @@ def _hosts(exec_host: str) -> str:
 
 
 MOST_JOBS = 500
-"""Number of a user's newest jobs that are searched for a job whose submission was interrupted."""
+"""How many of the user's newest jobs to search for one whose submission was interrupted."""
 _QUEUE_OR_HISTORY = ((), ("-x",))
 
 
@@ -258,7 +258,7 @@ def _sequence_number(job: str) -> int:
 
 
 class Pbs(Queue):
-    """The commands of PBS on the PATH of a login node."""
+    """Queries and submits to PBS using the commands installed on a login node."""
 
     kind = "pbs"
     name = "PBS"
@@ -273,7 +273,7 @@ class Pbs(Queue):
     broken_off = ("End of File", "Premature end", "timed out", "Protocol")
 
     def parse_limits(self, text: str) -> list[QueueLimits]:
-        """Return the limits in the output of `qstat -Q -f`."""
+        """Parse the queue limits from `qstat -Q -f` output."""
         return [_limits(name, values) for name, values in parse_entries(text, "Queue")]
 
     def submission(
@@ -291,9 +291,9 @@ class Pbs(Queue):
         return argv, {HOLDER_VARIABLE: None}
 
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Return the id of this user's job with this token.
+        """Find the job that this user submitted with this token, and return its id.
 
-        Both the queue and the server's history are searched.
+        Both the queue and the server history are searched.
         """
         user = pwd.getpwuid(os.getuid()).pw_name
         numbers: set[str] = set()
@@ -304,10 +304,10 @@ class Pbs(Queue):
         return next(marked, None)
 
     def ask(self, job: str) -> QueueJob | None:
-        """Ask `qstat` about a job in the queue, and `qstat -x` about a job in the server's history.
+        """Ask `qstat` about a job in the queue, and `qstat -x` about a job in the server history.
 
-        Without a history, which is PBS's default, the queue forgets a job when it ends. The job's
-        own files then show how it ended.
+        If PBS keeps no history, which is the default, it forgets jobs when they end. The files in
+        the job folder then show how the job ended.
         """
         return next(iter(self._jobs([job])), None)
 
@@ -328,13 +328,13 @@ class Pbs(Queue):
         return list(jobs.values())
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return a row for each queue in `qstat -Q`, with its state, limit and number of jobs."""
+        """Return a row for each queue in `qstat -Q`, with its state, limits and job count."""
         return queue_rows(self.answer(*self.limits_question, *names))
 
     def ending(self, exit_code: int) -> str:
-        """Describe how one of PBS's commands ended.
+        """Describe how a PBS command ended.
 
-        The command's exit code is the lowest 8 bits of PBS's error number, such as 153 or 187, and
-        has no meaning for a shell.
+        The exit code is the lowest 8 bits of a PBS error number, such as 153 or 187, and has no
+        meaning for a shell.
         """
         return JobReason.EXIT_CODE.fill(code=exit_code)

@@ -38,7 +38,7 @@ SUBMIT_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 """Seconds after which a queue that does not answer counts as unresponsive.
 
-Slurm's own clients give up earlier (MessageTimeout, 10 s).
+Slurm clients give up earlier (MessageTimeout, 10 s).
 """
 
 
@@ -57,7 +57,7 @@ class QueueJob:
     job: str
     state: JobState
     word: str
-    """The state in the queue's own words."""
+    """The state as the queue words it."""
     reason: str = ""
     exit_code: int | None = None
     partition: str = ""
@@ -67,7 +67,7 @@ class QueueJob:
 
 
 class Queue(ABC):
-    """The interface to one kind of queue.
+    """Base class for queues.
 
     Every query raises `QueueSilentError` if the queue does not answer.
     """
@@ -75,15 +75,15 @@ class Queue(ABC):
     kind: str
     name: str
     speaker: str
-    """Name of the program that should answer, for errors about a missing answer."""
+    """The program that should answer, named in errors about a missing answer."""
     queue_word: str
-    """The queue's own word for a partition."""
+    """What the queue calls a partition."""
     end_word: str
     programs: tuple[str, ...]
-    """The queue's commands. The last command ends a job."""
+    """Commands the queue must have. The last one ends a job."""
     limits_question: tuple[str, ...]
     job_id_line: re.Pattern[str]
-    """Pattern of the line that contains the job id in the answer to a submission.
+    """Pattern for the line with the job id in the answer to a submission.
 
     The id is the first group.
     """
@@ -92,7 +92,7 @@ class Queue(ABC):
     environment: ClassVar[Mapping[str, str]] = {}
     """Variables for the queue's commands, in place of those that the user has set."""
     broken_off: tuple[str, ...]
-    """Phrases in the output of a failed submission after which the job may be in the queue anyway.
+    """Phrases printed by a failed submission after which the job may be in the queue anyway.
 
     Messages about a failed connection are not included.
     """
@@ -153,7 +153,7 @@ class Queue(ABC):
         )
 
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
-        """Return the environment variables that would replace requests of the job script."""
+        """Return the environment variables that would override requests in the job script."""
         return []
 
     def parse_job_id(self, text: str) -> str:
@@ -172,7 +172,7 @@ class Queue(ABC):
         problem: str = "",
         error: type[JobError] = QueueSilentError,
     ) -> str:
-        """Return the output of one of the queue's commands.
+        """Run one of the queue commands, and return its output.
 
         Raise `error` if the command fails, unless its stderr contains one of the texts in `accept`.
         """
@@ -228,7 +228,7 @@ class Queue(ABC):
 
     @abstractmethod
     def find(self, folder: JobFolder, token: str) -> str | None:
-        """Return the id of the job with this token, or None if the queue has no such job."""
+        """Find the job with this token, and return its id, or None if the queue has no such job."""
 
     @abstractmethod
     def ask(self, job: str) -> QueueJob | None:
@@ -236,7 +236,7 @@ class Queue(ABC):
 
     @abstractmethod
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return the free resources of the partitions, one row for each.
+        """Return the free resources in each partition, one row per partition.
 
         The columns depend on the queue.
         """
@@ -261,12 +261,12 @@ Before the starter ends, pyxis removes the unpacked image from each node.
 """
 
 REQUEUED_SECONDS = 3600.0
-"""Seconds after an unfinished job's end during which the queue may still restart it."""
+"""How long after the end of an unfinished job the queue may still restart it, in seconds."""
 
 
 @dataclass(frozen=True)
 class _SignOfLife:
-    """The last heartbeat of a job, or the most recent heartbeat of an array's elements."""
+    """The last heartbeat from a job, or the most recent one from any element of an array."""
 
     start: job_folder.Started | None
     """The record that the job wrote at its start; None if it has not started."""
@@ -285,7 +285,7 @@ class _SignOfLife:
 
     @property
     def text(self) -> str:
-        """Return the age of the heartbeat as text."""
+        """Describe how old the heartbeat is."""
         if self.age_seconds is None:
             return JobMessage.NO_DATED_SIGN_OF_LIFE.fill()
         return f"seen {show_duration(self.age_seconds)} ago"
@@ -301,7 +301,7 @@ def _read_sign_of_life(folder: JobFolder) -> _SignOfLife:
 class QueueScheduler(Scheduler):
     """Scheduler for jobs in a queue, each identified by its folder.
 
-    Any process on any machine can query a job's state.
+    Any process on any machine can query the state of a job.
     """
 
     submit_seconds = SUBMIT_SECONDS
@@ -312,7 +312,7 @@ class QueueScheduler(Scheduler):
         self._answers: dict[str, tuple[float, QueueJob | None]] = {}
 
     def state(self, folder: JobFolder) -> JobStatus:
-        """Read the state of the job from its own files, the queue, or the queue's history.
+        """Read the job state from the job folder, the queue, or the queue history.
 
         Raise `JobError` if no job was submitted. If none of these sources knows the job, its state
         is UNKNOWN.
@@ -333,7 +333,7 @@ class QueueScheduler(Scheduler):
         if not status.final:
             return status
         follower = self._waiting_follower(folder, status)
-        # The next job of the chain started while the queue was being queried.
+        # The next job in the chain started while the queue was being queried.
         if self._number(folder) != number:
             return self.state(folder)
         return follower or status
@@ -351,9 +351,9 @@ class QueueScheduler(Scheduler):
         return job_request.array_end(folder, self._id(number)) or status
 
     def queue_followers(self, folder: JobFolder, count: int) -> list[str]:
-        """Queue more jobs of a chain.
+        """Queue more jobs for a chain.
 
-        Each id is added to the folder's `chain` file immediately.
+        Each id is added to the `chain` file immediately.
         """
         record = job_folder.read_record(folder)
         if record is None or not record.queue_id:
@@ -368,7 +368,7 @@ class QueueScheduler(Scheduler):
         return [self._id(number) for number in numbers[1:]]
 
     def end_followers(self, folder: JobFolder) -> int:
-        """Remove a chain's waiting jobs from the queue, and return their number."""
+        """Remove the waiting jobs in a chain from the queue, and return how many there were."""
         numbers = [follower.partition("-")[2] for follower in followers_of(folder)]
         waiting = []
         for number in numbers:
@@ -385,7 +385,7 @@ class QueueScheduler(Scheduler):
         write_text(folder.chain, ids, error=JobError)
 
     def _waiting_follower(self, folder: JobFolder, status: JobStatus) -> JobStatus | None:
-        """Return the status of the next job in the chain.
+        """Return the status for the next job in the chain.
 
         Return None if the chain will not continue. If the queue does not answer, the status is
         UNKNOWN. If the chain then counted as ended, a second training run could start in the same
@@ -505,7 +505,7 @@ class QueueScheduler(Scheduler):
         token: str,
         lost: LostAnswerError,
     ) -> str:
-        """Return the queue id of a job whose submission was not answered.
+        """Find the queue id for a job whose submission was not answered.
 
         Raise `JobError` if the queue does not answer, or does not have the job (yet).
         """
@@ -540,7 +540,7 @@ class QueueScheduler(Scheduler):
         return status
 
     def _number(self, folder: JobFolder) -> str:
-        """Return the queue id of the folder's job.
+        """Return the queue id for the job in this folder.
 
         Return an empty string if the job is not in the queue.
         """
@@ -565,7 +565,7 @@ class QueueScheduler(Scheduler):
         number: str,
         end: JobStatus,
     ) -> JobStatus:
-        """Return the job's end, or a status that is not final if the queue may restart the job.
+        """Return the final status, or one that is not final if the queue may restart the job.
 
         While the queue reports that the job is completing, it may restart the job because a node
         was lost, and two jobs would then train in one folder. If the queue does not answer, the job
@@ -593,9 +593,9 @@ class QueueScheduler(Scheduler):
         return end
 
     def _status_by_queue(self, folder: JobFolder, number: str) -> JobStatus:
-        """Return the status of a job that has not written an exit code.
+        """Return the status for a job that has not written an exit code.
 
-        The status comes from the job's heartbeat if that is recent, and otherwise from the queue.
+        The status comes from the heartbeat if that is recent, and otherwise from the queue.
         """
         life = _read_sign_of_life(folder)
         if life.start and life.is_alive:
@@ -615,7 +615,7 @@ class QueueScheduler(Scheduler):
         if job is None:
             return self._status(folder, number, *_forgotten(folder))
         if job.state is JobState.DONE and life.is_fresh:
-            # Files written on a different machine arrive late, including the job's exit code.
+            # Files written on a different machine arrive late, including the exit code.
             reason = f"the queue reports {job.word}; waiting for its files"
             return self._status(folder, number, JobState.RUNNING, reason)
 
@@ -625,8 +625,7 @@ class QueueScheduler(Scheduler):
             unfinished = []
 
         if unfinished:
-            # PBS gives an array the exit status of its last element, so the states of all elements
-            # are checked.
+            # PBS takes an array's exit status from the last element, so all elements are checked.
             reason = f"the queue reports {job.word}, but {', '.join(unfinished)} left no exit code"
             return self._status(folder, number, JobState.LOST, reason)
 
@@ -672,7 +671,7 @@ class QueueScheduler(Scheduler):
 
 
 def _unfinished_elements(folder: JobFolder) -> list[str]:
-    """Return the names of the array elements that have not written an exit code."""
+    """Return the names of array elements that have not written an exit code."""
     elements = job_request.element_folders(folder)
     return [element.path.name for element in elements if job_folder.read_end(element, "") is None]
 
@@ -680,7 +679,7 @@ def _unfinished_elements(folder: JobFolder) -> list[str]:
 def _write_dependencies(folder: JobFolder, after: Sequence[JobFolder]) -> None:
     """Write one line for each folder whose job must succeed before this job starts.
 
-    Each element of an array has its own folder.
+    Each array element has its own folder.
     """
     lines = []
     for job in after:

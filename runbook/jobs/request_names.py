@@ -1,4 +1,4 @@
-"""The queues' names for a job's nodes, time, partition, account and array, and notations for times.
+"""How queues name nodes, time, partition, account and array in a script, and how they write times.
 
 `script_directives` reads the directives themselves.
 """
@@ -93,11 +93,11 @@ REQUESTS: Mapping[str, Mapping[str, RequestKind]] = {
         "A": RequestKind.ACCOUNT,
     },
 }
-"""The names of each queue's directives for these requests, without dashes."""
+"""For each queue, the directives used for these requests, without dashes."""
 
 
 def lsf_seconds(text: str) -> int:
-    """Return the seconds of an LSF time limit, [hours:]minutes; 0 if it is not a time.
+    """Parse an LSF time limit, [hours:]minutes, to seconds; 0 if it is not a time.
 
     >>> lsf_seconds("2:00"), lsf_seconds("90"), lsf_seconds("long")
     (7200, 5400, 0)
@@ -109,7 +109,7 @@ def lsf_seconds(text: str) -> int:
 
 
 def grid_seconds(text: str) -> int:
-    """Return the seconds of a time limit of Grid Engine or Fujitsu's queue; 0 if it is not a time.
+    """Parse a time limit for Grid Engine or Fujitsu's queue to seconds; 0 if it is not a time.
 
     The time limit is [[days:]hours:]minutes:seconds, or only seconds.
 
@@ -123,11 +123,11 @@ def grid_seconds(text: str) -> int:
 
 
 _SECONDS_OF = (1, 60, 3600, 86_400)
-"""Seconds per unit of a time limit's parts, from the last part (seconds) to the first (days)."""
+"""Seconds per unit for each part of a time limit, from the last (seconds) to the first (days)."""
 
 
 def oar_seconds(text: str) -> int:
-    """Return the seconds of an OAR time limit, hours[:minutes[:seconds]]; 0 if it is not a time.
+    """Parse an OAR time limit, hours[:minutes[:seconds]], to seconds; 0 if it is not a time.
 
     >>> oar_seconds("2"), oar_seconds("1:30"), oar_seconds("0:45:00")
     (7200, 5400, 2700)
@@ -168,7 +168,7 @@ _TIME_READERS: Mapping[str, Callable[[str], int]] = {
 
 
 def walltime_seconds(queue: str, text: str) -> int:
-    """Return the seconds of a time limit in a queue's notation; 0 if it is missing or not a time.
+    """Parse a time limit as this queue writes it to seconds; 0 if it is missing or not a time.
 
     >>> walltime_seconds("lsf", "2:00"), walltime_seconds("slurm", "2:00")
     (7200, 120)

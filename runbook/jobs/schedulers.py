@@ -1,4 +1,4 @@
-"""The table of schedulers. A new scheduler needs a row here and a name in `Site.scheduler`."""
+"""Lookup tables for schedulers. A new scheduler needs a row here and a name in `Site.scheduler`."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from runbook.params.schema.site import Site
 
 @dataclass(frozen=True)
 class QueueKind:
-    """The interface to one kind of queue, and its parts of job scripts."""
+    """The interface to one kind of queue, and the script parts specific to it."""
 
     queue: type[Queue]
     scripts: type[QueueScripts]
@@ -25,33 +25,33 @@ QUEUE_KINDS = {
     "slurm": QueueKind(Slurm, SlurmScripts),
     "pbs": QueueKind(Pbs, PbsScripts),
 }
-"""Every kind of queue, by its name in site files. `local` has no queue."""
+"""All supported queues, by name in site files. `local` has no queue."""
 
 
 LOCAL = LocalScheduler.kind
 SCHEDULER_NAMES = frozenset({LOCAL, *QUEUE_KINDS})
-"""The names of all schedulers in site files."""
+"""Names that site files use for schedulers."""
 
 
 def get_scheduler(site: Site) -> Scheduler:
-    """Return the scheduler of a site."""
+    """Return the scheduler that a site uses."""
     return scheduler_named(site.scheduler)
 
 
 def scheduler_named(name: str) -> Scheduler:
-    """Return the scheduler of this name in site files. Raise `KeyError` for an unknown name."""
+    """Return the scheduler with this name in site files. Raise `KeyError` for an unknown name."""
     if name == LOCAL:
         return LocalScheduler()
     return QueueScheduler(QUEUE_KINDS[name].queue())
 
 
 def get_queue(site: Site) -> Queue:
-    """Return the interface to a site's queue. Raise `KeyError` for a site without a queue."""
+    """Return the interface to the site queue. Raise `KeyError` for a site without a queue."""
     return QUEUE_KINDS[site.scheduler].queue()
 
 
 def get_queue_scripts(site: Site) -> QueueScripts:
-    """Return the parts of job scripts that are specific to a site's queue.
+    """Return the parts of job scripts that are specific to the site queue.
 
     Raise `KeyError` for a site without a queue.
     """

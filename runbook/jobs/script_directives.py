@@ -1,8 +1,8 @@
 """Parses the queue directives in a job script.
 
 The requests are the directives for Slurm (#SBATCH), PBS (#PBS), LSF (#BSUB), Grid Engine (#$),
-Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and CEA's Bridge (#MSUB), Flux (#flux:)
-and Donau (#DSUB), and the options of sbatch, qsub and bsub.
+Fujitsu's queue (#PJM), OAR (#OAR), Cobalt (#COBALT), Moab and Bridge at CEA (#MSUB), Flux (#flux:)
+and Donau (#DSUB), and options to sbatch, qsub and bsub.
 """
 
 import re
@@ -100,7 +100,7 @@ LSF and Grid Engine read the whole script.
 def _first_command(code: str) -> int:
     """Return the number of the first line that is neither blank nor a comment.
 
-    If there is no such line, return the last line's number plus one.
+    If there is no such line, return the number of lines plus one.
     """
     lines = code.split("\n")
     for number, text in enumerate(lines, 1):
@@ -185,7 +185,7 @@ _QUEUES = {
 _LONG_WITH_ONE_DASH = ("lsf", "sge", "dsub")
 """Queues whose long options have a single dash: -nnodes, -cwd."""
 _RESOURCES = ("l", "L", "rsc-list")
-"""Options that request resources: -l of PBS and Grid Engine, -L and --rsc-list of Fujitsu's queue."""
+"""Options that request resources: -l in PBS and Grid Engine, -L and --rsc-list in Fujitsu's queue."""
 _WHOLE_NODES = re.compile(r"node|nodes|node_f|f_node|rt_[A-Z]?F")
 """Resources that count whole nodes.
 
@@ -195,10 +195,10 @@ on TSUBAME, rt_F and rt_AF on ABCI.
 
 
 def options_of(queue: str, directive_words: Sequence[str], line: int) -> list[Directive]:
-    """Return the requests in the options of a directive, or of sbatch, qsub and bsub themselves."""
+    """Return the requests in directive options, or in options to sbatch, qsub and bsub."""
     directives: list[Directive] = []
     remaining = deque(directive_words)
-    # The first word without a dash is the name of the script
+    # The first word without a dash is the script name
     while remaining and remaining[0].startswith("-"):
         name, value = _take_option(queue, remaining)
         if queue == "slurm":
@@ -248,7 +248,7 @@ def _resources(queue: str, value: str, line: int) -> list[Directive]:
 def _resources_of_oar(value: str, line: int) -> list[Directive]:
     """Return the resources in a hierarchy such as /cluster=2/nodes=4/gpu=8, whose levels multiply.
 
-    Nodes are counted over all clusters, and devices per node. For a sum of hierarchies, the number
+    Nodes are counted over all clusters, and devices per node. If hierarchies are added, the number
     of nodes is left as text.
 
     >>> wanted = _resources_of_oar("{mem > 3000}/cluster=2/nodes=4/gpu=8,walltime=2", 1)
@@ -274,7 +274,7 @@ _CONDITION_OF_OAR = re.compile(r"\{[^{}]*\}")
 
 
 def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
-    """Return a hierarchy's levels, with nodes and devices multiplied by the counts above them."""
+    """Return the levels in a hierarchy, with nodes and devices multiplied by counts above them."""
     directives = []
     above = "1"
     for part in re.split(r"[,/](?=[A-Za-z_][\w.]*=)", hierarchy.strip().lstrip("/")):
@@ -290,7 +290,7 @@ def _levels_of_oar(hierarchy: str, line: int) -> list[Directive]:
 
 
 def _product_of(above: str, amount: str) -> str:
-    """Return the product of two counts.
+    """Multiply two counts.
 
     If a count is ALL or BEST instead of a number, return both counts as words.
     """

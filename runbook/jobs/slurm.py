@@ -1,4 +1,4 @@
-"""Slurm's commands sbatch, squeue, scontrol, sacct and scancel, and parsers for their output."""
+"""Slurm commands (sbatch, squeue, scontrol, sacct and scancel) and parsers for their output."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from runbook.jobs.queue import Queue, QueueJob, QueueSilentError
 from runbook.jobs.script_directives import directives_of
 
 SQUEUE_COLUMNS = ("job", "word", "token", "partition", "nodes", "reason")
-"""Columns of `_SQUEUE`, as fields of a `QueueJob`.
+"""Columns printed by `_SQUEUE`, as fields of a `QueueJob`.
 
 The reason is last, because it is a sentence.
 """
@@ -83,7 +83,7 @@ NEVER = frozenset(
 
 
 def state_of(word: str) -> JobState:
-    """Return our state for one of Slurm's, or UNKNOWN for any other word.
+    """Convert a Slurm state to ours; UNKNOWN for any other word.
 
     >>> print(state_of("RUNNING"), state_of("CANCELLED by 1000"), state_of("NODE_FAIL"))
     running cancelled lost
@@ -179,7 +179,7 @@ def jobs_per_core(oversubscribe: str) -> int:
 
 
 _JOBS_PER_CORE = 4
-"""Slurm's default of OverSubscribe=FORCE."""
+"""Slurm uses this number for a plain OverSubscribe=FORCE."""
 _SHOWN_LIMITS = (
     "PartitionName",
     "AllowAccounts",
@@ -200,16 +200,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def together(jobs: Sequence[QueueJob]) -> QueueJob | None:
-    """Return a single entry for all elements of an array.
+    """Combine the entries for all elements of an array.
 
-    This entry is running while any element is running, and its end is that of the worst element.
+    The array is running while any element is running. After that, the worst final state counts.
     """
     order = (JobState.RUNNING, JobState.PENDING, JobState.UNKNOWN, *WORST_FIRST)
     return min(jobs, key=lambda job: order.index(job.state), default=None)
 
 
 class Slurm(Queue):
-    """The commands of Slurm on the PATH of a login node."""
+    """Queries and submits to Slurm using the commands installed on a login node."""
 
     kind = "slurm"
     name = "Slurm"
@@ -218,7 +218,7 @@ class Slurm(Queue):
     end_word = "cancel"
     programs = ("sbatch", "squeue", "scontrol", "scancel")
     limits_question = ("scontrol", "--oneliner", "--all", "show", "partition")
-    # Output of sbatch --parsable, possibly with the cluster's name
+    # Output from sbatch --parsable, possibly with the cluster name
     job_id_line = re.compile(r"(\d+)(?:;.*)?")
     # A user's start-up file may set another format, such as `relative`
     environment: ClassVar[Mapping[str, str]] = {"SLURM_TIME_FORMAT": "standard"}
@@ -264,9 +264,8 @@ class Slurm(Queue):
     def overriding_variables(self, script: str, environment: Mapping[str, str]) -> list[str]:
         r"""Return the sbatch variables whose options the script itself sets.
 
-        sbatch gives its variables, which a shell's start-up file may set, precedence over a
-        script's lines. A variable for an option that the script does not set, such as an account,
-        is kept.
+        For sbatch, its variables, which a shell start-up file may set, take precedence over script
+        lines. A variable for an option that the script does not set, such as an account, is kept.
 
         >>> variables = {"SBATCH_PARTITION": "debug", "SBATCH_ACCOUNT": "me", "SBATCH_TIMELIMIT": "5"}
         >>> script = "#SBATCH --partition=main\n#SBATCH --time=1:00:00\n"
@@ -292,8 +291,8 @@ class Slurm(Queue):
     ) -> str:
         """Submit job.sh from the job folder with sbatch.
 
-        A job that can never start is cancelled immediately. sbatch accepts jobs that exceed a
-        partition's limits on time, nodes and accounts, and they would wait forever.
+        A job that can never start is cancelled immediately. sbatch accepts jobs that exceed
+        partition limits on time, nodes and accounts, and they would wait forever.
         """
         number = super().submit(folder, token, after, follows)
         try:
@@ -345,7 +344,7 @@ class Slurm(Queue):
         return together(_elements(job, parse_jobs(ended, SACCT_COLUMNS)))
 
     def queues(self, names: Sequence[str]) -> list[dict[str, str]]:
-        """Return the number of nodes in each state of each partition, from `sinfo`."""
+        """Ask `sinfo` how many nodes each partition has in each state."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={','.join(names)}", "--format=%R|%a|%l|%D|%T|%N"
         )
@@ -353,7 +352,7 @@ class Slurm(Queue):
         return [dict(zip(columns, line.split("|"), strict=True)) for line in text.splitlines()]
 
     def unusable_nodes(self, partition: str, names: Sequence[str] = ()) -> list[UnusableNodes]:
-        """Return the nodes of a partition, or of the given names, that do not accept jobs.
+        """Return the nodes in a partition, or among these names, that do not accept jobs.
 
         Each entry has the reason that operators or Slurm gave.
         """
@@ -368,9 +367,9 @@ class Slurm(Queue):
         return parse_unusable_nodes(text)
 
     def node_output(self, job: str, node: str, *argv: str) -> str:
-        """Return the output of a program on a node of a running job, which is started from here.
+        """Start a program on a node of a running job, and return its output.
 
-        It works if the job's first node cannot reach the other node.
+        It is started from here, so it works even if the first node cannot reach the other node.
         """
         return self.answer(
             "srun",
@@ -383,7 +382,7 @@ class Slurm(Queue):
         )
 
     def is_leaving(self, job: str) -> bool:
-        """Return whether a job's nodes still run its last steps or the site's epilog."""
+        """Return whether job nodes still run the last steps or the site epilog."""
         text = self.answer(
             "squeue",
             "--noheader",
@@ -395,13 +394,13 @@ class Slurm(Queue):
         return bool(text.strip())
 
     def most_cores(self, partition: str) -> int:
-        """Return the cores of a partition's largest node, or 0 if Slurm does not report them."""
+        """Return the core count of the largest node, or 0 if Slurm does not report it."""
         text = self.answer("sinfo", "--noheader", f"--partition={partition}", "--format=%c")
         counts = [whole_number(word.rstrip("+")) for word in text.split()]
         return max(counts, default=0)
 
     def configuration(self) -> dict[str, str]:
-        """Return the settings in slurm.conf, with the defaults of those that are not set there."""
+        """Return the settings in slurm.conf, with defaults for those that are not set there."""
         return parse_configuration(self.answer("scontrol", "show", "config"))
 
     def reservations(self) -> list[Reservation]:
@@ -409,7 +408,7 @@ class Slurm(Queue):
         return parse_reservations(self.answer("scontrol", "--oneliner", "show", "reservation"))
 
     def node_names(self, partition: str) -> set[str]:
-        """Return the names of a partition's nodes."""
+        """Return the names of all nodes in a partition."""
         text = self.answer(
             "sinfo", "--noheader", f"--partition={partition}", "--Node", "--format=%N"
         )
@@ -417,7 +416,7 @@ class Slurm(Queue):
 
 
 def parse_configuration(text: str) -> dict[str, str]:
-    r"""Return each setting of the output of `scontrol show config`.
+    r"""Parse the settings from `scontrol show config` output.
 
     >>> parse_configuration("MaxArraySize            = 1001\nWaitTime = 0 sec\nHASH_VAL = Match\n")
     {'MaxArraySize': '1001', 'WaitTime': '0 sec', 'HASH_VAL': 'Match'}
@@ -452,7 +451,7 @@ def parse_reservations(text: str) -> list[Reservation]:
 
 
 def _seconds_of(text: str) -> float | None:
-    """Return the seconds since 1970 of a time as Slurm shows it, or None for `Unknown`."""
+    """Convert a time printed by Slurm to seconds since 1970; None for `Unknown`."""
     try:
         return time.mktime(time.strptime(text, "%Y-%m-%dT%H:%M:%S"))
     except ValueError:
@@ -460,7 +459,7 @@ def _seconds_of(text: str) -> float | None:
 
 
 def expand_names(text: str) -> list[str]:
-    """Return the names in Slurm's short notation, which keeps leading zeros.
+    """Expand names in Slurm's short notation, which keeps leading zeros.
 
     >>> expand_names("n[1-2,08-10],gpu3"), expand_names("(null)")
     (['n1', 'n2', 'n08', 'n09', 'n10', 'gpu3'], [])
@@ -500,10 +499,10 @@ def parse_unusable_nodes(text: str) -> list[UnusableNodes]:
 
 
 def _elements(job: str, entries: Sequence[QueueJob]) -> list[QueueJob]:
-    """Return the entries of one job: a single entry, or one for each element of an array."""
+    """Return the entries that belong to a job: a single one, or one per array element."""
     return [entry for entry in entries if _whole(entry.job) == job]
 
 
 def _whole(job: str) -> str:
-    """Return the id of the whole job, such as 12 for element 12_3 of an array."""
+    """Return the job id, such as 12 for array element 12_3."""
     return job.partition("_")[0]

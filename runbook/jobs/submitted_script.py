@@ -1,4 +1,4 @@
-"""Reads the script of a queued or finished job, from Slurm or from the file that PBS received."""
+"""Reads the script for a queued or finished job, from Slurm or from the file that PBS received."""
 
 import json
 import shlex
@@ -13,7 +13,7 @@ _TIMEOUT_SECONDS = 30.0
 
 
 def submitted_script(job_id: str) -> tuple[str, str]:
-    """Return the name and the text of a job script.
+    """Return the name and text of a job script.
 
     Slurm keeps the script, while PBS only knows which file was submitted. Raise `JobError` if this
     machine has no queue, or if the script is no longer available.

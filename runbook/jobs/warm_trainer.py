@@ -80,8 +80,7 @@ class WarmTrainer:
     def close(self) -> None:
         """Close our connection, so that the server ends all ranks and then itself.
 
-        Kill the server if it does not end. A server that keeps its ranks ends once the last of them
-        has ended.
+        Kill the server if it does not end. A server that keeps its ranks ends after the last rank.
         """
         self._owner.close()
         if self.keeps_ranks:
@@ -92,9 +91,9 @@ class WarmTrainer:
                 process.kill()
 
     def write_python(self, path: Path) -> None:
-        """Write a script that replaces a rank's python and requests the rank from this server.
+        """Write a script to be run in place of python, which requests the rank from this server.
 
-        If the server no longer listens, the script starts the rank with this process's own python.
+        If the server no longer listens, the script starts the rank using the Python that runs now.
         """
         stand_in = [sys.executable, "-IS", fork_server.__file__, str(self.socket_path)]
         lines = [

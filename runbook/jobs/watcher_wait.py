@@ -1,6 +1,6 @@
-"""A watcher's wait between a failed job and the next one, recorded in the failed job's folder.
+"""Records in the folder of a failed job that a watcher waits before it submits the next one.
 
-The file names the watcher's process. If a watcher is killed during its wait, the file remains and
+The file names the watcher process. If a watcher is killed during its wait, the file remains and
 no job is submitted.
 """
 
@@ -17,7 +17,7 @@ from runbook.core.processes import Identity, Standing, identify, standing
 from runbook.jobs.job_folder import JobFolder, read_text
 
 CLOCK_SECONDS = 60.0
-"""Allowed difference between the clocks of two login nodes."""
+"""Allowed clock difference between two login nodes."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ def begin_wait(folder: JobFolder, seconds: float) -> None:
 
 
 def read_wait(folder: JobFolder) -> WatcherWait | None:
-    """Return the wait of a watcher that may still submit a job.
+    """Return the recorded wait if the watcher may still submit a job.
 
-    Return None if the file is missing or names no process, or if the process has ended. For a
-    process on another machine, only the end of its wait is known.
+    Return None if the file is missing or names no process, or if the process has ended. If the
+    process is on another machine, only the end of the wait is known.
     """
     try:
         wait = _WAIT.validate_json(read_text(folder.watcher_waits))

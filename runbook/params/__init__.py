@@ -1,4 +1,4 @@
-"""Reads and checks run files and site files, and keeps the origin of each value."""
+"""Reads and checks run files and site files, and records where each value comes from."""
 
 from runbook.params.parameters_cell import PARAMETERS as PARAMETERS
 from runbook.params.parameters_cell import bind as bind

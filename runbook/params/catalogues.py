@@ -23,7 +23,7 @@ Entry = TypeVar("Entry", bound=Strict)
 
 
 class Catalogue(Generic[Entry]):
-    """A file of named entries. Each entry is checked when it is requested."""
+    """A file with named entries. Each entry is checked when it is requested."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Catalogue(Generic[Entry]):
 
     @property
     def names(self) -> list[str]:
-        """Return all names, in the file's order."""
+        """Return all names, in file order."""
         return list(self.document.values)
 
     def get(self, name: str) -> Entry:
@@ -51,11 +51,11 @@ class Catalogue(Generic[Entry]):
 
 read_models = partial(Catalogue, Model, "models.yaml")
 read_datasets = partial(Catalogue, Dataset, "datasets.yaml")
-"""A function that reads the catalogue of datasets in a project folder."""
+"""A function that reads the dataset catalogue in a project folder."""
 
 
 def read_site(name: str, project: Path) -> tuple[Site, Layer]:
-    """Return a site and the layer of its `defaults`. Raise `ParamsError` if it cannot be used."""
+    """Return a site, and a layer with its `defaults`. Raise `ParamsError` if it cannot be used."""
     path = project / "params" / "sites" / f"{name}.yaml"
     if not path.is_file():
         raise ParamsError(no_such(name, site_names(project), "params/sites"))
@@ -77,11 +77,11 @@ def read_site(name: str, project: Path) -> tuple[Site, Layer]:
 
 
 def smaller_model(run_model_name: str, run_model: Model, smoke: Model) -> tuple[str, Model]:
-    """Return the smoke test's model if the run file does not name one.
+    """Choose the model for the smoke test if the run file does not name one.
 
-    The default is the documents' 12 x 512 model, or the run's own model if that is smaller. Sizes
-    are compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which is accurate
-    enough to order them; the plan computes exact counts.
+    The default is the 12 x 512 model from the documents, or the model of the run if that is
+    smaller. Sizes are compared with the formula 12 x layers x hidden^2 + vocabulary x hidden, which
+    is accurate enough to order them; the plan computes exact counts.
     """
     weight, limit = (
         12 * model.layers * model.hidden**2 + model.vocabulary * model.hidden

@@ -18,7 +18,7 @@ from runbook.params.yaml12 import compose, nest, read_mapping, write_scalar, wri
 
 
 def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
-    r"""Return the text of a run file with exactly these values, by dotted key.
+    r"""Edit the text of a run file so that it has exactly these values, by dotted key.
 
     Existing content of `text` stays unchanged. Raise `ParamsError` if the text cannot be edited
     this way, for example because a section is empty. The caller then writes the complete file.
@@ -40,7 +40,7 @@ def edited_text(text: str, where: str, values: Mapping[str, object]) -> str:
 
 
 def values_in(text: str, where: str) -> dict[str, object]:
-    """Return the values in the text of a run file, by dotted key."""
+    """Return the values in a run file, given its text, by dotted key."""
     return {key: origin.value for key, origin in _layer(text, where).leaves.items()}
 
 
@@ -51,9 +51,9 @@ _SUM = re.compile(r"\d[\d,._]*\s*x\s|\bx\s*\d|=\s*\d|:\s*\d[\d,]{3,}")
 
 
 def without_sums(text: str, where: str) -> str:
-    r"""Return the text of a run file without comments that contain calculations.
+    r"""Remove comments that contain calculations from the text of a run file.
 
-    The results of these calculations would be wrong for other values. If a comment cannot be
+    Their results would be wrong for other values. If a comment cannot be
     distinguished from a value with certainty, the text is returned unchanged.
 
     >>> without_sums("model: tiny  # ours\ntraining:\n  iterations: 4  # x 8 = 32 samples\n", "a.yaml")
@@ -73,7 +73,7 @@ def without_sums(text: str, where: str) -> str:
 
 
 def _split_comment(line: str) -> tuple[str, str]:
-    """Return the part of a line before its comment, and the comment.
+    """Split a line at its comment, and return both parts.
 
     A # inside quotes does not start a comment.
     """
@@ -104,7 +104,7 @@ def _put(
 ) -> str:
     """Return the text with one value set.
 
-    The value replaces the old one, or follows the last value of the innermost existing section.
+    The value replaces the old one, or follows the last value in the innermost existing section.
     """
     node = compose(text, where)
     depth = 0
@@ -124,13 +124,13 @@ def _put(
 
 
 def _added(text: str, section: yaml.MappingNode, tree: Mapping[str, object]) -> str:
-    """Return the text with a value added below the last value of a section, in the same form."""
+    """Add a value below the last one in a section, in the same form, and return the text."""
     if section.flow_style:
         end = section.end_mark.index - 1
         comma = ", " if section.value else ""
         return text[:end] + comma + _inline(tree) + text[end:]
 
-    # The section's last value, which is a scalar or a flow collection
+    # The last value in the section, which is a scalar or a flow collection
     last: yaml.Node = section
     while isinstance(last, yaml.MappingNode) and not last.flow_style and last.value:
         last = last.value[-1][1]

@@ -1,4 +1,4 @@
-"""Layers of values: built-in, site, run file, variant, notebook, --set.
+"""Layers that values come from: built-in, site, run file, variant, notebook, --set.
 
 Each layer is checked, and then placed on top of the layers before it.
 """
@@ -41,14 +41,14 @@ TEXTS = ("notebook", "command line")
 SCALED_DOWN = "rehearsal"
 """The layer that adapts a run file to a different site.
 
-Origins in this layer state the run file's own value, and why it was changed.
+Origins in this layer state the value from the run file, and why it was changed.
 """
 Where = Callable[[tuple[str, ...]], str]
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A layer's value for a key, and where the value was written."""
+    """The value that a layer has for a key, and where it was written."""
 
     layer: str
     """built-in, site, run file, variant, given before, notebook or command line."""
@@ -176,13 +176,13 @@ class Layer:
 
 
 def document_layer(name: str, document: YamlDocument) -> Layer:
-    """Return the layer of a file."""
+    """Return the layer that a file makes."""
     return Layer(name).take(document.values, document.origin)
 
 
 @dataclass
 class LayerStack:
-    """All layers on top of each other, with the chain of origins of each value."""
+    """All layers on top of each other. Each value has a chain of origins."""
 
     chains: dict[str, list[Origin]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -226,7 +226,7 @@ class LayerStack:
             self.problems.append(hidden_problem(key, origin.where, character))
 
     def origin(self, key: str) -> Origin | None:
-        """Return the origin of the current value, or None if no layer has set the key."""
+        """Return where the current value comes from, or None if no layer has set the key."""
         return self.chains[key][-1] if self.chains.get(key) else None
 
     def value(self, key: str) -> Any:
@@ -244,7 +244,7 @@ class LayerStack:
         meaning: str,
         group: tuple[str, ...],
     ) -> None:
-        """If the layer sets a key of a group, let 0 replace the other keys' earlier values."""
+        """If the layer sets a key in a group, let 0 replace earlier values for the other keys."""
         stated = []
         for key in group:
             if key in layer.leaves and layer.leaves[key].value not in (0, 0.0, "0"):
@@ -270,7 +270,7 @@ _RULES = {
 
 
 def rule_of(error: Any, key: str, names: Sequence[str] = ()) -> Statement:
-    """Return pydantic's error as a rule, in pydantic's own words if these are clear enough.
+    """Convert a pydantic error to a rule, and keep the pydantic wording if it is clear enough.
 
     `names` are the keys that may be meant by an unknown key.
     """
@@ -328,7 +328,7 @@ def take_name(set_words: Sequence[str], problems: list[Problem]) -> tuple[str, l
 
 
 def words_layer(set_words: Sequence[str]) -> Layer:
-    """Return the layer of `key=value` arguments. The last argument for a key takes precedence."""
+    """Make a layer from `key=value` arguments. The last argument for a key takes precedence."""
     layer = Layer("command line")
     for word in set_words:
         key, equals, text = (part.strip() for part in word.partition("="))

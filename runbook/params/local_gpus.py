@@ -1,4 +1,4 @@
-"""The GPUs of this machine, for a site whose hardware.device is auto.
+"""Finds the GPUs in this machine, for sites with `hardware.device: auto`.
 
 nvidia-smi or rocm-smi lists the GPUs.
 """
@@ -41,10 +41,10 @@ class Gpu:
 
 
 def with_visible_gpus(site: Site, environment: Mapping[str, str] = os.environ) -> Site:
-    """Return the site with the GPUs of this machine in place of `device: auto`.
+    """Replace `device: auto` in a site by the GPUs in this machine.
 
     Other sites are returned unchanged. If no GPU is visible, the device stays `auto`, which no plan
-    accepts. GPUs of different models are refused.
+    accepts. Different GPU models on one machine are refused.
     """
     hardware = site.hardware
     if hardware.device != AUTO:
@@ -81,8 +81,8 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
     """Return the program that answered, and the GPUs that torch will see.
 
     The result is cached for the process, because the form computes a plan on each key press. The
-    result depends only on `path`, which is the environment's PATH, and on `visibility`, which has
-    its variables from `VISIBLE`.
+    result depends only on `path`, the PATH variable, and on `visibility`, the variables listed in
+    `VISIBLE`.
     """
     visible_variables = dict(visibility)
     for command, parse in ((NVIDIA, parse_nvidia), (AMD, parse_amd)):
@@ -108,7 +108,7 @@ def visible_gpus(path: str, visibility: tuple[tuple[str, str], ...]) -> tuple[st
 
 
 def parse_nvidia(text: str) -> list[Gpu]:
-    r"""Return the GPUs in the output of nvidia-smi for `NVIDIA`.
+    r"""Parse the GPUs from the output of the command `NVIDIA`.
 
     >>> parse_nvidia("NVIDIA H100 80GB HBM3, 81559, GPU-5a1e\n")
     [Gpu(name='NVIDIA H100 80GB HBM3', memory_bytes=85520809984, uuid='GPU-5a1e')]
@@ -128,11 +128,11 @@ def parse_nvidia(text: str) -> list[Gpu]:
 
 
 def parse_amd(text: str) -> list[Gpu]:
-    """Return the GPUs in the output of rocm-smi for `AMD`, one per card.
+    """Parse the GPUs from the output of the command `AMD`, one per card.
 
-    Each GCD of an MI250X counts as a card.
+    Each GCD in an MI250X counts as a card.
 
-    The keys of the output changed between versions.
+    The keys in the output changed between versions.
 
     >>> card = '"Card Series": "AMD Instinct MI300X OAM", "VRAM Total Memory (B)": "206141652992", "Unique ID": "0x9f"'
     >>> parse_amd('{"card0": {' + card + '}, "system": {"Driver version": "6.12.12"}}')
@@ -156,9 +156,9 @@ def parse_amd(text: str) -> list[Gpu]:
 
 
 def _amd_gpu(card: Mapping[str, object]) -> Gpu:
-    """Return the GPU for a card in the output of rocm-smi.
+    """Return the GPU for a card that rocm-smi lists.
 
-    The GPU's name is empty if no key contains it.
+    Its name is empty if no key contains it.
     """
     values = {str(key).lower(): str(value) for key, value in card.items()}
     name = values.get("card series") or values.get("device name") or values.get("card model", "")

@@ -190,7 +190,7 @@ class ParamsMessage(Message):
 
 
 class ScaleDownReason(Message):
-    """Why a value of another site's run file is replaced for a smaller site."""
+    """Why a value from a run file for another site is replaced on a smaller site."""
 
     BELONGS_TO_THE_QUEUE = "it applies to the other site's queue"
     BELONGS_TO_THE_SITE = "it applies to the other site"

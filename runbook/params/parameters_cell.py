@@ -1,4 +1,4 @@
-"""Reads the parameters cell of a notebook.
+"""Reads the parameters cell in a notebook.
 
 The cell may have been filled by papermill, JupyterLab or our command.
 """
@@ -35,16 +35,16 @@ _EXAMPLES = {
     "overrides": "training.iterations=10",
 }
 PARAMETERS = {name: type(example)() for name, example in _EXAMPLES.items()} | {"run": "local"}
-"""The parameters cell of every notebook: names and defaults.
+"""The parameters cell in every notebook: names and defaults.
 
-All defaults except the default of `run` are empty.
+All defaults but the one for `run` are empty.
 """
 
 _FROM_FILE = [name for name in PARAMETERS if name not in ("run", "overrides")]
 _SETS_RUN = re.compile(r"(?m)^run\b *[:=]")
 """Matches a cell that sets `run`, even if the cell has a syntax error."""
 _INJECTED = "# Parameters\n"
-"""The beginning of the cell that papermill inserts below the parameters cell."""
+"""How the cell begins that papermill inserts below the parameters cell."""
 
 
 def bind(
@@ -53,12 +53,12 @@ def bind(
     project: Path | None = None,
     before: YamlDocument | None = None,
 ) -> Settings:
-    """Return the run that a notebook's variables describe; pass `globals()`.
+    """Return the run described by the variables in a notebook; pass `globals()`.
 
-    If a value equals the run file's value as papermill reads it (YAML 1.1), it was not chosen in
-    the notebook, so both value and origin are the file's. Every other value takes precedence over
-    the file, and over `before`, the values given to this run earlier. Raise `ParamsError`, which
-    lists everything that is wrong.
+    If a value equals the one in the run file as papermill reads it (YAML 1.1), it was not chosen in
+    the notebook, so both value and origin are taken from the file. Every other value takes
+    precedence over the file, and over `before`, the values given to this run earlier. Raise
+    `ParamsError`, which lists everything that is wrong.
     """
     _refuse_skipped_parameters_cell(namespace)
     run = namespace.get("run", PARAMETERS["run"])
@@ -130,7 +130,7 @@ def _set_words(overrides: str, problems: list[Problem]) -> list[str]:
 
 
 def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
-    r"""Return the parameters that a cell's source sets to values other than the defaults.
+    r"""Return the parameters that a cell sets to values other than the defaults.
 
     The result excludes `run`, which everybody sets, and the parameters `given` to papermill, which
     override the cell.
@@ -152,7 +152,7 @@ def hand_edits(cell: str, given: Collection[str] = ()) -> dict[str, str]:
 def refuse_hand_edits(cell: str, notebook: str, given: Collection[str] = ()) -> None:
     """Raise an error if an unattended notebook has hand-written parameters.
 
-    These parameters would silently change every run of the notebook.
+    These parameters would silently change every run executed with this notebook.
     """
     edits = hand_edits(cell, given)
     if edits:
@@ -194,7 +194,7 @@ def _as_words(cell: str, name: str) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """Return a parameter's mapping.
+    """Return the mapping given as a parameter.
 
     Text is parsed, because papermill's -p passes text unchanged.
     """
@@ -219,7 +219,7 @@ def _unknown_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each name that was given as a parameter, but that no notebook has.
 
     Papermill only warns about the names that it injects. In the parameters cell, a name that the
-    cell itself reads counts as the author's own variable.
+    cell itself reads counts as a variable of the author.
     """
     problems = []
     sources = _executed(namespace)
@@ -268,7 +268,7 @@ def _unknown_in(given: Mapping[str, ast.expr], where: str) -> list[Problem]:
 def _forgotten_names(namespace: Mapping[str, object]) -> list[Problem]:
     """Return a problem for each parameter that was deleted from the cell, but is still in force.
 
-    The kernel still has the value from an earlier execution of the parameters cell.
+    The kernel still has the value from when the parameters cell was executed before.
     """
     sources = _executed(namespace)
     newest = _parameters_cell_number(sources)
@@ -304,9 +304,9 @@ def _refuse_skipped_parameters_cell(namespace: Mapping[str, object]) -> None:
 
 
 def _syntax_errors(namespace: Mapping[str, object]) -> list[Problem]:
-    """Return a problem if the newest execution of the parameters cell was not Python.
+    """Return a problem if the parameters cell was not Python when it was last executed.
 
-    The kernel then still has the values of the previous execution.
+    The kernel then still has the values from the previous execution.
     """
     for source in reversed(_executed(namespace)):
         if not _SETS_RUN.search(source):
@@ -322,7 +322,7 @@ def _syntax_errors(namespace: Mapping[str, object]) -> list[Problem]:
 
 
 def _last_assigned(sources: list[str], name: str) -> int | None:
-    """Return the index of the newest cell that assigns to a name."""
+    """Find the newest cell that assigns to a name, and return its index."""
     for number in reversed(range(len(sources))):
         if name in assignments(sources[number]):
             return number
@@ -330,7 +330,7 @@ def _last_assigned(sources: list[str], name: str) -> int | None:
 
 
 def _parameters_cell_number(sources: list[str]) -> int | None:
-    """Return the index of the newest cell that sets `run` and that papermill did not insert."""
+    """Find the newest cell that sets `run` and was not inserted by papermill; return its index."""
     for number in reversed(range(len(sources))):
         source = sources[number]
         if "run" in assignments(source) and not source.startswith(_INJECTED):
@@ -354,7 +354,7 @@ def _executed(namespace: Mapping[str, object]) -> list[str]:
 
 
 def assignments(source: str) -> dict[str, ast.expr]:
-    """Return a cell's assignments to names, in order.
+    """Return the assignments to names in a cell, in order.
 
     The mapping is empty if the cell is not Python.
     """
@@ -405,7 +405,7 @@ def _as_papermill(file: RunFile) -> dict[str, object]:
 def _refuse_two_runs(
     file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> None:
-    """Raise an error if the given values are mostly those of a different run file.
+    """Raise an error if the given values come mostly from a different run file.
 
     `papermill -p run one -f params/other.yaml` passes such values.
     """
@@ -429,9 +429,9 @@ def _refuse_two_runs(
 def _values_of_other_run(
     other_file: RunFile, given_values: Mapping[str, object], in_file: Mapping[str, object]
 ) -> list[str]:
-    """Return the given keys whose values are the other run's, not this run's.
+    """Return the given keys with values from the other run file, not from this one.
 
-    The result is empty if less than half of the other run file's values were given.
+    The result is empty if less than half of the values in the other run file were given.
     """
     stated = {}
     for key, value in _as_papermill(other_file).items():

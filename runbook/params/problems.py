@@ -1,4 +1,4 @@
-"""Problems in a parameter file: unusable or missing values, secrets, and traps of YAML 1.1."""
+"""Problems in a parameter file: unusable or missing values, secrets, and traps in YAML 1.1."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def show(value: Any) -> str:
 
 
 class InvalidParams(ParamsError):
-    """Raised for parameters with one or more problems, each of which is reported once."""
+    """Raised for parameters with one or more problems. Each problem is reported once."""
 
     def __init__(self, title: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -140,7 +140,7 @@ def hidden_problem(key: str, where: str, character: str) -> Problem:
 
 
 def hidden_in(text: str, where: str) -> list[Problem]:
-    """Return a problem for every line of a file that contains an invisible character.
+    """Return a problem for every line in a file that contains an invisible character.
 
     A line with an invisible character does not show its real content.
     """
@@ -154,7 +154,7 @@ def hidden_in(text: str, where: str) -> list[Problem]:
 
 
 class PapermillLoader(yaml.SafeLoader):
-    """Reads YAML 1.1 like papermill's `-f` and `-y`: with PyYAML's safe loader, and dates as text."""
+    """Reads YAML 1.1 as papermill does for `-f` and `-y`: with the safe loader, and dates as text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
@@ -200,7 +200,7 @@ def differences(text: str, where: str) -> list[Problem]:
 
 
 def _as_read(value: Any) -> str:
-    """Return a word's value in one version of YAML, or `...` if it has no value there."""
+    """Return the value that a word has in one YAML version, or `...` if it has none there."""
     if value is ...:
         return "an error"
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The parameter files of a project: run files, sites, variants."""
+"""Finds parameter files in a project: run files, sites, variants."""
 
 import os
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ def project_root(start: Path | None = None) -> Path:
 def remember_project(project: Path) -> None:
     """Let this process and its children use a project that is not above the working folder.
 
-    A papermill kernel runs in the folder from which papermill was started. Later cells read the
-    run's files, which refer to the project's models and sites.
+    A papermill kernel runs in the folder from which papermill was started. Later cells read run
+    files, which refer to models and sites in the project.
     """
     try:
         is_found = project_root() == project
@@ -70,12 +70,12 @@ class RunFile:
 
     @property
     def is_record(self) -> bool:
-        """Return whether the file is the run.yaml of an earlier run."""
+        """Return whether the file is the run.yaml from an earlier run."""
         return self.path.name == "run.yaml"
 
     @property
     def variants_path(self) -> Path:
-        """Return the path to the file with the run's variants."""
+        """Return the path to the file with the variants of the run."""
         return self.path.parent / "variants" / f"{self.stem}.yaml"
 
 
@@ -91,7 +91,7 @@ def shown_path(path: Path, project: Path) -> str:
 
 
 def run_names(project: Path) -> list[str]:
-    """Return the names of the runs, which are the stems of the files in params/."""
+    """Return the run names, which are the file stems in params/."""
     skip = {"models", "datasets"}
     return sorted(
         path.stem for path in (project / "params").glob("*.yaml") if path.stem not in skip
@@ -99,12 +99,12 @@ def run_names(project: Path) -> list[str]:
 
 
 def site_names(project: Path) -> list[str]:
-    """Return the names of the sites."""
+    """Return the site names."""
     return sorted(path.stem for path in (project / "params" / "sites").glob("*.yaml"))
 
 
 def variant_names(run: str, project: Path | None = None) -> list[str]:
-    """Return the variants of a run, in the order of their file.
+    """Return the variants of a run, in file order.
 
     The result is empty if there is no such file.
     """
@@ -151,8 +151,8 @@ def _split_variant(name: str) -> tuple[str, str]:
 def _by_path(word: str, variant: str, project: Path | None) -> RunFile:
     path = Path(word).expanduser()
     if not path.exists() and not path.is_absolute():
-        # The working folder of a notebook kernel is notebooks/, so a relative path is also tried
-        # from the project and from its params/.
+        # Notebook kernels work in notebooks/, so a relative path is also tried from the project and
+        # from its params/.
         root = project or project_root()
         for candidate in (root / path, root / "params" / path):
             if candidate.exists():

@@ -70,7 +70,7 @@ class RunLoading:
     """Loads a run file that exists.
 
     `problems` are the problems that the caller has found. These are reported together with the
-    file's problems.
+    problems in the file.
     """
 
     file: RunFile
@@ -81,7 +81,7 @@ class RunLoading:
     given_name: str = ""
 
     def load(self, overrides: Mapping[str, object], set_words: Sequence[str]) -> Settings:
-        """Return the run with these values on top of its file, as the function `load` does."""
+        """Load the run with these values on top of its file, as the function `load` does."""
         layers = [self._run_file_layer()]
         if self.file.variant:
             layers.append(self._keeps_name(self._variant_layer()))
@@ -91,8 +91,8 @@ class RunLoading:
         layers.append(self._keeps_name(notebook))
         self.given_name, other_words = take_name(set_words, self.problems)
         layers.append(self._keeps_name(words_layer(other_words)))
-        # The site's own values are below the run file's, so the site name must be read first, and
-        # only these layers contain it.
+        # Values from the site lie below the run file, so the site name must be read first, and only
+        # these layers contain it.
         site = self._site(layers)
         for layer in layers:
             self.stack.lay(layer)
@@ -231,22 +231,22 @@ class RunLoading:
         )
 
     def _model(self, models: Catalogue[Model] | None) -> Model | None:
-        """Return the catalogue's model, with sizes changed by `training.shape`."""
+        """Return the model from the catalogue, with sizes changed by `training.shape`."""
         model: Model | None = self._entry("model", models)
         shape = {name: self.stack.value(f"training.shape.{name}") for name in SHAPE_FIELDS}
-        # Skip a size of the wrong type here, because it is reported when its layer is checked.
+        # Skip a size with the wrong type here, because it is reported when its layer is checked.
         has_sizes = all(isinstance(value, int) and value >= 0 for value in shape.values())
         return with_shape(model, shape) if model and has_sizes else model
 
     def _recorded_variant(self, run_name: str) -> str:
-        """Return the variant in the folder name of a recorded run, or '' if there is no variant."""
+        """Return the variant that the folder name of a recorded run contains, or ''."""
         name, dashes, variant = self.file.path.parent.name.partition("--")
         if self.file.is_record and dashes and name == run_name:
             return variant
         return ""
 
     def _blend(self, datasets: Catalogue[Dataset] | None) -> tuple[TextShare, ...]:
-        """Return the texts of data.blend.
+        """Return the texts listed in data.blend.
 
         Unknown names are reported here. Malformed text is reported when its layer is checked.
         """
@@ -269,8 +269,8 @@ class RunLoading:
                 rule = ParamsMessage.MADE_UP_IN_BLEND.of(name=name)
                 self._report("data.blend", origin.where, rule, origin.value)
             elif dataset:
-                # data.folder belongs to data.dataset. The other texts are in the catalogue's
-                # folders.
+                # data.folder belongs to data.dataset. The other texts are in the folders from the
+                # catalogue.
                 text_folder = str(folder) if name == main else ""
                 texts.append(TextShare(name, weight, dataset, text_folder))
 
@@ -321,7 +321,7 @@ class RunLoading:
         origin: Origin,
         find: Callable[[], Found],
     ) -> Found | None:
-        """Return the content of a file, or None if it has a fault, which is then reported."""
+        """Read a file, or return None if it has a fault, which is then reported."""
         try:
             return find()
         except InvalidParams as error:

@@ -15,7 +15,7 @@ from runbook.plan_file.diagnostics import Statement
 CORPUS = "corpus"
 """The dataset that is available everywhere.
 
-It replaces a run's dataset that is not available here.
+Used to replace a dataset that is not available here.
 """
 
 ELSEWHERE = (
@@ -27,7 +27,7 @@ ELSEWHERE = (
     "cpus_per_task",
     "tasks_per_node",
 )
-"""Keys of a phase that only apply to the other site's scheduler."""
+"""Keys for a phase that only apply to the scheduler on the other site."""
 
 
 def scale_down(
@@ -37,10 +37,10 @@ def scale_down(
     smoke_model: Model,
     texts: Sequence[Dataset],
 ) -> Layer:
-    """Return the layer that adapts a different site's run file to `site`.
+    """Return a layer that adapts a run file written for a different site to `site`.
 
-    The layer is empty if the run file already uses this site. Only values from files are changed. A
-    value that the user gives is kept, and the plan's rules check it.
+    The layer is empty if the run file already uses this site. Only values from files are changed.
+    Values that the user gives are kept, and checked by the plan rules.
     """
     layer = Layer(SCALED_DOWN)
     chain = stack.chains["site"]
@@ -84,7 +84,7 @@ class _Changes:
         return self.stack.value(key)
 
     def own(self, key: str) -> Any:
-        """Return this site's value, or the default if the site does not set it."""
+        """Return the value set by this site, or the default if the site does not set it."""
         return next(
             origin.value
             for origin in reversed(self.stack.chains[key])

@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"(env):([A-Za-z_][A-Za-z0-9_]*)|(file):(\S.*)")
 
 
 class TokenShape(NamedTuple):
-    """The form of a service's tokens, according to the service's own documentation (read 2026-11)."""
+    """What tokens for a service look like, according to its documentation (read 2026-11)."""
 
     service: str
     pattern: str
@@ -94,7 +94,7 @@ _TOKEN = re.compile(
 )
 _NAMED = tuple(re.compile(pattern, re.MULTILINE) for pattern in _AFTER_A_NAME)
 _SURE = tuple(pattern for pattern in _NAMED if "password" not in pattern.groupindex)
-"""Patterns of values that are refused. A text such as `password: see the wiki` does not match them
+"""Patterns for values that are refused. A text such as `password: see the wiki` does not match them
 and is only masked."""
 _TOKEN_MARKS = (
     *("hf_", "api_org_", "AKIA", "ASIA", "ABIA", "ACCA", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"),
@@ -149,7 +149,7 @@ def mask(text: str) -> str:
 def replace_secrets(text: str, cut: Cut) -> str:
     """Return `text` with each token replaced.
 
-    `cut(token)` replaces a token, and `cut("")` replaces the value after a secret's name.
+    `cut(token)` replaces a token, and `cut("")` replaces the value after the name of a secret.
     """
     if any(mark in text for mark in _TOKEN_MARKS):
         text = _TOKEN.sub(lambda match: cut(match[0]), text)
@@ -170,14 +170,14 @@ def _without_value(match: re.Match[str], cut: Cut) -> str:
 
 
 def mask_value(value: Any) -> Any:
-    """Return a JSON value with secrets masked in all its strings, including the names of keys.
+    """Mask secrets in every string in a JSON value, including key names, and return the new value.
 
     Each string is masked before the value is written as JSON, because a secret with several lines
     is a single string here, but contains escapes in JSON.
     """
     if isinstance(value, str):
         return mask(value)
-    # Keep the type, because a notebook's nodes are dicts with attributes.
+    # Keep the type, because nodes in a notebook are dicts with attributes.
     if isinstance(value, dict):
         return type(value)({mask(str(key)): mask_value(item) for key, item in value.items()})
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""The settings of a run: its values with their origins, its site, its model and its datasets.
+"""Settings for a run: values with their origins, site, model and datasets.
 
 The module also finds the values that the site requires but the run does not set.
 """
@@ -42,22 +42,22 @@ class Settings:
     smoke_model_name: str
     dataset: Dataset
     origins: Mapping[str, tuple[Origin, ...]]
-    """The value of each layer, by dotted key; the last layer's value applies."""
+    """The value from each layer, by dotted key; the last one applies."""
     project: Path
     variant: str = ""
     blend: tuple[TextShare, ...] = ()
-    """The texts of data.blend, if it names any."""
+    """The texts in data.blend, if it names any."""
 
     @property
     def name(self) -> str:
-        """Return the name of the run folder: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
+        """Return the folder name: `lumi-13b`, or `lumi-13b--2n-zero2` for a variant."""
         if self.variant:
             return f"{self.run.run}--{self.variant}"
         return self.run.run
 
     @property
     def texts(self) -> tuple[TextShare, ...]:
-        """Return every text of the training run: the texts of data.blend, or only data.dataset."""
+        """Return every text to train on: those in data.blend, or only data.dataset."""
         data = self.run.data
         return self.blend or (TextShare(data.dataset, 1.0, self.dataset, data.folder),)
 
@@ -67,14 +67,14 @@ class Settings:
         return tokenizer_path(self.run.data.tokenizer, self.project)
 
     def value(self, key: str) -> Any:
-        """Return the value of a dotted key, as plain text or number."""
+        """Return the value for a dotted key, as plain text or number."""
         value: Any = self.run
         for part in key.split("."):
             value = getattr(value, part)
         return value
 
     def values(self) -> dict[str, object]:
-        """Return every value by its dotted key, in the schema's order."""
+        """Return every value by dotted key, in schema order."""
         return {key: self.value(key) for key in all_keys()}
 
     def parameters(self) -> dict[str, dict[str, object]]:
@@ -98,7 +98,7 @@ class Settings:
         return wheres
 
     def subset(self, prefixes: Iterable[str]) -> dict[str, object]:
-        """Return the values at or below dotted prefixes, for a step's fingerprint.
+        """Return the values at or below dotted prefixes, needed to fingerprint a step.
 
         An unknown prefix is a bug in our own code.
         """
@@ -116,7 +116,7 @@ class Settings:
         return values_below
 
     def job(self, phase: str) -> Job:
-        """Return a phase's request to the scheduler, completed with the site's values."""
+        """Return what a phase requests from the scheduler, completed with values from the site."""
         if phase not in JOB_SECTIONS:
             raise ParamsError(
                 ParamsMessage.PHASE_WITHOUT_JOB, phase=phase, job_sections=", ".join(JOB_SECTIONS)
@@ -131,7 +131,7 @@ class Settings:
         return job.model_copy(update={**counts, "account": account})
 
     def as_yaml(self) -> str:
-        """Return the text of run.yaml: every resolved value in the schema's order.
+        """Return the text for run.yaml: every resolved value in schema order.
 
         Loading this text gives the same run.
         """
@@ -148,8 +148,8 @@ class Settings:
 def why(settings: Settings, name: str) -> str:
     """Return everything that is known about a value.
 
-    This includes each layer's value, starting with the one that applies, and the documents' names
-    for the key.
+    This includes the value from each layer, starting with the one that applies, and what the
+    documents call the key.
     """
     key = all_keys()[name]
     lines = [f"{name} = {show(settings.value(name))}", f"  {key.help}"]
@@ -215,7 +215,7 @@ STAGE = "{stage}"
 
 
 def with_shared_folder(site: Site, run: Run) -> Site:
-    """Return the site with the run's shared folder, image and launcher filled in.
+    """Return the site, with the shared folder, image and launcher for this run filled in.
 
     {stage} stays if the run names no folder.
     """

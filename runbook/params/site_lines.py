@@ -1,4 +1,4 @@
-"""Changes single values in the text of a YAML file, and leaves all other lines unchanged."""
+"""Changes single values in a YAML file, and leaves all other lines unchanged."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def set_value(
 ) -> str:
     r"""Return the text with the key at `path` set to a scalar, followed by a comment.
 
-    An existing key is replaced together with its comment. A new key becomes the first of its
+    An existing key is replaced together with its comment. A new key becomes the first in its
     section, which is added if it does not exist. Raise `ParamsError` if the section is not a block
     with one key per line.
 
@@ -33,7 +33,7 @@ def set_value(
     >>> set_value("a:\n  b: 1\n", ("a", "b"), 3, "node n1\nsetup: [evil]")
     'a:\n  b: 3  # node n1 setup: [evil]\n'
     """
-    # The text is from a node's answer, and must not start a new line
+    # The text comes from a node, and must not start a new line
     comment = " ".join(visible(comment).split())
     lines = text.splitlines()
     mapping, missing = _nearest_section(compose(text, "the site file"), path)
@@ -72,5 +72,5 @@ def _nearest_section(
 
 
 def _child(node: yaml.MappingNode, key: str) -> yaml.Node | None:
-    """Return the value of a key, or None if there is none."""
+    """Return the value for a key, or None if there is none."""
     return next((value for name, value in node.value if name.value == key), None)

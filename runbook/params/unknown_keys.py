@@ -1,4 +1,4 @@
-"""Explains an unknown key: a misspelling, a name from the documents, or another section's key."""
+"""Explains unknown keys: misspellings, names from the documents, or keys from another section."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ def explain_unknown_key(path: tuple[str, ...]) -> Statement:
 
 
 def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError) -> Statement:
-    """Return an explanation of an unknown key of `jobs`.
+    """Explain an unknown key in `jobs`.
 
     The key may belong to each phase, belong to `jobs`, or name a phase.
     """
@@ -47,7 +47,7 @@ def explain_unknown_job_key(path: tuple[str, ...], value: Any, error: ValueError
 
 
 def some_keys(section: str) -> str:
-    """Return the first keys of a section, as text."""
+    """Return the first keys in a section, as text."""
     last_parts = []
     for name in (*all_keys(), *sections()):
         parent, _, last_part = name.rpartition(".")
@@ -63,7 +63,8 @@ def some_keys(section: str) -> str:
 def right_name(path: tuple[str, ...]) -> tuple[str, str]:
     """Return the right name for an unknown key.
 
-    The pair is our key for a document's name, and the most similar valid name; either may be empty.
+    The pair is our key for a name in the documents, and the most similar valid name; either may be
+    empty.
 
     >>> right_name(("training", "MPSIZE")), right_name(("parallel", "tenser"))
     (('parallel.tensor', ''), ('', 'parallel.tensor'))
@@ -175,12 +176,12 @@ DOCUMENT_NAMES = {
 }
 """The names in the documents that are not aliases, in lower case.
 
-A name whose value has the same form as one of our keys is an alias of that key.
+A name whose value has the same form as one of our keys is an alias for that key.
 """
 
 
 def document_name(word: str) -> DocumentName | None:
-    """Return the entry for a document's variable that does not correspond to one of our keys.
+    """Return the entry for a variable in a document that does not correspond to one of our keys.
 
     >>> document_name("parallel.GAS").keys
     ('training.global_batch', 'training.micro_batch')

@@ -1,4 +1,4 @@
-"""The groups of a site's environment variables, and which of them a run switches on."""
+"""Environment variable groups on a site, and which of them a run switches on."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from runbook.params.settings import Settings
 
 
 def switched_on(settings: Settings) -> dict[str, Mapping[str, str | None]]:
-    """Return the groups of variables that a run's jobs set, by name. None unsets a variable.
+    """Return the variable groups that jobs in a run set, by name. None unsets a variable.
 
     Raise `ParamsError` if `jobs.switch` names a group that the site does not have.
     """

@@ -1,4 +1,4 @@
-"""Reads YAML 1.2 with the line of every value, and writes YAML that also means the same in 1.1."""
+"""Reads YAML 1.2 with a line number for every value, and writes YAML that means the same in 1.1."""
 
 import math
 import re
@@ -14,7 +14,7 @@ from runbook.core.visible_text import visible
 from runbook.params.messages import ParamsMessage
 
 try:
-    # libyaml's loader is ten times as fast, and gives the same nodes.
+    # The loader in libyaml is ten times as fast, and gives the same nodes.
     from yaml import CSafeLoader as _Base
 except ImportError:
     # PyYAML built without libyaml
@@ -28,7 +28,7 @@ Remark = Callable[[str, Any], str]
 
 
 class CoreLoader(_Base):
-    """PyYAML's loader, but with the plain scalars of YAML 1.2's core schema.
+    """The PyYAML loader, but with plain scalars as in the core schema of YAML 1.2.
 
     With it, `no` is a word and `1e-4` is a number.
     """
@@ -52,13 +52,13 @@ for _name, _pattern, _first in _CORE:
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """A YAML mapping with the position of each value."""
+    """A YAML mapping that knows where each value is."""
 
     where: str
-    """Name of the file as shown to people."""
+    """File name as shown to people."""
     values: dict[str, Any]
     lines: Mapping[KeyPath, int] = field(default_factory=dict)
-    """Line of each key and value, by its path of keys."""
+    """Line number for each key and value, by key path."""
 
     def origin(self, path: KeyPath) -> str:
         """Return where a value or its nearest section is defined, such as `params/local.yaml:12`."""
@@ -68,7 +68,7 @@ class YamlDocument:
 
 
 def read_text(path: Path, where: str) -> str:
-    """Return the text of a parameter file.
+    """Read a parameter file.
 
     Raise `ParamsError` if it is missing, too big, or not UTF-8.
     """
@@ -106,7 +106,7 @@ def read_text(path: Path, where: str) -> str:
 def read_file(path: Path, where: str) -> YamlDocument:
     """Return the mapping in a YAML file.
 
-    Raise `ParamsError`, which names the file, line and column of a fault.
+    Raise `ParamsError`, which names the file, line and column where a fault is.
     """
     return read_mapping(read_text(path, where), where)
 
@@ -134,7 +134,7 @@ def read_mapping(text: str, where: str) -> YamlDocument:
 
 
 def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node | None:
-    """Return the nodes of `text` before they become values.
+    """Parse `text` to nodes, before they become values.
 
     Return None if it has only comments.
     """
@@ -142,7 +142,7 @@ def compose(text: str, where: str, loader: type[Any] = CoreLoader) -> yaml.Node 
 
 
 def compose_with_aliases(text: str, where: str) -> yaml.Node | None:
-    """Compose the YAML of a different program, which may have aliases.
+    """Compose YAML from a different program, which may have aliases.
 
     With an alias, a node can contain itself.
     """
@@ -156,7 +156,7 @@ def _composed(
     *,
     allow_aliases: bool,
 ) -> yaml.Node | None:
-    """Return the nodes of `text`.
+    """Parse `text` to nodes.
 
     Raise `ParamsError` if the text is not YAML or is nested too deeply.
     """
@@ -193,7 +193,7 @@ def _composed(
 
 
 def read_scalar(text: str) -> Any:
-    """Return the value of `text` outside quotes.
+    """Return the value that `text` has outside quotes.
 
     >>> read_scalar("6e-5"), read_scalar("024"), read_scalar("0x1F"), read_scalar("on"), read_scalar("true")
     (6e-05, 24, 31, 'on', True)
@@ -206,7 +206,7 @@ def read_scalar(text: str) -> Any:
 
 
 def scalar_value(node: yaml.ScalarNode) -> Any:
-    """Return the value of a node read by `CoreLoader`.
+    """Convert a node read by `CoreLoader` to a value.
 
     Raise `ValueError` for an invalid number (`!!int abc`).
     """
@@ -219,7 +219,7 @@ def scalar_value(node: yaml.ScalarNode) -> Any:
 def scalars(
     node: yaml.Node | None, path: KeyPath = ()
 ) -> Iterator[tuple[KeyPath, yaml.ScalarNode]]:
-    """Yield every scalar below a node with its path of keys, in the order of the text.
+    """Yield every scalar below a node with its key path, in the order of the text.
 
     Keys also count as scalars.
     """
@@ -238,7 +238,7 @@ def scalars(
 def _refuse_depth(text: str, where: str, *, allow_aliases: bool) -> None:
     """Reject text that is nested too deeply.
 
-    libyaml's composer recurses in C, where a thousand open brackets crash the process.
+    The composer in libyaml recurses in C, where a thousand open brackets crash the process.
     """
     depth = 0
     for event in yaml.parse(text, Loader=CoreLoader):
@@ -274,7 +274,7 @@ def _convert(
     where: str,
     lines: dict[KeyPath, int],
 ) -> Any:
-    """Return the plain value of a node, and store the line of each value in `lines`."""
+    """Convert a node to a plain value, and store the line of each value in `lines`."""
     lines.setdefault(path, node.start_mark.line + 1)
     name = node.tag.removeprefix(_TAG)
     if isinstance(node, yaml.MappingNode) and name == "map":
@@ -342,7 +342,7 @@ def nest(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def dotted(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted keys.
+    """Return the leaves in nested mappings by dotted key.
 
     >>> dotted({"a": {"b": 1, "c": 2}, "d": 3})
     {'a.b': 1, 'a.c': 2, 'd': 3}
@@ -407,7 +407,7 @@ def write_scalar(value: Any) -> str:
             width=math.inf,
         )
     )
-    return visible(quoted).rstrip("\n")  # JSON's escapes are valid in YAML too
+    return visible(quoted).rstrip("\n")  # JSON escapes are valid in YAML too
 
 
 def _is_bare(text: str) -> bool:

@@ -28,7 +28,7 @@ Packages that are not installed are left out.
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python, the system and installed packages, without importing them."""
+    """Return the Python, system and package versions. No package is imported."""
     versions_by_name = {"python": platform.python_version(), "system": platform.platform()}
     for name in PACKAGES:
         with contextlib.suppress(metadata.PackageNotFoundError):
@@ -38,11 +38,11 @@ def versions() -> dict[str, str]:
 
 
 def commit_of(project: Path) -> str:
-    """Return the commit of the project's repository, or an empty string if git does not report one.
+    """Return the commit of the project repository, or an empty string if git does not report one.
 
     The result ends with `-dirty` if tracked files differ from the commit. git refuses to read a
-    clone that belongs to a different user. Inside a container, a user's own clone may seem to
-    belong to somebody else, so git is told to trust the clone that contains this code.
+    clone that belongs to a different user. Inside a container, a clone may seem to belong to
+    somebody other than the user, so git is told to trust the clone that contains this code.
     """
     trusted = f"safe.directory={Path(__file__).parents[2]}"
     describe = ["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]

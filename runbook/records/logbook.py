@@ -1,4 +1,4 @@
-"""Makes the logbook of a run from events.jsonl: logbook.md, and the entries in the report.
+"""Makes the logbook for a run from events.jsonl: logbook.md, and the entries in the report.
 
 events.jsonl is append-only, and users' notes are events too. The text for each kind of event is in
 pages/templates/logbook.j2.
@@ -36,7 +36,7 @@ LONGEST_NOTE = 10_000
 
 
 class LogbookEntry(NamedTuple):
-    """One event of the run.
+    """An event in the run.
 
     `loss_around` is an iteration around which the event may have affected the loss, or 0.
     """
@@ -83,7 +83,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _time_of(event: Mapping[str, Any]) -> float:
-    """Return the event's time in seconds since 1970, or 0 if the time is missing or impossible."""
+    """Return the event time in seconds since 1970, or 0 if it is missing or impossible."""
     moment = event.get("time", 0)
     is_number = isinstance(moment, int | float) and not isinstance(moment, bool)
     return moment if is_number and 0 <= moment < LAST_MOMENT else 0
@@ -106,7 +106,7 @@ def write_logbook(run_folder: Path) -> list[LogbookEntry]:
 
 
 def add_note(run_folder: Path, text: str) -> str:
-    """Append a user's note to the events, and return the note with secrets masked.
+    """Append a note from the user to the events, and return it with secrets masked.
 
     More than one process may append at a time. Anything in the note that looks like a secret is
     masked first.

@@ -1,4 +1,4 @@
-"""Reads, writes and checks manifest.json, which has the size and sha256 of every file of a run.
+"""Reads, writes and checks manifest.json, which lists every file in a run with size and sha256.
 
 Earlier records are kept in records/history. A recorded entry changes in only three cases: the
 program that writes the file records it again; the phase that writes the file (`writer_of`) ends
@@ -71,7 +71,7 @@ WRITTEN_BY = {
     ANALYSIS: ("results.csv", "variants.csv"),
     EVALUATION: ("evaluation/*",),
 }
-"""Files that each phase writes outside the folders of its jobs and steps.
+"""Files that each phase writes outside its job and step folders.
 
 These files are recorded again only when their phase ends.
 """
@@ -92,7 +92,7 @@ class Entry:
     bytes: int
     sha256: str
     modified: int = 0
-    """Time of the file's last change, in nanoseconds.
+    """Modification time in nanoseconds.
 
     An unchanged time lets a later manifest skip reading the file.
     """
@@ -105,7 +105,7 @@ class _Manifest:
 
 
 def covered(run_folder: Path) -> list[str]:
-    """Return the sorted paths of all files that a manifest covers, relative to the run folder."""
+    """Return sorted paths to all files that a manifest covers, relative to the run folder."""
     names = []
     for folder, subfolders, file_names in os.walk(run_folder, onerror=_refuse_folder):
         # os.walk visits only the folders that remain in this list.
@@ -130,7 +130,7 @@ def _refuse_folder(error: OSError) -> None:
 
 
 def writer_of(name: str) -> str:
-    """Return the phase that writes a file in the run's folder.
+    """Return which phase writes a file in the run folder.
 
     Return an empty string if more than one phase writes the file.
 
@@ -167,7 +167,7 @@ def begins_as(path: Path, entry: Entry) -> bool:
 
 
 def write_manifest(run_folder: Path, phase: str = "", written: Iterable[Path] = ()) -> None:
-    """Record new files, files that have grown, and the current files of `phase`, which has ended.
+    """Record new files, files that have grown, and the current files from `phase`, which has ended.
 
     `written` lists the records that were just written. A job folder is closed once its exit code
     is recorded.
@@ -220,13 +220,13 @@ def _is_written_by(name: str, phase: str) -> bool:
 
 
 def _ended_job_folders(recorded: Iterable[str]) -> tuple[str, ...]:
-    """Return the folders of jobs whose exit code is recorded, each with a / at the end."""
+    """Return the folders of jobs that have a recorded exit code, each with a / at the end."""
     exit_codes = (name for name in recorded if _matches(name, ["jobs/*/exit_code"]))
     return tuple(name.removesuffix("exit_code") for name in exit_codes)
 
 
 def note_files(run_folder: Path, paths: Iterable[Path]) -> None:
-    """Update only the entries of these files.
+    """Update only the entries for these files.
 
     If the run has no manifest yet, do nothing.
     """
@@ -272,7 +272,7 @@ def move_files(run_folder: Path, moved: Mapping[Path, Path]) -> None:
 
 
 def read_manifest(run_folder: Path) -> dict[str, Entry]:
-    """Return the manifest's entries by relative path. The result is empty if there is no manifest.
+    """Return the manifest entries by relative path. The result is empty if there is no manifest.
 
     Raise `RecordError` if the manifest is broken.
     """
@@ -309,8 +309,8 @@ def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False
     """
     records = run_folder / "records"
     started = ""
-    # If the record is missing or broken, use the modification time of the newest file in the new
-    # name.
+    # If the record is missing or broken, the new name uses the time when the newest file was
+    # modified.
     with contextlib.suppress(RecordError):
         started = read_phase_record(records / f"{phase}.json").started
     paths = [records / f"{phase}{suffix}" for suffix in SUFFIXES]
@@ -333,7 +333,7 @@ def set_aside(run_folder: Path, phase: str, *, keep_newer_notebook: bool = False
 
 
 def earlier_records(run_folder: Path, phase: str) -> list[Path]:
-    """Return the files of earlier executions of a phase, newest first."""
+    """Return the files from earlier executions of a phase, newest first."""
     pattern = re.compile(re.escape(phase) + r"-\d{8}T\d{6}Z(-\d+)?\.(ipynb|html|json)")
     folder = run_folder / "records" / "history"
     paths = [path for path in folder.glob("*") if pattern.fullmatch(path.name)]
@@ -341,7 +341,7 @@ def earlier_records(run_folder: Path, phase: str) -> list[Path]:
 
 
 COPIES = "lab"
-"""Folder for a user's own copies of the notebooks (`runbook lab`).
+"""Folder for notebook copies that belong to the user (`runbook lab`).
 
 These copies are not records, and may change.
 """
@@ -365,7 +365,7 @@ class Finding:
 
 
 def _size_text(num_bytes: int) -> str:
-    """Return the size of a file as text."""
+    """Return a file size as text."""
     return RecordMessage.BYTES.fill(size=num_bytes)
 
 
@@ -408,7 +408,7 @@ DRAWN = (
 
 
 def changed_records(run_folder: Path) -> list[Finding]:
-    """Return a report's source files that have changed or disappeared since they were recorded.
+    """Return the report sources that have changed or disappeared since they were recorded.
 
     Return an empty list if nothing has been recorded yet. Checkpoints and token files are not
     checked.
@@ -430,12 +430,12 @@ def _is_copy(name: str) -> bool:
 
 
 CACHES = ("data/cache", "smoke/data/cache")
-"""Folders where the trainer caches the order of the samples.
+"""Folders where the trainer caches the sample order.
 
 The files in these folders are not results, but an edited file would change training.
 """
 CHECKPOINTS = {"data/cache": "checkpoints", "smoke/data/cache": "smoke/checkpoints"}
-"""For each cache, the folder of the checkpoints that record its checksums."""
+"""For each cache, the folder with the checkpoints that record its checksums."""
 
 
 def cache_agrees(run_folder: Path) -> list[Finding]:
@@ -466,7 +466,7 @@ def cache_agrees(run_folder: Path) -> list[Finding]:
 
 
 def _saved_order(checkpoints: Path) -> dict[str, str]:
-    """Return the checksums of cached files that the newest checkpoint contains.
+    """Return the checksums for cached files that the newest checkpoint contains.
 
     Return an empty dict if there is no checkpoint, or if the checkpoint has no checksums.
     """
@@ -483,7 +483,7 @@ def _saved_order(checkpoints: Path) -> dict[str, str]:
 def split_unrecorded(
     findings: Sequence[Finding], *, is_running: bool
 ) -> tuple[list[Finding], list[Finding]]:
-    """Split the findings, and put the files of a running phase into the second list.
+    """Split the findings, and put files from a running phase into the second list.
 
     A phase records its files only when it ends.
     """
@@ -571,7 +571,7 @@ def _said_by_notebook(path: Path) -> dict[str, str]:
 
 
 def said_by_html(path: Path) -> dict[str, str]:
-    """Return the state, verdict and execution that a report's card shows.
+    """Return the state, verdict and execution shown on the report card.
 
     Return an empty dict if the page is not a report.
     """

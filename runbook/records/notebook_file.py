@@ -1,4 +1,4 @@
-"""Reads the file of an executed notebook, and returns its text without access tokens."""
+"""Reads executed notebooks, and removes access tokens from their text."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def read_notebook(path: Path) -> Any:
 
 
 def notebook_text(notebook: Any) -> str:
-    """Return the text to write into a notebook's file.
+    """Return the text to write into a notebook file.
 
     Anything that looks like a real access token is cut to its first four characters.
     """

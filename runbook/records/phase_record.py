@@ -1,4 +1,4 @@
-"""The record of a phase's execution, which is the JSON file next to the executed notebook.
+"""The record of how a phase was executed: the JSON file next to the executed notebook.
 
 While the notebook runs, the record has no `ended` and its state is `interrupted`. A killed kernel
 therefore leaves a correct record behind.
@@ -51,7 +51,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class PhaseRecord:
-    """The machine-readable record of an execution of a phase."""
+    """Machine-readable record of how a phase was executed."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")
     # Increase this number if a reader of old records would misread new ones.
@@ -93,7 +93,7 @@ def open_phase_record(
     project: Path,
     **known_fields: Any,
 ) -> PhaseRecord:
-    """Return the record of a running execution, with the fields known so far."""
+    """Return the record for an execution that has begun, with the fields known so far."""
     empty: dict[str, Any] = {
         "parameters": {},
         "plan": {},
@@ -117,7 +117,7 @@ def open_phase_record(
 
 
 def verdict_of(state: ExecutionState, checks: Iterable[Check]) -> str:
-    """Return the worst verdict of all checks.
+    """Return the worst verdict among all checks.
 
     The result is `pass` only if the notebook ended normally.
 
@@ -143,12 +143,12 @@ _FAILED_STATES = (ExecutionState.FAILED, ExecutionState.TIMEOUT, ExecutionState.
 
 
 def phase_record_path(run_folder: Path, phase: str) -> Path:
-    """Return the path to the record of a phase's newest execution."""
+    """Return the path to the newest record for a phase."""
     return run_folder / "records" / f"{phase}.json"
 
 
 def find_phase_record(run_folder: Path, phase: str) -> PhaseRecord | None:
-    """Return the record of a phase's newest execution, or None if there is none."""
+    """Return the newest record for a phase, or None if there is none."""
     path = phase_record_path(run_folder, phase)
     return read_phase_record(path) if path.exists() else None
 
@@ -209,7 +209,7 @@ def plain(value: Any, where: str = "value") -> Any:
     """Convert a value to a type that JSON supports.
 
     numpy numbers become numbers, paths become text, and NaN and infinity become their names. Raise
-    `RecordError` for other types; `where` is the value's name in the error.
+    `RecordError` for other types; `where` is used to name the value in the error.
 
     >>> plain({"loss": float("nan"), "folder": Path("a/b"), "shape": (2, 3)})
     {'loss': 'nan', 'folder': 'a/b', 'shape': [2, 3]}
@@ -236,5 +236,5 @@ def plain(value: Any, where: str = "value") -> Any:
 
 
 def _is_numpy_number(value: Any) -> bool:
-    """Return whether a value is a scalar of numpy or torch, without importing either package."""
+    """Return whether a value is a numpy or torch scalar. Neither package is imported."""
     return callable(getattr(value, "item", None)) and getattr(value, "ndim", None) == 0

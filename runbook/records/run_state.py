@@ -1,4 +1,4 @@
-"""Determines the state of a run from its folder alone."""
+"""Determines the run state, using only the run folder."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ METRICS = {SMOKE: "smoke/metrics.jsonl", FULL: "metrics.jsonl"}
 
 
 def evidence_links(run_folder: Path, phase: str) -> list[tuple[str, str]]:
-    """Return the name and path of each existing evidence file, newest job first."""
+    """Return the evidence files that exist, as name and path, newest job first."""
     files = []
     job = latest_job_folder(run_folder, phase)
     if job is not None:
@@ -65,7 +65,7 @@ class PhaseState:
     problem: str = ""
     # Record files that exist, relative to the run folder
     files: tuple[str, ...] = ()
-    # Record files of earlier executions, newest first
+    # Record files from earlier executions, newest first
     earlier: tuple[str, ...] = ()
 
 
@@ -76,14 +76,14 @@ class RunState:
     name: str
     folder: Path
     state: str
-    """The state of the run as text.
+    """The run state as text.
 
     The text is `done`, `running`, `3 of 6 done`, `unreadable`, `no run.yaml`, or the state of the
-    newest phase if it is not done.
+    newest phase if that is not done.
     """
     phase: str
     """The phase that `state` refers to, or else the phase that was executed last."""
-    # The worst verdict of all phases; never `pass` before every phase is done
+    # The worst verdict in any phase; never `pass` before every phase is done
     verdict: str
     changed: datetime
     phases: tuple[PhaseState, ...]
@@ -96,8 +96,7 @@ class RunState:
 def read_run(run_folder: Path) -> RunState:
     """Return the state of a run.
 
-    The state depends only on files, so a copy of the folder on a different machine gives the same
-    answer.
+    Only files decide the state, so a copied folder gives the same answer on a different machine.
     """
     phases = _without_answered_checks([_phase(run_folder, phase) for phase in PHASES])
     records = [phase.record for phase in phases if phase.record is not None]
@@ -126,7 +125,7 @@ def read_run(run_folder: Path) -> RunState:
 def _without_answered_checks(phases: Sequence[PhaseState]) -> tuple[PhaseState, ...]:
     """Leave out each unknown check that a later phase repeated with a known verdict.
 
-    For example, 00-plan cannot know the number of tokens of your own text, but 02-data counts them.
+    For example, 00-plan cannot know how many tokens your own text has, but 02-data counts them.
     """
     answered: set[str] = set()
     remaining: list[PhaseState] = []
@@ -160,7 +159,7 @@ def _run_state(run_folder: Path, phases: Sequence[PhaseState], problem: str) -> 
 
 
 def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
-    """Yield the key results of each phase with their names."""
+    """Yield the key results from each phase with their names."""
     for record in records:
         for name in KEY_NUMBERS:
             if name in record.results:
@@ -168,7 +167,7 @@ def _key_numbers(records: Sequence[PhaseRecord]) -> Iterator[tuple[str, Any]]:
 
 
 def run_verdict(phases: Sequence[PhaseState]) -> str:
-    """Return the worst verdict of these phases; never `pass` before every phase is done."""
+    """Return the worst verdict in these phases; never `pass` before every phase is done."""
     verdicts = {phase.record.verdict for phase in phases if phase.record is not None}
     verdicts |= {"fail" for phase in phases if phase.problem}
     verdicts |= {"unknown" for phase in phases if phase.state != ExecutionState.DONE}
@@ -245,7 +244,8 @@ def _phase(run_folder: Path, phase: str) -> PhaseState:
 
 def _is_running(run_folder: Path, phase: str, record: PhaseRecord) -> bool:
     # The run is locked while a notebook is being executed. An open record without a lock was left
-    # by a killed kernel or by someone who closed the page. The phase's job may still be running.
+    # by a killed kernel or by someone who closed the page. The job for this phase may still be
+    # running.
     if record.is_open and may_be_held(run_folder):
         return True
     if record.state == ExecutionState.DONE:

@@ -1,12 +1,12 @@
-"""Writes the record of a notebook from inside its kernel, while the notebook runs.
+"""Writes the record for a notebook from inside its kernel, while the notebook runs.
 
-session = start(settings, phase, run_folder)   opens the record; a second call in the same
-                                               execution returns the same record
-session.check(check)                           a row of the checks; a row of the same name is
-                                               replaced
-    session.add_results({key: value})              numbers or texts of the results
-    session.plan[key] = value                      the planned value of the result with this key
-    session.finish() -> PhaseRecord                the notebook is complete; the record is final
+    session = start(settings, phase, run_folder)   opens the record; a second call in the same
+                                                   execution returns the same record
+    session.check(check)                           adds a row for a check, or replaces the row with
+                                                   the same name
+    session.add_results({key: value})              adds numbers or texts to the results
+    session.plan[key] = value                      sets the planned value for this result
+    session.finish() -> PhaseRecord                completes the notebook; the record is final
 
 The session works the same way under papermill, nbconvert, `jupyter execute` and JupyterLab, because
 it depends on none of them: after each cell, a hook notes how the cell ended and writes the record.
@@ -56,7 +56,7 @@ class MasterCell:
 
 
 def read_master(notebook: Path) -> tuple[MasterCell, ...]:
-    """Return the code cells of a notebook in order.
+    """Return the code cells in a notebook in order.
 
     Return an empty tuple if the notebook does not exist, for example if a phase has no notebook.
     """
@@ -80,7 +80,7 @@ def read_master(notebook: Path) -> tuple[MasterCell, ...]:
 
 
 class CellStates:
-    """The state of each code cell of the master notebook.
+    """Keeps the state of each code cell in the master notebook.
 
     Cells that are not in the master notebook, such as injected parameters, are not counted.
     """
@@ -119,29 +119,29 @@ class CellStates:
     def mark_earlier(self, history: Sequence[str]) -> None:
         """Record the cells that ran before this record was opened.
 
-        The last entry of the kernel's history is the running cell; the earlier entries are the
-        cells that ran before. These may include cells further down in the notebook, if the user ran
-        those first.
+        The last entry in the kernel history is the running cell; earlier entries are the cells that
+        ran before it. These may include cells further down in the notebook, if the user ran those
+        first.
         """
         ran = [source.strip() for source in history]
         sources = [cell.source.strip() for cell in self._master]
         current = sources.index(ran[-1]) if ran and ran[-1] in sources else 0
         for cell, source in zip(self._master[:current], sources, strict=False):
             # Users change the parameters cell before they run it, so its source differs from the
-            # master's.
+            # master.
             if cell.is_parameters or source in ran:
                 self._states[cell.id] = "completed"
 
     def as_cells(self) -> tuple[Cell, ...]:
-        """Return all cells in the master's order, with their states."""
+        """Return all cells in the order of the master, with their states."""
         return tuple(Cell(name, state) for name, state in self._states.items())
 
 
 _log = logging.getLogger(__name__)
 
 MIME = "application/vnd.runbook.v1+json"
-"""Type of the output that identifies an executed notebook's run, phase and execution."""
-# Number of lines of an error's text kept as the reason; the traceback is in the notebook
+"""MIME type for the output that tells which run, phase and execution a notebook belongs to."""
+# Number of lines to keep from an error text as the reason; the traceback is in the notebook
 REASON_LINES = 12
 
 
@@ -149,12 +149,11 @@ _sessions: dict[tuple[Path, str], Session] = {}
 
 
 def start(settings: Settings, phase: str, run_folder: Path) -> Session:
-    """Open the record of this execution, or return the session of the open record.
+    """Open a record for this execution, or return the session that has it open.
 
     An earlier record of the phase moves to records/history, unless it belongs to this execution. A
-    finished record counts as an earlier record, and so does the record of a notebook that stopped
-    at an error. A kernel keeps one record at a time, and all cells that run after this call belong
-    to it.
+    finished record counts as an earlier record, and so does one from a notebook that stopped at an
+    error. A kernel keeps one record at a time, and all cells that run after this call belong to it.
     """
     key = (run_folder.absolute(), phase)
     for open_session in _sessions.values():
@@ -167,7 +166,7 @@ def start(settings: Settings, phase: str, run_folder: Path) -> Session:
 
 
 class Session:
-    """The open record of an execution. `start` returns the session."""
+    """An open record for an execution. `start` returns the session."""
 
     def __init__(
         self,
@@ -207,7 +206,7 @@ class Session:
         return bool(self._finished or self._failures)
 
     def verdict(self, name: str) -> str:
-        """Return the verdict of a check that this execution has recorded.
+        """Return the verdict that this execution has recorded for a check.
 
         Return an empty string if the check was not recorded.
         """
@@ -225,7 +224,7 @@ class Session:
         self.results |= {key: plain(value, f"result {key}") for key, value in results.items()}
 
     def finish(self) -> PhaseRecord:
-        """Write the record and its verdict at the end of the notebook.
+        """Write the record and its verdict when the notebook is complete.
 
         Once this cell has ended without an error, the record is frozen, so later cells do not
         change it. A second call writes the record again, with the checks and results recorded by
@@ -236,7 +235,7 @@ class Session:
         return self._write()
 
     def fail(self, error: Exception) -> PhaseRecord:
-        """Write the record of a phase that ran outside a notebook and was stopped by an error.
+        """Write the record for a phase that ran outside a notebook and was stopped by an error.
 
         In a notebook, the hook that runs after each cell records the error instead.
         """
@@ -282,7 +281,7 @@ class Session:
         self._shell.display_pub.publish({MIME: announcement, "text/plain": text})
 
     def close(self) -> None:
-        """Stop recording, because the kernel's next cells belong to a different record."""
+        """Stop recording, because the next cells in this kernel belong to a different record."""
         if self._shell is not None:
             with contextlib.suppress(ValueError):  # The hook was no longer registered.
                 self._shell.events.unregister("post_run_cell", self._after_cell)

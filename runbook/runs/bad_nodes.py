@@ -22,7 +22,7 @@ from runbook.runs.run_folder import runs_folder
 
 FILE_NAME = "bad_nodes.jsonl"
 EXCLUDE = "exclude"
-"""Slurm's directive that excludes nodes.
+"""Slurm directive used to exclude nodes.
 
 PBS has no counterpart, because qsub can request a host but cannot exclude it.
 """
@@ -49,7 +49,7 @@ class BadNode:
 
 
 def bad_nodes_file(settings: Settings) -> Path:
-    """Return the file with the bad nodes of a run's site, below the folder of all runs."""
+    """Return the path to the list of bad nodes for a site, in the folder with all runs."""
     return runs_folder(settings.project) / settings.site.site / FILE_NAME
 
 
@@ -104,7 +104,7 @@ def read_bad_nodes(path: Path, now: float) -> list[BadNode]:
 
 
 def parse_bad_nodes(lines: Sequence[Mapping[str, Any]], now: float) -> list[BadNode]:
-    """Return the newest valid entry of each node.
+    """Return the newest valid entry for each node.
 
     >>> made = {"node": "n1", "found_by": "failure", "evidence": "Xid 79", "run": "r", "job": "j",
     ... "found": 1.0}
@@ -169,7 +169,7 @@ def choose_exclusion(
 
 
 def without_bad_nodes(settings: Settings, nodes_wanted: int) -> tuple[Settings, Exclusion]:
-    """Return settings whose jobs exclude the site's bad nodes, and the decision."""
+    """Return settings that make jobs exclude bad nodes on this site, and the decision."""
     entries = read_bad_nodes(bad_nodes_file(settings), time.time())
     exclusion = choose_exclusion(settings, entries, nodes_wanted)
     if not exclusion.left_out:

@@ -1,4 +1,4 @@
-"""Checks whether the user of this machine has allowed the commands in a run file."""
+"""Checks whether the user on this machine has allowed the commands in a run file."""
 
 from runbook.core.checks import Check, judge
 from runbook.core.table import Table
@@ -14,7 +14,7 @@ ALARM_COMMAND = "training.alarm_command"
 
 
 def command_checks(settings: Settings) -> list[Check]:
-    """Return a check for each command in the run's values.
+    """Return a check for each command in the run values.
 
     The check shows the command as it would be started.
     """
@@ -37,7 +37,7 @@ def command_checks(settings: Settings) -> list[Check]:
 
 
 def commands_table(settings: Settings) -> list[Table]:
-    """Return a table with the results of `command_checks`, or no table if the run has no command."""
+    """Return a table with results from `command_checks`, or no table if the run has no command."""
     rows = []
     for check in command_checks(settings):
         rows.append(

@@ -1,4 +1,4 @@
-"""Messages about the folder of a run, one per row; `{name}` stands for a value."""
+"""Messages about run folders, one per row; `{name}` stands for a value."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from runbook.plan_file.diagnostics import Message
 
 
 class RunMessage(Message):
-    """Messages about the folder of a run."""
+    """Messages about run folders."""
 
     ASKED_TO_STOP = "{job_name}: asked to save and stop; it exits with code 75 once it has saved"
     CHAIN_ENDS = "{job_name}: the chain ends here; {waiting} removed from the queue"

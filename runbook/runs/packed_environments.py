@@ -1,4 +1,4 @@
-"""The packed Python environment of a site's jobs, and its archive."""
+"""The Python environment packed for jobs on a site, and its archive."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from runbook.runs.messages import RunMessage
 
 KEY = "jobs.environment_copy"
 ASK_SECONDS = 300.0
-"""Time limit for a site's modules and set-up commands, which can be slow."""
+"""Time limit for loading modules and running set-up commands on a site, which can be slow."""
 WAIT_SECONDS = 3600.0
 """Longest wait for another process that packs the same environment."""
 FILES_PER_SECOND = 4000.0
@@ -66,7 +66,7 @@ class PackStatus:
 
 
 def environments_folder(settings: Settings) -> Path:
-    """Return the folder of a site's archives, on the file system that its nodes share."""
+    """Return the folder for archives on a site, on the file system that all nodes share."""
     stage = settings.run.jobs.stage
     parent = Path(stage) if stage else settings.project
     return parent / "environments" / settings.site.site
@@ -78,7 +78,7 @@ def uses_copy(settings: Settings) -> bool:
 
 
 def read_packed(settings: Settings) -> EnvironmentManifest | None:
-    """Return the manifest of the newest archive, or None if there is no archive."""
+    """Return the manifest for the newest archive, or None if there is no archive."""
     try:
         return read_manifest(environments_folder(settings) / MANIFEST_NAME)
     except ManifestError as error:
@@ -86,7 +86,7 @@ def read_packed(settings: Settings) -> EnvironmentManifest | None:
 
 
 def ask_interpreter(settings: Settings) -> Interpreter:
-    """Return the interpreter that a job uses after the site's modules and set-up commands."""
+    """Find the interpreter that jobs use once the site modules and set-up commands have run."""
     site = settings.site
     if site.scheduler == "local":
         python = site.python or sys.executable
@@ -114,7 +114,7 @@ def ask_interpreter(settings: Settings) -> Interpreter:
 def inspect_packed(settings: Settings, interpreter: Interpreter) -> PackStatus:
     """Compare the archive with the current environment.
 
-    This reads metadata of files, not their content.
+    This reads file metadata, not file content.
     """
     manifest = read_packed(settings)
     if manifest is None:
@@ -158,7 +158,7 @@ def _changed_parts(
 def ensure_packed(
     settings: Settings, say: Callable[[str], None], *, again: bool = False
 ) -> tuple[EnvironmentManifest, bool]:
-    """Return the manifest of an up-to-date archive, and whether it was packed just now."""
+    """Return the manifest for an up-to-date archive, and whether it was packed just now."""
     _require_no_container(settings)
     folder = environments_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
@@ -194,14 +194,14 @@ def _require_no_container(settings: Settings) -> None:
 def copy_seconds(manifest: EnvironmentManifest, nodes: int, gigabytes_per_second: float) -> float:
     """Return the seconds until every node has its copy: the longer of reading and unpacking.
 
-    `gigabytes_per_second` is the total read speed of the shared file system, over all nodes.
+    `gigabytes_per_second` is how fast all nodes together read from the shared file system.
     """
     reading = nodes * manifest.archive_bytes / (gigabytes_per_second * GIGABYTE)
     return max(reading, manifest.files / FILES_PER_SECOND)
 
 
 def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
-    """Return the assumed read speed of the shared file system in GB/s, and its source."""
+    """Return the read speed assumed for the shared file system in GB/s, and the source for it."""
     speeds = settings.site.write_bandwidth
     if speeds:
         tier, speed = max(speeds.items(), key=lambda item: item[1])
@@ -212,7 +212,7 @@ def shared_bandwidth(settings: Settings, nodes: int) -> tuple[float, str]:
 
 
 def environment_checks(settings: Settings) -> list[Check]:
-    """Report the space and time that a copy of the environment needs on each node.
+    """Report the space and time needed to copy the environment to each node.
 
     Return no check if no copy is requested.
     """

@@ -16,7 +16,7 @@ from runbook.runs.run_folder import hold_run
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """The parameters, the plan and the folder of a run."""
+    """A run with its parameters, plan and folder."""
 
     settings: Settings
     plan: Plan
@@ -30,44 +30,44 @@ class PlannedRun:
         return hold_run(self.folder, purpose)
 
     def training(self, phase: str) -> "PlannedTraining":
-        """Return the training run of a phase."""
+        """Return the training run for a phase."""
         return PlannedTraining(self, phase)
 
 
 @dataclass(frozen=True)
 class PlannedTraining:
-    """One of the two training phases of a run: the smoke test or the full training."""
+    """One of the two training phases in a run: the smoke test or the full training."""
 
     run: PlannedRun
     phase: str
 
     @property
     def settings(self) -> Settings:
-        """The parameters of the run."""
+        """The run parameters."""
         return self.run.settings
 
     @property
     def folder(self) -> Path:
-        """The folder of the run."""
+        """The run folder."""
         return self.run.folder
 
     @property
     def phase_plan(self) -> PhasePlan:
-        """The trainer's inputs for this training run."""
+        """The trainer inputs for this training run."""
         return self.run.plan.phases[self.phase]
 
     @property
     def job(self) -> Job:
-        """The resources that jobs of this training run request."""
+        """The resources that jobs for this training run request."""
         return self.settings.job(self.phase)
 
     @property
     def events_path(self) -> Path:
-        """The file with the events of the run."""
+        """Path to the event history."""
         return self.folder / self.phase_plan.log.events
 
     def append_event(self, event: str, **facts: Any) -> None:
-        """Append an event of the training to the run's event history.
+        """Append an event from this training to the event history.
 
         The line is written in a single call, so that lines from different processes do not mix.
         """

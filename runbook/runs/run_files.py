@@ -1,4 +1,4 @@
-"""Files of a run folder: run.yaml, overrides.yaml and plan.json."""
+"""Files in a run folder: run.yaml, overrides.yaml and plan.json."""
 
 import json
 from collections.abc import Collection
@@ -22,7 +22,7 @@ from runbook.runs.messages import RunMessage
 from runbook.tokens.tokenizer import load_tokenizer
 
 FREE_KEYS = ("training.smoke.waived_by", "training.rehearsal_waived_by")
-"""Keys that hold the name of a person who waived a check. They may change in an existing folder."""
+"""Keys used to name the person who waived a check. They may change in an existing folder."""
 ALARM_KEYS = (
     *("training.alarm_webhook", "training.alarm_command"),
     *("training.trackers", "training.tracker_project"),
@@ -36,7 +36,7 @@ OVERRIDES = "overrides.yaml"
 
 
 def with_prompt_ids(settings: Settings, plan: Plan) -> Plan:
-    """Return the plan with the sample's prompt converted to token ids, as in plan.json.
+    """Return the plan with the sample prompt converted to token ids, as in plan.json.
 
     The planner itself has no tokenizer.
     """
@@ -98,7 +98,7 @@ def given_by_hand(settings: Settings, layers: Collection[str]) -> dict[str, obje
 
 
 def _has_chosen_alternative(settings: Settings, key: str) -> bool:
-    """Return whether an alternative to `key` is set, so that the zero of `key` only clears it."""
+    """Return whether an alternative to `key` is set, so that a zero only clears `key`."""
     groups = [group for group in EXCLUSIVE.values() if key in group]
     return any(settings.value(alternative) for group in groups for alternative in group)
 
@@ -132,7 +132,7 @@ def recorded_value(folder: Path, key: str) -> Any:
 
 
 def changed_values(folder: Path, settings: Settings) -> list[tuple[str, Any, Any]]:
-    """Return the keys whose values in the folder's run.yaml differ from the current ones.
+    """Return the keys whose values in run.yaml differ from the current ones.
 
     Each row is (dotted key, value in the folder, current value).
 

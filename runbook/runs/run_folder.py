@@ -1,4 +1,4 @@
-"""Locates the folders of runs, and locks them."""
+"""Locates run folders, and locks them."""
 
 import os
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from runbook.core.locks import HOLDER_VARIABLE, hold
 from runbook.display import show_text
 
 RUNS_VARIABLE = "RUNBOOK_RUNS"
-"""Environment variable with the folder of all runs; default: runs/ next to params/."""
+"""Environment variable with the folder for all runs; by default, this is runs/ next to params/."""
 
 
 def runs_folder(project: Path) -> Path:
-    """Return the folder of all runs: $RUNBOOK_RUNS, or else runs/ next to params/."""
+    """Return the folder for all runs: $RUNBOOK_RUNS, or else runs/ next to params/."""
     return Path(os.environ.get(RUNS_VARIABLE) or project / "runs").absolute()
 
 

@@ -1,4 +1,4 @@
-"""Names of run folders, which commands accept in place of run names.
+"""Folder names, which commands accept in place of run names.
 
 For example, `local--quick` is the folder of `local --as quick`.
 """
@@ -16,7 +16,7 @@ from runbook.runs.run_folder import runs_folder
 
 @dataclass(frozen=True)
 class NamedRun:
-    """The argument of `params.load` for a run, and the name from --as."""
+    """What to pass to `params.load` to get a run, and the name from --as."""
 
     run: str
     """A run name, `RUN:VARIANT`, or a path."""
@@ -24,16 +24,16 @@ class NamedRun:
 
     @property
     def set_words(self) -> tuple[str, ...]:
-        """The name from --as, in the form of a --set argument for the notebooks."""
+        """The name from --as, as a --set argument for the notebooks."""
         return (f"as={self.as_name}",) if self.as_name else ()
 
 
 def named_run(word: str, as_name: str = "") -> NamedRun:
-    """Return the run that an argument of the command line names.
+    """Return the run named by a command-line argument.
 
-    The argument is a run name, or the name of a folder made by --as or for a variant. `as_name`
-    is the value of --as. Raise `ParamsError` if the argument names a folder and --as gives a
-    different name.
+    The argument is a run name, or the name of a folder that was made using --as or for a variant.
+    `as_name` is the value of --as. Raise `ParamsError` if the argument names a folder and --as
+    gives a different name.
     """
     if not re.fullmatch(r"[\w.-]+--[\w.-]+", word):
         return NamedRun(word, as_name)

@@ -41,11 +41,11 @@ from runbook.runs.run_folder import runs_folder
 
 POLL_SECONDS = 0.5
 LIVING = (*ACTIVE, JobState.UNKNOWN)
-"""States of a job that may still have to be cancelled."""
+"""States in which a job may still have to be cancelled."""
 
 
 def run_folder(name: str, runs: Path | None = None) -> Path:
-    """Return the folder of a run, which is given as a name, as `RUN:VARIANT` or as a path.
+    """Find the run folder, given a name, `RUN:VARIANT` or a path.
 
     Raise an error that lists the nearest names if the folder does not exist.
     """
@@ -90,7 +90,7 @@ def _how_to_begin(stem: str, name: str) -> str:
 
 
 def _project_of(name: str) -> Path:
-    """Return the project of a run file if its path is given, or else of the current folder."""
+    """Return the project for a run file if its path is given, or else for the current folder."""
     is_run_file = name.endswith((".yaml", ".yml")) and Path(name).is_file()
     if is_run_file:
         return find_run_file(name).project
@@ -98,7 +98,7 @@ def _project_of(name: str) -> Path:
 
 
 def job_folders(folder: Path) -> list[JobFolder]:
-    """Return every job of a run, by phase and attempt."""
+    """Return all jobs in a run, by phase and attempt."""
     paths = [path for path in (folder / "jobs").glob("*/") if (path / "job.json").exists()]
     return [JobFolder(path) for path in sorted(paths, key=lambda path: _attempt(path.name))]
 
@@ -108,16 +108,16 @@ def active_jobs(
     scheduler: Scheduler,
     states: Collection[JobState] = ACTIVE,
 ) -> list[tuple[JobFolder, JobStatus]]:
-    """Return the jobs of a run that are in one of these states, with their current status.
+    """Return the jobs that are in one of these states, with their current status.
 
-    The default is the jobs that have not ended.
+    By default, these are the jobs that have not ended.
     """
     job_states = [(job, scheduler.state(job)) for job in job_folders(folder)]
     return [(job, status) for job, status in job_states if status.state in states]
 
 
 def _attempt(name: str) -> tuple[str, int, str]:
-    """Return the sort key of a job: its phase, its attempt, and its part of the phase's work."""
+    """Return the sort key for a job: phase, attempt, and the part of the work that it does."""
     for phase in PHASES:
         if name == phase or name.startswith(f"{phase}-"):
             suffix = name[len(phase) + 1 :]
@@ -249,7 +249,7 @@ def _fewer_replicas(folder: Path) -> dict[str, object] | None:
 
 
 def _expected_loss(folder: Path) -> ExpectedLoss | None:
-    """Return the final loss forecast from the run's loss curve, or None without a curve."""
+    """Return the final loss forecast from the loss curve, or None if there is no curve."""
     try:
         plan = read_plan(folder / "plan.json", FULL)
     except RefusedError:
@@ -279,7 +279,7 @@ def _run_facts(run: RunState) -> dict[str, object]:
 def status_of_one(name: str, runs: Path | None) -> str:
     """Return the phases and jobs of a run.
 
-    For active jobs, also return the state of the queue and the last lines of the logs.
+    For active jobs, also return the queue state and the last lines from the logs.
     """
     folder = run_folder(name, runs)
     run = read_run(folder)
@@ -344,7 +344,7 @@ def _without_empty_columns(rows: Sequence[Row]) -> list[Row]:
 
 
 def _log_tails(job: JobFolder) -> list[str]:
-    """Return the last lines of each log of a job, under the log's path. Empty logs are left out."""
+    """Return the last lines from each log, below the path to it. Empty logs are left out."""
     tails = []
     for log in _logs(job):
         lines = job_folder.log_tail(log, 6)
@@ -420,7 +420,7 @@ def _numbers(results: Mapping[str, object]) -> str:
 
 
 def _number(value: Any, form: str) -> str:
-    """Return a number in the format of tables.
+    """Format a number for a table.
 
     A loss of `nan`, or a value that was edited in a record, is shown unchanged.
     """
@@ -430,7 +430,7 @@ def _number(value: Any, form: str) -> str:
 
 
 def _queue_rows(scheduler: Scheduler, jobs: Iterable[JobFolder]) -> Sequence[Row]:
-    """Return the state of the partitions of these jobs.
+    """Return the state of the partitions that these jobs use.
 
     Return no rows on a machine without a queue.
     """
@@ -457,7 +457,7 @@ def _logs(job: JobFolder) -> list[Path]:
 
 
 def find_job(job_id: str, runs: Path | None) -> str:
-    """Return the folder of the job with this id."""
+    """Return the folder for the job with this id."""
     for path in sorted((runs or runs_folder(params.project_root())).glob("*/run.yaml")):
         for job in job_folders(path.parent):
             if _has_id(job, job_id.strip()):
@@ -469,7 +469,7 @@ def find_job(job_id: str, runs: Path | None) -> str:
 def _has_id(job: JobFolder, word: str) -> bool:
     """Return whether a job has this id.
 
-    The id may be in the runbook's format (slurm-12) or the queue's (12, 12.server, 12_3, 12[3]).
+    The id may be in our format (slurm-12) or in that of the queue (12, 12.server, 12_3, 12[3]).
     """
     record = job_folder.read_record(job)
     started = job_folder.read_started(job)
@@ -485,7 +485,7 @@ def _has_id(job: JobFolder, word: str) -> bool:
 
 
 def refuse_while_a_job_runs(folder: Path, scheduler: Scheduler) -> None:
-    """Raise an error if an active job of the run may write to files that are about to be moved."""
+    """Raise an error if an active job in the run may write to files that are about to be moved."""
     for job, status in active_jobs(folder, scheduler):
         raise JobError(
             RunMessage.JOB_AT_WORK,
@@ -510,7 +510,7 @@ def jobs_that_continue(folder: Path, scheduler: Scheduler) -> list[str]:
 
 
 def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
-    """Cancel every active job of a run."""
+    """Cancel every active job in a run."""
     ends = [(job, scheduler.cancel(job)) for job, _ in active_jobs(folder, scheduler, LIVING)]
     lines = []
     for job, status in ends:
@@ -524,7 +524,7 @@ def cancel_jobs(folder: Path, scheduler: Scheduler) -> str:
 
 
 def stop_jobs(folder: Path, scheduler: Scheduler) -> str:
-    """Ask every active job of a run to save and stop, as a queue does before its time limit."""
+    """Ask every active job in a run to save and stop, as a queue does before its time limit."""
     lines = [_request_stop(job, scheduler) for job, _ in active_jobs(folder, scheduler)]
     lines += _end_waits(folder)
     return "\n".join(lines) or RunMessage.NOTHING_STOPPED.fill()
@@ -580,7 +580,7 @@ def show_log(
     follow: bool,
     say: Callable[[str], None],
 ) -> None:
-    """Print the log files of the newest job.
+    """Print the log files for the newest job.
 
     `follow` continues until the job has ended.
     """
@@ -593,8 +593,8 @@ def show_log(
     offsets = dict.fromkeys(_logs(job), 0)
     say(f"==> {job.path} <==")
     while True:
-        # Read the state before the logs, so that the logs of a job that has ended are shown
-        # completely.
+        # Read the state before the logs, so that a job that has ended is shown with its complete
+        # logs.
         status = scheduler.state(job)
         is_last = status.final or not follow
         for path in filter(Path.exists, offsets):

@@ -1,4 +1,4 @@
-"""A step of a run: its inputs, its fingerprint, its outputs, and the marker that proves it is done."""
+"""Steps in a run: inputs, fingerprint, outputs, and the marker that proves a step is done."""
 
 import hashlib
 import json
@@ -40,7 +40,7 @@ class DoneMark:
 
 
 def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
-    """Return sixteen hexadecimal digits that depend on the step's version and all its inputs.
+    """Return sixteen hexadecimal digits that depend on the step version and all inputs.
 
     >>> fingerprint(1, {"a": 1}) == fingerprint(1, {"a": 1}), fingerprint(1,
     ... {"a": 1}) == fingerprint(2, {"a": 1})
@@ -51,12 +51,12 @@ def fingerprint(version: int, inputs: Mapping[str, object]) -> str:
 
 
 def mark_path(run_folder: Path, step: str) -> Path:
-    """Return the path of a step's done marker."""
+    """Return the path to the done marker for a step."""
     return run_folder / "steps" / f"{step}.json"
 
 
 def read_mark(run_folder: Path, step: str) -> DoneMark | None:
-    """Return a step's done marker, or None if there is no marker.
+    """Return the done marker for a step, or None if there is no marker.
 
     Raise an error if the marker is broken.
     """
@@ -100,30 +100,30 @@ class StepState(StrEnum):
 
 
 class Reading(StrEnum):
-    """How much of a step's outputs is read to check that they are unchanged."""
+    """How much to read from the outputs to check that they are unchanged."""
 
     EVERYTHING = "everything"
     """Every byte. Terabytes of tokens or weights take hours."""
     LINE_FILES = "line files"
     """Every byte of the .jsonl files, which contain the results, but no other file."""
     SIZES = "sizes"
-    """Only the sizes of the files."""
+    """Only the file sizes."""
 
 
 @dataclass(frozen=True)
 class StepStatus:
-    """The state of a step, and the file that is the reason."""
+    """The state of a step, and the file that caused it."""
 
     state: StepState
     file: str = ""
     """The file path, relative to the run folder."""
     bytes: int | None = None
-    """The file's current size, if it differs from the recorded size."""
+    """The current file size, if it differs from the recorded size."""
     recorded_bytes: int = 0
 
     @property
     def lost_an_output(self) -> bool:
-        """Whether a file of the finished step has changed since the step wrote it."""
+        """Whether a file has changed since the finished step wrote it."""
         return self.state in (StepState.OUTPUT_MISSING, StepState.OUTPUT_CHANGED)
 
     def as_text(self) -> str:
@@ -161,7 +161,7 @@ def outputs_status(
     mark: DoneMark,
     reading: Reading = Reading.EVERYTHING,
 ) -> StepStatus:
-    """Return whether the files of a finished step are unchanged, as a status."""
+    """Check whether files from a finished step are unchanged, and return a status."""
     for output in mark.outputs:
         if reading is Reading.LINE_FILES and not output.path.endswith(".jsonl"):
             continue
@@ -178,7 +178,7 @@ def outputs_status(
 
 
 class ChangedOutputError(RecordError):
-    """A file of a finished step has changed since the step wrote it, so it must not be used."""
+    """A file has changed since a finished step wrote it, so it must not be used."""
 
     def __init__(
         self,
@@ -195,14 +195,14 @@ class ChangedOutputError(RecordError):
 
 @dataclass(frozen=True)
 class StepOfRun:
-    """A step of a run, with the inputs at the time of creation.
+    """A step in a run, with the inputs at the time when this object was created.
 
     Create a new object to update the inputs.
     """
 
     run_folder: Path
     name: str
-    """Name of the step's done marker."""
+    """Name used for the done marker."""
     version: int
     """Increase the version when the code writes different outputs, so that the step runs again."""
     inputs: Mapping[str, object]
@@ -214,7 +214,7 @@ class StepOfRun:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The hash of the version and the inputs."""
+        """Hash that covers the version and the inputs."""
         return fingerprint(self.version, self.inputs)
 
     @property
@@ -235,7 +235,7 @@ class StepOfRun:
         return self.status(reading).as_text()
 
     def require_unchanged(self, reading: Reading = Reading.EVERYTHING) -> StepStatus:
-        """Return the step's status. Raise `ChangedOutputError` if an output is lost or changed."""
+        """Return the step status. Raise `ChangedOutputError` if an output is lost or changed."""
         status = self.status(reading)
         self.refuse(status)
         return status
@@ -246,7 +246,7 @@ class StepOfRun:
             raise ChangedOutputError(self.name, status, self.remedy)
 
     def mark_done(self, **facts: Any) -> None:
-        """Write the done marker with the checksums of the outputs."""
+        """Write the done marker with a checksum for each output."""
         self._write_marker(self.fingerprint, **facts)
 
     def mark_for_repeat(self, reason: str, **facts: Any) -> None:
@@ -255,7 +255,7 @@ class StepOfRun:
 
     @property
     def started_path(self) -> Path:
-        """Path to the file with the fingerprint of the step's last start."""
+        """Path to the file with the fingerprint from when the step was last started."""
         return self.marker_path.with_suffix(".started")
 
     def was_started(self) -> bool:
@@ -264,11 +264,11 @@ class StepOfRun:
         return path.exists() and path.read_text().partition("\n")[0] == self.fingerprint
 
     def note_start(self, facts: Mapping[str, object]) -> None:
-        """Record the inputs of this start, with facts for a process that continues the step."""
+        """Record the inputs for this start, with facts for a process that continues the step."""
         write_text(self.started_path, f"{self.fingerprint}\n{json.dumps(facts)}\n")
 
     def start_facts(self) -> dict[str, Any]:
-        """Return the facts of the last start.
+        """Return the facts recorded at the last start.
 
         Return an empty dict before the first start, and after a start by an older version.
         """

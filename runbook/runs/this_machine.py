@@ -29,14 +29,14 @@ from runbook.tokens.vocabulary_size import read_vocabulary_size
 
 PROBE = "runbook.training.probe"
 PROBE_SECONDS = 120.0
-"""Time limit of the probe, which imports torch and may do so from a slow file system."""
+"""Time limit for the probe, which imports torch, possibly from a slow file system."""
 
 CALIBRATION_FILE = "smoke/calibration.json"
 CPU_FACTS = Path("/proc/cpuinfo")
 
 
 def measure_machine(site: Site) -> Machine | None:
-    """Return the cores, memory and matrix instructions of this machine.
+    """Return the cores, memory and matrix instructions that this machine has.
 
     Return None if the jobs run on a different machine.
 
@@ -57,9 +57,9 @@ def make_plan_here(
     measured: Calibrations | None = None,
     core_flops: float = 0.0,
 ) -> Plan:
-    """Return the plan of a run, with this machine's cores and memory if its jobs run here.
+    """Plan a run, using the cores and memory on this machine if its jobs run here.
 
-    `core_flops` is the result of `measure_core_flops`. It is used if the plan has no calibration.
+    `core_flops` comes from `measure_core_flops`. It is used if the plan has no calibration.
     """
     checks = [*tokenizer_checks(settings), *environment_checks(settings)]
     machine = measure_machine(settings.site)
@@ -69,10 +69,10 @@ def make_plan_here(
 
 
 def measure_core_flops(settings: Settings) -> float:
-    """Return the FLOP/s of one core of this machine in a matrix product of the run's precision.
+    """Measure FLOP/s for one core on this machine in a matrix product at the precision of the run.
 
-    This takes several seconds, mostly to import torch. Return 0 if the run does not compute on this
-    machine's CPU, or if torch cannot be started.
+    This takes several seconds, mostly to import torch. Return 0 if the run does not compute on the
+    CPU of this machine, or if torch cannot be started.
     """
     site = settings.site
     if site.scheduler != "local" or site.hardware.device != "cpu":
@@ -91,7 +91,7 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
     """Check that both models have room for the tokens in the tokenizer file.
 
     There is no check for GPT-2's tokenizer, whose vocabulary the planner knows, or for synthetic
-    text. The check of a file that is not available here, for example because it is on the cluster,
+    text. The check for a file that is not available here, for example because it is on the cluster,
     is `unknown`; 02-data repeats it.
     """
     name = settings.run.data.tokenizer
@@ -130,9 +130,9 @@ def tokenizer_checks(settings: Settings) -> list[Check]:
 
 
 def machine_identity(site: Site) -> str:
-    """Return the identity of the machine that a measured speed applies to.
+    """Identify the machine that a measured speed applies to.
 
-    The identity names this machine's CPU and cores, this machine's GPUs, or the site's devices.
+    The text names the CPU and cores or the GPUs in this machine, or the devices on the site.
     """
     if site.scheduler != "local":
         return f"{site.site}: {site.hardware.device}"
@@ -142,17 +142,17 @@ def machine_identity(site: Site) -> str:
 
 
 def num_cores() -> int:
-    """Return the number of cores, without hardware threads if the system reports them."""
+    """Count the cores. Hardware threads are excluded if the system reports them."""
     return psutil.cpu_count(logical=False) or psutil.cpu_count() or 1
 
 
 def cpu_flags(path: Path = CPU_FACTS) -> frozenset[str]:
-    """Return the CPU's instruction sets, as the kernel lists them. The result is empty on macOS."""
+    """Return the CPU instruction sets, as the kernel lists them. The result is empty on macOS."""
     return frozenset(_cpu_fact(path, "flags").split())
 
 
 def _cpu_fact(path: Path, name: str) -> str:
-    """Return a field of the first CPU in the kernel's list, or an empty string if it is missing."""
+    """Return a field listed for the first CPU, or an empty string if it is missing."""
     try:
         lines = path.read_text().splitlines()
     except OSError:
@@ -169,12 +169,12 @@ def keep_calibration(
     *,
     warned: bool = False,
 ) -> Calibration | None:
-    """Write the ratio of the smoke test's measured step time to the uncalibrated prediction.
+    """Write the step time measured in the smoke test as a ratio to the uncalibrated prediction.
 
     Return None if too few steps were timed or the plan predicts no step time.
 
-    `warned` means that a check of the smoke test did not pass, so the test's times do not apply to
-    other runs.
+    `warned` means that a check in the smoke test did not pass, so its times do not apply to other
+    runs.
     """
     planned = plan.time[SMOKE].seconds_per_iteration
     seconds = [step.seconds for step in history.steps]
@@ -202,7 +202,7 @@ def keep_calibration(
 
 
 def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
-    """Return the measurements of all runs' smoke tests in a folder.
+    """Return the measurements from all smoke tests in a folder.
 
     Skip unreadable files. A smoke test with a warning is used only for its own run.
     """
@@ -217,7 +217,7 @@ def known_calibrations(settings: Settings, runs: Path) -> Calibrations:
 
 
 def calibrations_of_run(settings: Settings, folder: Path) -> Calibrations:
-    """Return the measurements that this run's plan used, so that the plan stays the same.
+    """Return the measurements used in the plan of this run, so that the plan stays the same.
 
     For a run without a plan, return all measurements.
     """

@@ -9,13 +9,12 @@ from typing import Any
 from runbook.tokens.tokenizer import PROBES, Encoder, Fastokens, HuggingFace, Tokenizer
 
 FAST_PIECE = 4 << 20
-"""Number of characters that fastokens encodes per call. It needs about as much memory as the text
-itself.
+"""How many characters fastokens encodes per call. It needs about as much memory as the text itself.
 """
 PIECE = 256 << 10
 """Number of characters per call for other encoders, which create Python objects for every token."""
 WINDOW = 2000
-"""Number of characters on each side of a cut that are tested.
+"""How many characters to test on each side of a cut.
 
 Both sides must give the same ids whether they are encoded as a single text or as two texts.
 """
@@ -43,8 +42,8 @@ class TextCut(StrEnum):
 def cut_of(tokenizer: Tokenizer) -> TextCut:
     """Return how texts may be cut for a tokenizer.
 
-    The result depends on the tokenizer's vocabulary, and on the ids that the tokenizer gives for
-    the built-in edge texts.
+    The result depends on the tokenizer vocabulary, and on the ids that the tokenizer gives for the
+    built-in edge texts.
     """
     if _may_cross(tokenizer):
         return TextCut.NEVER
@@ -130,7 +129,7 @@ def _border(
 def _may_cross(tokenizer: Tokenizer) -> bool:
     """Return whether a token or a rule may cross a border between two pieces.
 
-    It may be a token of the vocabulary, or a rule that the tokenizer applies to a whole text.
+    It may be a token in the vocabulary, or a rule that the tokenizer applies to a whole text.
     """
     judge = tokenizer.judge
     if not isinstance(judge, HuggingFace):

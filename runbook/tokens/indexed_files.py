@@ -22,7 +22,7 @@ from runbook.plan_file.token_index import (
 from runbook.tokens.messages import TokenMessage
 
 IndexPiece = tuple[NDArray[np.int32], NDArray[np.int64]]
-"""A shard's part of the index: sequence lengths, and the ascending numbers of empty documents."""
+"""Index entries for a shard: sequence lengths, and the empty documents as ascending numbers."""
 TOKEN_DTYPES = {code: name for code, name in DTYPES.items() if "f" not in name}
 _STEP = 1 << 20
 _REMEDY = (
@@ -34,9 +34,9 @@ _REMEDY = (
 def write_index(
     file: BinaryIO, code: int, pieces: Callable[[], Iterable[IndexPiece]]
 ) -> tuple[int, int]:
-    """Write an .idx from pieces, and return the numbers of sequences and documents.
+    """Write an .idx from pieces, and return how many sequences and documents it has.
 
-    The pieces are read again for each section of the index, so that only one piece is in memory at
+    The pieces are read again for each section in the index, so that only one piece is in memory at
     a time.
     """
     sizes = np.array(
@@ -107,7 +107,7 @@ class IndexedReader:
         self.tokens: NDArray[Any] = _map(bin_path, self.dtype.str, 0, self.num_tokens)
 
     def sequence(self, number: int) -> NDArray[Any]:
-        """Return the tokens of a sequence, as a view into the file."""
+        """Return the tokens in a sequence, as a view into the file."""
         if not 0 <= number < self.num_sequences:
             raise DataError(
                 TokenMessage.NO_SUCH_SEQUENCE,
@@ -132,7 +132,7 @@ class IndexedReader:
         return self.tokens[start : start + length]
 
     def document(self, number: int) -> NDArray[Any]:
-        """Return the tokens of all sequences of a document.
+        """Return the tokens in a document, over all its sequences.
 
         The result is empty for an empty document.
         """
@@ -159,7 +159,7 @@ class IndexedReader:
 
 
 def read_header(path: Path) -> tuple[int, int, int]:
-    """Return the header's dtype code, number of sequences and number of document-index entries."""
+    """Read the dtype code and the counts of sequences and document-index entries from a header."""
     size = _size(path)
     with path.open("rb") as file:
         head = file.read(INDEX_HEADER.size)

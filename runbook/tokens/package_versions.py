@@ -1,4 +1,4 @@
-"""Determines the versions of installed packages from the names of their folders."""
+"""Finds the versions of installed packages, using only folder names."""
 
 import functools
 import re
@@ -14,7 +14,7 @@ _ENDING = ".dist-info"
 def package_version(package: str) -> str:
     """Return the version of an installed package, or an empty string if it is not installed.
 
-    `importlib.metadata` parses a package's whole description with the e-mail parser, which adds 20
+    `importlib.metadata` parses the whole package description with the e-mail parser, which adds 20
     ms to every start-up. The parser is used only for a package that can be imported but has no
     folder named after it.
     """
@@ -29,7 +29,7 @@ def package_version(package: str) -> str:
 
 @functools.cache
 def _versions_in(folder: str) -> dict[str, str]:
-    """Return the packages that are installed in a folder of sys.path, with their versions."""
+    """Return the packages installed in a folder on sys.path, with their versions."""
     versions = {}
     with suppress(OSError):
         for path in Path(folder).glob(f"*-*{_ENDING}"):
@@ -47,7 +47,7 @@ def _can_be_imported(package: str) -> bool:
 
 
 def _described_version(package: str) -> str:
-    """Return the version in a package's metadata, wherever that metadata is stored."""
+    """Return the version in the package metadata, wherever that is stored."""
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -57,7 +57,7 @@ def _described_version(package: str) -> str:
 
 
 def _normal(package: str) -> str:
-    """Return a package's name in a normalized form.
+    """Normalize a package name.
 
     >>> _normal("Backports.zstd")
     'backports_zstd'

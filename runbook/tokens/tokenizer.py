@@ -1,4 +1,4 @@
-"""Loads tokenizers: GPT-2's from the shipped files, a tokenizer.json, or a SentencePiece model.
+"""Loads tokenizers: GPT-2 from the shipped files, a tokenizer.json, or a SentencePiece model.
 
 Each tokenizer has a fast encoder and a judge, a reference that the encoder is compared with.
 """
@@ -39,15 +39,15 @@ PROBES: tuple[str, ...] = tuple(
 )
 """Texts for comparing an encoder with its judge.
 
-The texts cover contractions, runs of all kinds of white space, digits, other scripts, combining
-marks, emoji, control and unassigned characters, the special token and parts of it, and long runs
-without a space.
+The texts cover contractions, all kinds of white space in runs, digits, other scripts, combining
+marks, emoji, control and unassigned characters, the special token, whole and in parts, and long
+runs without a space.
 """
 
 
 @dataclass(frozen=True)
 class JoinedIds:
-    """The ids of joined texts, each followed by a special token."""
+    """Token ids for joined texts, each followed by a special token."""
 
     ids: NDArray[Any]
     lengths: NDArray[np.int64]
@@ -56,7 +56,7 @@ class JoinedIds:
     """Size of all texts in UTF-8 bytes."""
 
     def ids_of(self, number: int) -> list[int]:
-        """Return the ids of a single text, without its special token."""
+        """Return the ids for a single text, without its special token."""
         start = int(self.lengths[:number].sum())
         length = int(self.lengths[number])
         ids: list[int] = self.ids[start : start + length - 1].tolist()
@@ -64,7 +64,7 @@ class JoinedIds:
 
 
 def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) -> JoinedIds:
-    """Return the ids of ASCII texts and of other texts in the order of all texts.
+    """Merge the ids for ASCII texts and for other texts into the original order.
 
     `is_ascii` says for each text whether it is ASCII.
     """
@@ -81,13 +81,13 @@ def interleave(ascii_ids: JoinedIds, wide_ids: JoinedIds, is_ascii: list[bool]) 
     runs = [memoryview(b"")] * len(run_bytes)
     runs[::2] = _cut_bytes(first.ids, run_bytes[::2])
     runs[1::2] = _cut_bytes(second.ids, run_bytes[1::2])
-    # Joining bytes takes two thirds of the time of joining arrays.
+    # Joining bytes takes two thirds as long as joining arrays.
     ids = np.frombuffer(b"".join(runs), dtype=ascii_ids.ids.dtype)
     return JoinedIds(ids, lengths, ascii_ids.text_bytes + wide_ids.text_bytes)
 
 
 def _cut_bytes(ids: NDArray[Any], sizes: NDArray[np.int64]) -> list[memoryview]:
-    """Return the bytes of ids in pieces of the given sizes."""
+    """Return the bytes in an id array, cut into pieces of the given sizes."""
     import numpy as np
 
     content = ids.view(np.uint8).data
@@ -255,9 +255,9 @@ def _flat(lists: list[list[int]]) -> tuple[NDArray[np.uint32], NDArray[np.int64]
 
 @functools.lru_cache(maxsize=2)
 def _judge(tokenizer_json: str, special_tokens: bool, name: str) -> HuggingFace:
-    """Return the judge of a tokenizer.json, and cache it.
+    """Return the judge for a tokenizer.json, and cache it.
 
-    All encoders of a tokenizer share the same judge, which takes 0.1 s to load.
+    All encoders for a tokenizer share one judge, which takes 0.1 s to load.
     """
     try:
         return HuggingFace(tokenizer_json, special_tokens)
@@ -339,12 +339,12 @@ class Tokenizer:
     vocabulary: int
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a single text, without an end-of-document token."""
+        """Return the ids for a single text, without an end-of-document token."""
         ids: list[int] = self.encoder.encode_batch([text])[0].tolist()
         return ids
 
     def check_sample(self, text: str, where: str) -> int:
-        """Compare the encoder with the judge on a text, and return the number of texts compared."""
+        """Compare the encoder with the judge on a text, and return how many texts were compared."""
         if self.encoder is self.judge:
             return 0
         compare(self.encoder, self.judge, [text], where)
@@ -365,9 +365,9 @@ class Tokenizer:
             )
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; incomplete UTF-8 becomes U+FFFD.
+        """Decode ids to text; incomplete UTF-8 becomes U+FFFD.
 
-        A model may sample an id that belongs only to the vocabulary's padding. Such an id is shown
+        A model may sample an id that exists only to pad the vocabulary. Such an id is shown
         as <id 50300>.
         """
         texts = []
@@ -377,7 +377,7 @@ class Tokenizer:
         return "".join(texts)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """Return the text of each token; parts of a longer character become U+FFFD."""
+        """Return the text for each token; incomplete characters become U+FFFD."""
         texts = []
         for token_id in map(int, ids):
             is_known = 0 <= token_id < self.vocabulary
@@ -386,10 +386,10 @@ class Tokenizer:
         return texts
 
     def end_of_document(self, name: str = "") -> int:
-        """Return the id of the end-of-document token, which follows each document.
+        """Find the end-of-document token, which follows each document, and return its id.
 
-        The result is the id of the named token, or else of the first known name that the vocabulary
-        has. Raise `DataError` if the vocabulary has no such token.
+        This is the named token, or else the first known one that the vocabulary has. Raise
+        `DataError` if the vocabulary has no such token.
         """
         candidates = (name,) if name else EOD_NAMES
         for candidate in candidates:
@@ -413,7 +413,7 @@ def _unknown(ids: Iterable[int]) -> str:
 
 
 def tokenizer_path(name: str) -> Path:
-    """Return the file of a tokenizer that is given as a file or as a folder."""
+    """Return the tokenizer file, given that file or its folder."""
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
 
@@ -443,7 +443,7 @@ def load_tokenizer(
     except ValueError as error:
         raise DataError(TokenMessage.TOKENIZER_NOT_JSON, path=path, error=error) from None
 
-    # GPT-2's vocab.json has a token "model" with a number.
+    # The vocab.json for GPT-2 has a token "model" with a number.
     if not isinstance(document, dict) or not isinstance(document.get("model"), dict):
         if isinstance(document, dict) and "Ġthe" in document:
             hint = " It looks like GPT-2's vocab.json; for that tokenizer, use gpt2."
@@ -470,7 +470,7 @@ def load_tokenizer(
 
 @functools.lru_cache(maxsize=4)
 def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
-    """Return GPT-2's tokenizer.
+    """Return the GPT-2 tokenizer.
 
     The tokenizer is cached, because it is needed often and takes 0.3 s to load.
     """
@@ -488,8 +488,8 @@ def _gpt2(special_tokens: bool, encoder: str) -> Tokenizer:
         judge,
         GPT2_VOCABULARY,
     )
-    # The packages would free their 200,000 strings one by one at the end of the process, which
-    # takes 20 ms.
+    # The packages would free their 200,000 strings one by one when the process ends, which takes 20
+    # ms.
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(tokenizer))
     return tokenizer
 
@@ -507,7 +507,7 @@ def _content(path: Path, name: str) -> bytes:
 
 
 def _gpt2_json() -> str:
-    """Return GPT-2's tokenizer as the content of a tokenizer.json.
+    """Return the GPT-2 tokenizer in the tokenizer.json format.
 
     The content is built from the two shipped files, after their checksums have been compared.
     """
@@ -540,7 +540,7 @@ def _gpt2_json() -> str:
         "model": {"type": "BPE", "vocab": {}, "merges": []},
     }
     # The vocabulary is already JSON, and the merges are nearly so; parsing and writing them again
-    # would take a tenth of the start-up time.
+    # would take a tenth as long as the whole start-up.
     return (
         json.dumps(document)
         .replace('"merges": []', f'"merges": ["{merges}"]', 1)
@@ -549,7 +549,7 @@ def _gpt2_json() -> str:
 
 
 def tokenizer_files(name: str) -> dict[str, bytes]:
-    """Return, by name, the files of a tokenizer that `transformers` can load."""
+    """Return files, by name, from which `transformers` can load this tokenizer."""
     if name == "gpt2":
         return {"tokenizer.json": _gpt2_json().encode()}
     path = tokenizer_path(name)

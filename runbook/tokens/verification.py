@@ -19,7 +19,7 @@ from runbook.tokens.tokenizer import load_tokenizer
 
 
 class TokenCheck(StrEnum):
-    """The names of the token-file checks, as stored in records."""
+    """Names for the token-file checks, as stored in records."""
 
     HEADER = "header"
     LENGTHS = "lengths"
@@ -55,7 +55,7 @@ def verify(prefix: Path, *, checksums: bool = True) -> list[Check]:
     """Check PREFIX_text_document.bin and .idx, and return the checks with their values and rules.
 
     A broken file results in a failed check, never in an exception. Every byte is read once. With
-    `checksums=False`, the content of the .bin is not read, so that the check is quick.
+    `checksums=False`, the .bin is not read, so that the check is quick.
     """
     files = TokenFiles.existing(Path(prefix))
     rule = "the .idx is in Megatron's format and agrees with both file sizes"
@@ -273,8 +273,8 @@ def _content_checks(
 def _duplicates(reader: IndexedReader) -> Check:
     """Count the duplicate documents in a sample, and return the check.
 
-    Two documents of a sample count as duplicates if their lengths and sixteen of their tokens
-    agree.
+    Two documents in a sample count as duplicates if they have equal lengths and sixteen equal
+    tokens.
 
     Whether a document is in the sample depends only on its tokens, so all copies of a document are
     sampled together.
@@ -334,13 +334,13 @@ def _eod_check(reader: IndexedReader, eod: int) -> Check:
 
 @dataclass(frozen=True)
 class DecodedDocument:
-    """A decoded document of the output."""
+    """A decoded document from the output."""
 
     number: int
-    # Total number of the document's tokens; only the first tokens are shown
+    # Total number of tokens; only the first tokens are shown
     tokens: int
     ids: list[int]
-    pieces: list[str]  # The text of each shown id
+    pieces: list[str]  # The text for each shown id
 
 
 def sample_documents(
@@ -350,7 +350,7 @@ def sample_documents(
     max_tokens: int = 200,
     numbers: list[int] | None = None,
 ) -> list[DecodedDocument]:
-    """Return documents of the output, each cut after `max_tokens` tokens.
+    """Return documents from the output, each cut after `max_tokens` tokens.
 
     Without `numbers`, the documents are spread evenly over the output.
     """

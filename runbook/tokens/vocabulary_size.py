@@ -1,4 +1,4 @@
-"""Reads the size of a vocabulary from the tokenizer file alone, without a tokenizer package."""
+"""Reads the vocabulary size from the tokenizer file, without a tokenizer package."""
 
 import json
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from runbook.tokens.messages import TokenMessage
 from runbook.tokens.tokenizer import GPT2_VOCABULARY, tokenizer_path
 
 _PIECES_FIELD = 1
-"""The field number of `repeated SentencePiece pieces` in ModelProto (sentencepiece_model.proto)."""
+"""Field number for `repeated SentencePiece pieces` in ModelProto (sentencepiece_model.proto)."""
 _VARINT = 0
 _FIXED_64 = 1
 _LENGTH = 2
@@ -18,7 +18,7 @@ _FIXED_32 = 5
 
 
 def read_vocabulary_size(name: str) -> int | None:
-    """Return a tokenizer's largest token id plus one, or None if the file is not available.
+    """Return the largest token id plus one, or None if the tokenizer file is not available.
 
     Raise `DataError` if the file exists and is neither a tokenizer.json nor a SentencePiece model.
     """
@@ -40,7 +40,7 @@ def _largest_id(content: bytes, path: Path) -> int:
     try:
         document: Any = json.loads(content)
         vocabulary = document["model"]["vocab"]
-        # BPE and WordPiece map tokens to ids; Unigram lists tokens in the order of their ids.
+        # BPE and WordPiece map tokens to ids; Unigram lists tokens by ascending id.
         is_list = isinstance(vocabulary, list)
         ids = range(len(vocabulary)) if is_list else vocabulary.values()
         added = [int(token["id"]) for token in document.get("added_tokens") or ()]
@@ -52,7 +52,7 @@ def _largest_id(content: bytes, path: Path) -> int:
 
 
 def _count_pieces(content: bytes, path: Path) -> int:
-    """Return the number of pieces in a SentencePiece model. A piece's position is its id."""
+    """Return the number of pieces in a SentencePiece model. The position of a piece is its id."""
     try:
         pieces = sum(number == _PIECES_FIELD for number in _field_numbers(content))
     except IndexError:
@@ -64,7 +64,7 @@ def _count_pieces(content: bytes, path: Path) -> int:
 
 
 def _field_numbers(content: bytes) -> Iterator[int]:
-    """Yield the number of each field at the top level of a protobuf message.
+    """Yield the field numbers at the top level of a protobuf message.
 
     Raise `IndexError` if the message is truncated or is not a protobuf.
     """

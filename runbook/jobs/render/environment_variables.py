@@ -6,9 +6,9 @@ from runbook.params.variable_groups import switched_on
 
 
 def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the site's enabled groups of variables, with values as shell words.
+    """Return the variable groups enabled on this site, with values quoted for the shell.
 
-    A value of None unsets the variable.
+    None means that the variable is unset.
     """
     groups: dict[str, dict[str, str | None]] = {}
     for name, variables in switched_on(settings).items():
@@ -21,7 +21,7 @@ def environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
 
 
 def local_environment_groups(settings: Settings) -> dict[str, dict[str, str | None]]:
-    """Return the enabled groups of variables for jobs on this machine.
+    """Return the enabled variable groups for jobs on this machine.
 
     The values contain no placeholders, because a local job has no number and no folder that it
     shares with other nodes.

@@ -1,4 +1,4 @@
-"""Commands that start a job's processes.
+"""Commands used to start the processes in a job.
 
 Each command consists of a process starter, a container and a program.
 """
@@ -14,11 +14,11 @@ from runbook.jobs.schedulers import get_queue_scripts
 from runbook.params import Job, Settings
 
 COPIED_PYTHON = 'bash "$RUNBOOK_JOB_FOLDER/python.sh"'
-"""The interpreter of a job that runs from a copy of its environment; see templates/python.sh.j2."""
+"""Python for jobs that run from a copy of their environment; see templates/python.sh.j2."""
 
 
 def python_command(settings: Settings) -> str:
-    """Return the command words that start the Python interpreter of the training processes."""
+    """Return the command words used to start Python for the training processes."""
     if settings.run.jobs.environment_copy:
         return COPIED_PYTHON
     return quote(settings.site.python or "python3")
@@ -37,7 +37,7 @@ def training_command(
     *,
     with_fewer_nodes: bool = False,
 ) -> str:
-    """Return the command that runs rank.sh on all nodes of the job.
+    """Return the command used to run rank.sh on all nodes of the job.
 
     Each option is on its own line, with its value. A job chooses its nodes at run time if it has
     spare nodes or may continue `with_fewer_nodes`.
@@ -111,7 +111,7 @@ def node_command(settings: Settings, job: Job) -> str:
 
 
 def copy_command(settings: Settings, job: Job, action: str) -> str:
-    """Return the command that creates or removes the copy of the environment on each node of a job.
+    """Return the command to create or remove the environment copy on each node of a job.
 
     `action` is --unpack or --remove.
     """
@@ -144,7 +144,7 @@ def _pyxis(settings: Settings, variables: Sequence[str], mounts: Sequence[str]) 
     ]
     options.append("--container-mount-home" if container.home else "--no-container-mount-home")
     if variables:
-        # The image's own values for these variables would override the job's.
+        # The image sets these variables too, and its values would override those in the job.
         options.append(f"--container-env={','.join(sorted(variables))}")
 
     return [*options, *(quote(option) for option in container.options)]
@@ -211,9 +211,9 @@ def _image(settings: Settings) -> str:
 
 
 def image_on_nodes(settings: Settings) -> str:
-    """Return the image's path on the nodes.
+    """Return the path to the image on the nodes.
 
-    If jobs.image_copy names a folder, this is the path of each node's own copy.
+    If jobs.image_copy names a folder, this is the path to the copy on each node.
     """
     image = settings.site.container.image
     folder = settings.run.jobs.image_copy.rstrip("/")

@@ -116,14 +116,14 @@ class PbsScripts(QueueScripts):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Raise `JobError`, because PBS has no starter of its own and the site must use mpiexec."""
+        """Raise `JobError`, because PBS has no built-in starter and the site must use mpiexec."""
         site = settings.site
         raise JobError(
             JobMessage.QUEUE_WITHOUT_SRUN, queue=NAME, site=site.site, launcher=site.launcher
         )
 
     def task_starter(self, job: Job) -> list[str]:
-        """Return the mpiexec command that uses the job's own host list."""
+        """Return the mpiexec command that uses the host list from the job."""
         num_tasks = job.nodes * job.tasks_per_node
         return [f"mpiexec -n {num_tasks} --ppn {job.tasks_per_node}", '--hostfile "$job/hostfile"']
 
@@ -139,7 +139,7 @@ def _refuse_what_pbs_lacks(job: Job) -> None:
 def _pbs_letters(settings: Settings, phase: str, job: Job) -> dict[str, str]:
     """Return the one-letter options.
 
-    A site may change `-k` and `-r`, but not the job's own directives.
+    A site may change `-k` and `-r`, but no directive that the job sets.
 
     With `-k doe`, out and err are written in place while the job runs; by default PBS copies them
     when the job ends.
@@ -185,7 +185,7 @@ def _pbs_resources(
             resources[name] = value
 
     if job.nodes > 1:
-        # By default, PBS may place the work of two nodes on a single node with enough cores.
+        # By default, PBS may place the work for two nodes on a single node with enough cores.
         resources.setdefault("place", "scatter")
 
     section = next(section for name, section in JOB_SECTIONS.items() if phase.startswith(name))
@@ -202,10 +202,10 @@ def _chunk(
     devices: bool,
     run_file_sets_cores: bool,
 ) -> str:
-    """Return the resources of each node, after `select=<nodes>`.
+    """Return the resources to request on each node, after `select=<nodes>`.
 
-    The site's own `select` takes precedence over computed values, and the run file's number of
-    cores takes precedence over the site's.
+    A `select` in the site file takes precedence over computed values, and the number of cores in
+    the run file over that in the site file.
     """
     parts = site.directives.get("select", "").split(":")
     chunk = {part.partition("=")[0]: part for part in parts if part}
@@ -225,7 +225,7 @@ def _chunk(
 
 
 def _pbs_memory(text: str) -> str:
-    """Return a size in PBS's notation.
+    """Format a size as PBS expects it.
 
     >>> _pbs_memory("480G"), _pbs_memory("1024")
     ('480gb', '1024mb')

@@ -19,16 +19,16 @@ from runbook.plan_file.phase_names import ENVIRONMENT, FULL
 from runbook.plan_file.schema import PhasePlan
 
 PREFLIGHT_PHASE = f"{ENVIRONMENT}-preflight"
-"""Prefix for the names of the preflight's job folders."""
+"""Prefix for the names of preflight job folders."""
 WALLTIME_SECONDS = 600
-"""Time limit of the job in seconds, unless jobs.environment sets one.
+"""Time limit for the job in seconds, unless jobs.environment sets one.
 
 A short job starts sooner, and the preflight takes a minute or two.
 """
 RUNG_SECONDS = 150
-"""Time limit of a stage in seconds. A stage starts containers and imports torch."""
+"""Time limit for a stage in seconds. A stage starts containers and imports torch."""
 NODE_SETUP = "node_setup"
-"""Name of the step that runs the site's own commands on each node."""
+"""Name of the step that runs the commands from the site file on each node."""
 NODE_SETUP_SECONDS = 150
 
 
@@ -44,13 +44,13 @@ class RungStep:
 
 @dataclass(frozen=True)
 class PreflightQuestions:
-    """Settings of the preflight's checks."""
+    """Settings for the preflight checks."""
 
     folders: tuple[Path, ...]
     """Folders that all nodes share. The ranks write their answers to the first folder."""
     token: str
     probe_options: tuple[str, ...]
-    """The arguments of `python -m runbook.training.probe`."""
+    """Arguments for `python -m runbook.training.probe`."""
 
 
 class _PreflightJob(QueuedTraining):
@@ -146,7 +146,7 @@ class _PreflightJob(QueuedTraining):
 
 
 def _without_copies(settings: Settings) -> Settings:
-    """Return settings without copies on each node's own disk.
+    """Return settings that keep no copies on node disks.
 
     The training job copies its image and its environment to each node. The preflight job uses the
     shared image and environment instead.

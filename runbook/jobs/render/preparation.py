@@ -1,7 +1,7 @@
 """Set-up before the first job.
 
-This module renders the set-up's steps, their script, the image's Dockerfile, and the files that
-deploy a cluster.
+This module renders the set-up steps, the script for them, the Dockerfile for the image, and the
+files used to deploy a cluster.
 """
 
 import re
@@ -41,8 +41,8 @@ class SetupStep:
 def setup_steps(settings: Settings, package: Path) -> list[SetupStep]:
     """Return the steps that prepare a job, in order.
 
-    They check out the pinned commit, remove stale locks of kernel builds, fetch the tokenizer's
-    files, and run the site's own commands.
+    They check out the pinned commit, remove stale locks left by kernel builds, fetch the tokenizer
+    files, and run the commands from the site file.
     """
     site = settings.site
     stage = settings.run.jobs.stage.rstrip("/")
@@ -74,7 +74,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
         "{tag}": recipe.tag if recipe else "",
     }
     quoted_values = {name: quote(value) for name, value in values.items()}
-    # The image's Dockerfile is in the script folder
+    # The Dockerfile for the image is in the script folder
     folder = {"{recipe}": '"$here"'}
     modules = {"{modules}": " ".join(map(quote, settings.site.modules))}
     commands = [_put(command, quoted_values | folder | modules) for command in step.commands]
@@ -98,7 +98,7 @@ def _prepared(settings: Settings, step: Preparation) -> SetupStep:
 
 
 def _put(text: str, values: Mapping[str, str]) -> str:
-    """Return a site's text after one pass that replaces its placeholders with the run's values.
+    """Replace placeholders in a text from the site file with values from the run, in one pass.
 
     A placeholder within an inserted value is not replaced.
     """
@@ -147,8 +147,8 @@ def step_script(settings: Settings, steps: Sequence[SetupStep]) -> str:
 def preparation_files(settings: Settings) -> Mapping[str, str]:
     """Return the files that are written next to the script.
 
-    They are the image's Dockerfile and, for a rented cluster, descriptions of its machines and its
-    deployment.
+    They are the Dockerfile for the image and, for a rented cluster, files that describe its
+    machines and how to deploy it.
     """
     site = settings.site
     files = {}

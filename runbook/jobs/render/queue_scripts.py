@@ -18,7 +18,7 @@ from runbook.params import Job, Settings
 WARNING_SECONDS = 300
 """Seconds between the warning, after which a job saves, and its time limit.
 
-Saving a checkpoint of 2.4 TB takes minutes.
+Saving a 2.4 TB checkpoint takes minutes.
 """
 
 
@@ -33,7 +33,7 @@ def warn_after(job: Job) -> int:
 
 
 def plain(name: str, value: object) -> str:
-    """Return `value` as text, for the name or value of a directive.
+    """Return `value` as text, to be used as a directive name or value.
 
     Raise `ParamsError` if it contains a character that is not allowed.
     """
@@ -45,19 +45,19 @@ def plain(name: str, value: object) -> str:
 
 
 def array_range(job: Job) -> str:
-    """Return the numbers of an array's elements, or an empty string if the job is not an array."""
+    """Return the element numbers for an array, or an empty string if the job is not an array."""
     return f"0-{job.array - 1}" if job.array > 1 else ""
 
 
 @dataclass(frozen=True)
 class NodeCount:
-    """The number of nodes for a command, as a number, or as a shell variable if it may vary."""
+    """How many nodes a command uses: a number, or a shell variable if it may vary."""
 
     nodes: int
     varies: bool = False
 
     def times(self, tasks: int) -> str:
-        """Return the total number of tasks as a bash expression, if each node has this many."""
+        """Return the total number of tasks as a bash expression, given the tasks per node."""
         if not self.varies:
             return str(self.nodes * tasks)
         if tasks == 1:
@@ -71,7 +71,7 @@ def mpiexec_words(
     tasks: int,
     count: NodeCount | None = None,
 ) -> list[str]:
-    """Return the mpiexec command that starts `tasks` tasks on each host in the job's list."""
+    """Return the mpiexec command to start `tasks` tasks on each host in the job's host list."""
     site = settings.site
     count = count or NodeCount(job.nodes)
     argv = ["mpiexec", f"-n {count.times(tasks)}", f"--ppn {tasks}", '--hostfile "$job/hostfile"']
@@ -99,17 +99,17 @@ class QueueScripts(ABC):
     submit_folder: str
     """The folder from which a job was submitted, as a shell expression."""
     job_number: str
-    """The job number, without the index of an array's element, as a shell expression."""
+    """The job number without the array index, as a shell expression."""
     passes_variables: str
     """The line that lets the starter pass the script variables to tasks, if one is needed."""
     array_index: str
-    """The index of an array's element, as a shell expression."""
+    """The array index, as a shell expression."""
     hosts: str
-    """The command that prints a job's hosts, one per line."""
+    """The command used to print the hosts in a job, one per line."""
     time_left: str
-    """The job's remaining time, as a shell expression; empty if the queue does not report it."""
+    """The time left in the job, as a shell expression; empty if the queue does not report it."""
     tasks_need_hosts: bool
-    """Whether the starter of a task job needs a list of hosts and a rendezvous address."""
+    """Whether the starter needs a host list and a rendezvous address to run a task job."""
     failed_step_line: str
     """Regular expression for the line that the starter writes as it starts to end a failed step.
 
@@ -125,7 +125,7 @@ class QueueScripts(ABC):
         *,
         devices: bool = True,
     ) -> list[str]:
-        """Return the lines that request a job's resources from its queue.
+        """Return the script lines used to request job resources from the queue.
 
         `phase` names the job in the queue.
         """
@@ -138,7 +138,7 @@ class QueueScripts(ABC):
         tasks: int,
         count: NodeCount | None = None,
     ) -> list[str]:
-        """Return the words in the command that starts this many tasks on each node of a job."""
+        """Return the command words used to start this many tasks on each node of a job."""
 
     @abstractmethod
     def on_each_node(self, settings: Settings, job: Job) -> list[str]:
@@ -173,14 +173,14 @@ class QueueScripts(ABC):
         *,
         chooses_nodes: bool,
     ) -> list[str]:
-        """Return the words in the command that starts the launcher or the ranks of a training run.
+        """Return the command words used to start the launcher or the ranks in a training run.
 
         A job that `chooses_nodes` lists its nodes in `$step_nodes`.
         """
 
     @abstractmethod
     def task_starter(self, job: Job) -> list[str]:
-        """Return the words in the command that starts a program in each task of a task job."""
+        """Return the command words used to start a program in each task of a task job."""
 
 
 TRUSTED_NAMES = '"$(IFS=,; echo "${trusted[*]}")"'

@@ -1,4 +1,4 @@
-"""Values that the scripts of all queued jobs share."""
+"""Values used in every script for a queued job."""
 
 from runbook.jobs.render.environment_variables import environment_groups
 from runbook.jobs.schedulers import get_queue_scripts
@@ -12,7 +12,7 @@ def queue_values(
     *,
     devices: bool = True,
 ) -> dict[str, object]:
-    """Return the values that the template of every queued job needs.
+    """Return the values that every template for a queued job needs.
 
     `phase` names the job in the queue.
     """

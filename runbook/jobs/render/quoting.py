@@ -64,7 +64,7 @@ KNOWN = {"user": '"$user"', "job": '"$job_number"'}
 def expand(value: str, settings: Settings) -> str:
     """Return a string as one shell word.
 
-    The run's shared folder is inserted now; {user} and {job} are filled in when the job runs.
+    The shared folder is inserted now; {user} and {job} are filled in when the job runs.
     """
     if settings.run.jobs.stage:
         text = value.replace(STAGE, settings.run.jobs.stage.rstrip("/"))
@@ -81,5 +81,5 @@ def expand(value: str, settings: Settings) -> str:
 
 
 def site_commands(texts: Sequence[str], settings: Settings) -> list[str]:
-    """Return a site's own commands, with the run's shared folder inserted as one shell word."""
+    """Return commands from the site file, with the shared folder inserted as one shell word."""
     return [text.replace(STAGE, quote(settings.run.jobs.stage.rstrip("/"))) for text in texts]

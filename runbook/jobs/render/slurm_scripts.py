@@ -18,7 +18,7 @@ from runbook.params import Job, Settings
 
 
 class SlurmScripts(QueueScripts):
-    """The requests, starters and shell expressions of a Slurm job."""
+    """The requests, starters and shell expressions for Slurm jobs."""
 
     announces_end = True
     can_leave_out_nodes = True
@@ -127,7 +127,7 @@ class SlurmScripts(QueueScripts):
         return [*command, f"--nodelist={TRUSTED_NAMES}", program]
 
     def on_one_node(self, seconds: int) -> str:
-        """Return the srun command that starts a process on `$node` while the job's steps run."""
+        """Return the srun command used to start a process on `$node` while the job steps run."""
         where = '--nodes=1 --ntasks=1 --nodelist="$node"'
         return f"timeout {seconds} srun --overlap {where}"
 
@@ -159,8 +159,8 @@ class SlurmScripts(QueueScripts):
             # Since Slurm 22.05, srun does not inherit cpus-per-task from sbatch.
             parts.append(f"--cpus-per-task={job.cpus_per_task}")
         elif not job.cpus_per_task:
-            # Without a number of cores, Slurm would bind each task to one core. With this option,
-            # the tasks share the node cores.
+            # If no number of cores were given, Slurm would bind each task to one core. With this
+            # option, the tasks share the node cores.
             parts.append("--cpu-bind=none")
 
         return parts

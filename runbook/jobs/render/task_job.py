@@ -1,4 +1,4 @@
-"""The queued job of a phase without training.
+"""Queued jobs for phases that do not train.
 
 The job runs a program on one node, on each node, or as an array.
 """
@@ -22,31 +22,31 @@ TASK_PHASES = (ENVIRONMENT, DATA)
 
 @dataclass(frozen=True)
 class Task:
-    """The work of a task job."""
+    """What a task job runs."""
 
     what: str
-    """A description for the script's header."""
+    """A description for the script header."""
     argv: tuple[str, ...]
     on_each_node: bool = False
-    """Whether the program runs once on each of the job's nodes, not only on the first one."""
+    """Whether the program runs once on every node in the job, not only on the first one."""
     is_array: bool = False
     """Whether the job is an array of `jobs.<phase>.array` jobs.
 
     Each job finds its index in RUNBOOK_ELEMENT.
 
-    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is the number of
-    these tasks, and srun or mpiexec provides each task's index.
+    Each job starts `tasks_per_node` tasks on each of `nodes` nodes. RUNBOOK_TASKS is how many these
+    are, and srun or mpiexec gives each task its index.
     """
     in_container: bool = False
-    """Whether the job uses the trainer's Python, modules and image, not the submitter's Python.
+    """Whether the job uses the Python, modules and image for training, not the submitter's Python.
 
     The job needs only one core.
     """
     part: str = ""
-    """Suffix of the job folder's name if a phase has more than one job."""
+    """Suffix added to the job folder name if a phase has more than one job."""
 
     def folder(self, phase: str) -> str:
-        """Return the folder name of the first job that a phase submits for this task."""
+        """Return the folder name for the first job that a phase submits to run this task."""
         return f"{phase}-{self.part}" if self.part else phase
 
 
@@ -63,12 +63,12 @@ def asks_for_queue(settings: Settings, phase: str) -> bool:
 
 
 def _tasks(job: Job) -> int:
-    """Return the number of tasks of one job: `nodes` x `tasks_per_node`, which defaults to 1."""
+    """Return the number of tasks in one job: `nodes` x `tasks_per_node`, which defaults to 1."""
     return job.nodes * max(1, job.tasks_per_node)
 
 
 def num_shares(job: Job) -> int:
-    """Return the number of shares of the text in jobs.data: array x nodes x tasks_per_node."""
+    """Return into how many shares jobs.data splits the text: array x nodes x tasks_per_node."""
     return max(1, job.array) * _tasks(job)
 
 

@@ -11,7 +11,7 @@ from runbook.jobs.render.quoting import image, quote, variable
 
 
 def fill(template: str, **values: object) -> str:
-    """Return the text of a template in `templates/`, with these values filled in.
+    """Fill these values into a template from `templates/`, and return the text.
 
     If a value is missing, our code has a bug.
     """
@@ -42,7 +42,7 @@ def _templates() -> Environment:
 
 
 def _reason(name: str, **values: object) -> str:
-    """Return the text of a reason why a job ended. Values may be shell variables."""
+    """Return the text for a reason why a job ended. Values may be shell variables."""
     return JobReason[name].fill(**values)
 
 

@@ -1,4 +1,4 @@
-"""Renders the job of a training phase, with scripts for this machine, Slurm or PBS."""
+"""Renders the job for a training phase, with scripts for this machine, Slurm or PBS."""
 
 import json
 import re
@@ -37,15 +37,15 @@ from runbook.plan_file.schema import PhasePlan
 from runbook.planning.make_plan import Plan
 
 TRACKERS = {"megatron-lm": TRACKER, "megatron-deepspeed": "latest"}
-"""The file in which each of the documents' programs records its newest checkpoint."""
+"""For each program from the documents, the file in which it records its newest checkpoint."""
 
 SPARES_OPTION = ' --spares "$((${#trusted[@]} - ${#training_nodes[@]}))"'
-"""Option that passes the number of nodes that did not train in an attempt."""
+"""Option that passes how many nodes did not train in an attempt."""
 
 QUEUE_GRACE_SECONDS = 240
 """Seconds that a job has for a save between the request to stop and the kill.
 
-This must be less than the time between the queue's warning and the job's time limit.
+This must be less than the time between the queue warning and the time limit.
 """
 PROBE_SECONDS = 30
 """Seconds within which a node must start a process, or a spare node replaces it.
@@ -55,8 +55,8 @@ Slurm waits 10 s for a node that is switched off.
 UNENDED_SECONDS = 30
 """Seconds that a job waits for a failed step to end on all nodes.
 
-Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more. MPICH's mpiexec waits
-forever for the ranks of a lost node.
+Slurm itself gives up after UnkillableStepTimeout, which is 60 s or more. The mpiexec from MPICH
+waits forever for ranks on a lost node.
 """
 
 
@@ -66,7 +66,7 @@ class RenderedJob:
 
     script: str
     arguments: list[str]
-    """Arguments of the training script or module."""
+    """Arguments for the training script or module."""
     files: dict[str, str] = field(default_factory=dict)
     """Other files that the job reads, by path relative to the job folder."""
 
@@ -94,7 +94,7 @@ class QueuedTraining:
         )  # a training phase is one job
         self.groups = environment_groups(settings)
         self.deepspeed = ""
-        """Path of Megatron-DeepSpeed's file in the run folder; empty for other frameworks."""
+        """Path to the DeepSpeed configuration in the run folder; empty for other frameworks."""
         if self.framework == "megatron-deepspeed":
             self.deepspeed = deepspeed_name(settings, spec)
 
@@ -121,7 +121,7 @@ class QueuedTraining:
     def _node_commands(self) -> list[str]:
         """Return the commands that every node runs before training.
 
-        The commands copy the image and then run the site's own commands.
+        The commands copy the image and then run the commands from the site file.
         """
         commands = site_commands(self.site.node_setup, self.settings)
         if not self.settings.run.jobs.image_copy:
@@ -136,7 +136,7 @@ class QueuedTraining:
         site = self.site
         job = self.job
         spec = self.spec
-        # Upstream's trainers are in the container, while ours is imported from the clone.
+        # Upstream trainers are in the container, while ours is imported from the clone.
         package = str(self.package) if self.framework == "runbook" else ""
         mounts = [*site.container.mounts]
         if package:
@@ -197,7 +197,7 @@ class QueuedTraining:
 
     @property
     def may_have_fewer_nodes(self) -> bool:
-        """Return whether the number of nodes is decided for each attempt."""
+        """Return whether each attempt decides anew how many nodes train."""
         return len(self.node_counts) > 1
 
     @property
@@ -214,7 +214,7 @@ class QueuedTraining:
         return self.job.chain > 1 or self.restarts_here
 
     def _near_removal_command(self, mounts: Sequence[str]) -> str:
-        """Return the command that removes copies in a node's memory.
+        """Return the command to remove copies held in node memory.
 
         Return an empty string if no copies are kept.
         """
@@ -249,14 +249,14 @@ class QueuedTraining:
                 framework=self.framework,
             )
 
-        # Upstream's image lacks our package, so the Python on the first node reads the logs.
+        # Upstream images lack our package, so the Python on the first node reads the logs.
         tracker = f"{self.spec.checkpoint.folder}/{TRACKERS[self.framework]}"
         package = quote(f"PYTHONPATH={self.package}")
         arguments = ["python3", *program, f"--tracker={tracker}"]
         return " ".join(["env", package, *map(quote, arguments)])
 
     def variables(self) -> list[str]:
-        """Return the names of the environment variables that the job sets for its ranks, sorted."""
+        """Return the sorted names of environment variables that the job sets for its ranks."""
         names = {
             "MASTER_ADDR",
             "MASTER_PORT",
@@ -276,7 +276,7 @@ class QueuedTraining:
         return sorted(names)
 
     def unset_variables(self) -> list[str]:
-        """Return the names of the variables that the site unsets, sorted."""
+        """Return the sorted names of variables that the site unsets."""
         names: list[str] = []
         for group in self.groups.values():
             names += [name for name, value in group.items() if value is None]
@@ -320,7 +320,7 @@ class QueuedTraining:
         return [python, "-u", f"{checkout.folder.rstrip('/')}/{checkout.script}"]
 
     def _program_command(self) -> str:
-        """Return the program as shell words, with the node's own copy of Python if requested."""
+        """Return the program as shell words, using the copy of Python on the node if requested."""
         python, *arguments = self.program()
         if self.settings.run.jobs.environment_copy:
             return f"{COPIED_PYTHON} {_words(arguments)}"
@@ -367,8 +367,8 @@ PACKAGE = Path(__file__).parents[3]
 PEERS_SECONDS = 3
 """Seconds for the other ranks to notice and report that a rank has failed.
 
-Ranks that are still waiting for each other to start cannot notice the failure, so the job's end
-becomes known this much later.
+Ranks that are still waiting for each other to start cannot notice the failure, so it takes this
+much longer to learn that the job has ended.
 """
 
 KILLED_PEERS_SECONDS = 1
@@ -387,12 +387,12 @@ def render_job(
     python: str = "python3",
     package: Path = PACKAGE,
 ) -> RenderedJob:
-    """Return the job of a training phase for the site's scheduler.
+    """Render the job for a training phase, as the site scheduler expects it.
 
-    `plan` is the content of plan.json, which the job reads from the run folder. `python` is the
-    interpreter that has the trainer on a local site. `package` is the folder of our package, from
-    which a queued job imports the trainer. The script finds the run folder relative to itself, or
-    to the folder from which it was submitted, because the run folder may move.
+    `plan` is the plan.json that the job reads from the run folder. `python` is the interpreter that
+    has the trainer on a local site. `package` is the folder from which a queued job imports our
+    trainer. The script finds the run folder relative to itself, or to the folder from which it was
+    submitted, because the run folder may move.
     """
     if phase not in TRAINING_PHASES:
         raise JobError(
@@ -417,9 +417,9 @@ def render_job(
 
 
 PYTHON_SCRIPT = "python.sh"
-"""Name of the script in a job folder that starts Python from each node's own copy."""
+"""Script in a job folder, used to start Python from the copy on each node."""
 ENVIRONMENT_FILE = "environment.json"
-"""Manifest of the packed environment, in the folder of a job that uses it."""
+"""Manifest for the packed environment, in the job folder."""
 NO_COPY = {
     "unpack_command": "",
     "first_remove_command": "",
@@ -429,7 +429,7 @@ NO_COPY = {
 
 
 def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -> dict[str, str]:
-    """Return the values that a job script needs for the copy of the environment on each node."""
+    """Return the values that a job script needs to manage the environment copy on each node."""
     jobs = settings.run.jobs
     if not jobs.environment_copy:
         return NO_COPY
@@ -446,7 +446,7 @@ def copy_values(settings: Settings, job: Job, *, may_lose_nodes: bool = False) -
 
 
 def python_script(settings: Settings, python: str, package: Path) -> str:
-    """Return python.sh, which starts Python from the node's own copy."""
+    """Return python.sh, which starts Python from the copy on the node."""
     folder = settings.run.jobs.environment_copy
     in_shell = re.sub(r"\$([A-Za-z_][A-Za-z0-9_]*)", r"${\1:-}", folder)
     return fill(
@@ -460,7 +460,7 @@ def python_script(settings: Settings, python: str, package: Path) -> str:
 
 
 def write_job(folder: JobFolder, rendered: RenderedJob) -> None:
-    """Write a job's files into its folder. job.sh is last, so a folder that has it is complete."""
+    """Write all files for a job. job.sh is last, so a folder that has it is complete."""
     for name, text in rendered.files.items():
         write_text(folder.path / name, text, error=JobError)
     write_text(

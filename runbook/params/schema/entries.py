@@ -1,4 +1,4 @@
-"""Entries of the catalogues: models (models.yaml), datasets (datasets.yaml)."""
+"""Catalogue entries: models (models.yaml), datasets (datasets.yaml)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,17 +15,17 @@ from runbook.params.schema.value_types import (
 
 
 class SourceFile(Strict):
-    """One file of a dataset."""
+    """A file in a dataset."""
 
     path: str
     """Path to the file, relative to the dataset folder."""
     bytes: Bytes = 0
-    """Size of the file; 0: not known."""
+    """File size; 0: not known."""
     sha256: str = ""
-    """Checksum of the file; empty: not known."""
+    """File checksum; empty: not known."""
     also: str = ""
-    """Another path where the file is accepted, such as the name that a document's own script uses;
-    empty: none.
+    """Another path where the file is accepted, such as the name that the script from a document
+    uses; empty: none.
     """
 
 
@@ -43,7 +43,7 @@ class FileGroup(Strict):
 
     @property
     def paths(self) -> list[str]:
-        """Return the path of every file in the group."""
+        """Return the paths to all files in the group."""
         paths: list[str] = []
         for number in range(self.first, self.last + 1):
             paths.append(self.path.replace("{number}", str(number)))
@@ -52,11 +52,11 @@ class FileGroup(Strict):
 
 
 TOKENIZED = "tokenized"
-"""The `kind` of a dataset that consists of finished .bin/.idx pairs. These are read unchanged."""
+"""The `kind` for datasets that consist of finished .bin/.idx pairs. These are read unchanged."""
 
 
 def names_pair(folder: str) -> bool:
-    """Return whether data.folder is the prefix of a pair of token files, as in --data-path.
+    """Return whether data.folder is the prefix for a pair of token files, as in --data-path.
 
     >>> names_pair("/data/my-gpt_text_document"), names_pair("/data/texts")
     (True, False)
@@ -65,7 +65,7 @@ def names_pair(folder: str) -> bool:
 
 
 class Dataset(Strict):
-    """A source of text."""
+    """A text to train on, and where to get it."""
 
     title: str
     """Title of the dataset, in one line."""
@@ -73,9 +73,9 @@ class Dataset(Strict):
     """corpus (shipped), local (your own files), mock (no text at all), download (from an
     address), or tokenized (finished token files)."""
     folder: str = ""
-    """Folder of the files; relative to the project, or inside the package for kind corpus."""
+    """Folder with the files; relative to the project, or inside the package for kind corpus."""
     pattern: str = "*"
-    """Pattern that the names of the files in the folder match."""
+    """Pattern that file names in the folder must match."""
     files: list[SourceFile] = []
     """The files by name, if they are known."""
     groups: list[FileGroup] = []
@@ -83,15 +83,15 @@ class Dataset(Strict):
     parts: list[FileGroup] = []
     """The numbered files that are downloaded, if several of them become one file of `groups`."""
     parts_together: WholeOrZero = 0
-    """Number of consecutive parts that become one pair of token files if files are held out."""
+    """How many consecutive parts become one pair of token files if files are held out."""
     parts_order: PartsOrder = "listed"
-    """Order of the parts: listed, or names (by the paths in `also`, byte by byte, as a shell's *
-    sorts them in the C locale).
+    """How to order the parts: listed, or names (by the paths in `also`, byte by byte, as * in a
+    shell sorts them in the C locale).
     """
 
     @property
     def paths(self) -> list[str]:
-        """Return the path of every file, including the numbered files."""
+        """Return the paths to all files, including the numbered files."""
         return [file.path for file in self.files] + [
             path for group in self.groups for path in group.paths
         ]
@@ -118,9 +118,9 @@ class Dataset(Strict):
     """GPT-2 tokens without end-of-document tokens; 0: not known."""
 
     def identity(self) -> dict[str, Any]:
-        """Return the part of the entry that a fingerprint includes.
+        """Return what a fingerprint includes from this entry.
 
-        Alternative names of files are included only if there are any, because earlier fingerprints
+        Alternative file names are included only if there are any, because earlier fingerprints
         did not include them.
         """
         content = self.model_dump(mode="json")
@@ -133,21 +133,21 @@ class Dataset(Strict):
 
 @dataclass(frozen=True)
 class TextShare:
-    """A dataset of a run, with its name and its share of the samples."""
+    """A dataset that a run uses, with its name and its share of the samples."""
 
     name: str
     weight: float
-    """Weight relative to the run's other texts; the weights need not add up to 1."""
+    """Weight relative to the other texts in the run; the weights need not add up to 1."""
     dataset: Dataset
     folder: str = ""
-    """Folder of the dataset's files, if it differs from the catalogue's."""
+    """Folder with the dataset files, if it differs from the one in the catalogue."""
 
 
 class Model(Strict):
     """The shape of a GPT."""
 
     label: str
-    """Common name for the model's size ("375M"); the computed count is shown next to it."""
+    """Common name for the model size ("375M"); the computed count is shown next to it."""
     parameters: WholeOrZero = 0
     """Computed count, with the vocabulary padded for one tensor rank; 0: not recorded."""
     layers: Whole
@@ -165,11 +165,11 @@ class Model(Strict):
     positions: WholeOrZero = 0
     """Learned position embeddings; 0: the sequence length. The documents fix 2048."""
     vocabulary: Whole = 50257
-    """Tokens of the tokenizer; padded to a multiple of 128 (x tensor for the documents' own
-    frameworks).
+    """Tokens in the tokenizer; padded to a multiple of 128 (x tensor for the frameworks from the
+    documents).
     """
     tied_embeddings: bool = True
-    """The output layer uses the input embedding's weights."""
+    """The output layer shares its weights with the input embedding."""
     position_embedding: Literal["learned", "rope"] = "learned"
     """learned or rope."""
     normalization: Literal["layernorm", "rmsnorm"] = "layernorm"
@@ -183,14 +183,14 @@ class Model(Strict):
     norm_epsilon: Positive = 1e-5
     """Epsilon that a norm adds to the variance; many Llama-type models use 1e-6."""
     rope_base: Whole = 10_000
-    """Base of the rotary angles; larger for longer sequences, such as 500,000 for Llama 3."""
+    """Base for the rotary angles; larger for longer sequences, such as 500,000 for Llama 3."""
     source: str
-    """Source of the shape."""
+    """Where the shape comes from."""
     note: str = ""
     """Note for readers, for example about a label that does not match the count."""
     training: dict[str, Any] = {}
-    """The source's batch, learning rate and initialization for this size (shown as advice, never
-    applied).
+    """Batch, learning rate and initialization that the source uses for this size (shown as advice,
+    never applied).
     """
 
 

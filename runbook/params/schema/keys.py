@@ -21,7 +21,7 @@ EXCLUSIVE = {
         f"training.decay_{unit}" for unit in ("iterations", "samples", "tokens")
     ),
 }
-"""Groups of keys of which a layer may set only one.
+"""Key groups in which a layer may set only one key.
 
 Setting it clears the others in the layers below.
 """
@@ -39,12 +39,12 @@ class Key:
     default: Any
     """Default value; `...` if the key is required."""
     documents: tuple[str, ...]
-    """Names of the key in the five documents."""
+    """What the five documents call this key."""
 
 
 @cache
 def all_keys() -> dict[str, Key]:
-    """Return every key by its dotted name, in the schema's order."""
+    """Return every key by dotted name, in schema order."""
     keys = {}
     for name, info in ((name, info) for name, info, is_section in _walk(Run) if not is_section):
         documents = tuple(
@@ -63,7 +63,7 @@ def all_keys() -> dict[str, Key]:
 
 
 def accepts(key: str, value: object) -> bool:
-    """Return whether a value has a valid type and range for a key, regardless of all other keys.
+    """Return whether a value has a valid type and range for a key, whatever other keys are set to.
 
     >>> accepts("training.eval_iterations", -1), accepts("training.recompute_method", "block")
     (False, True)
@@ -78,7 +78,7 @@ def accepts(key: str, value: object) -> bool:
 
 @cache
 def _type_of(key: str) -> TypeAdapter[Any]:
-    """Return the type of a key with its rules."""
+    """Return the type that a key has, with its rules."""
     for name, info, is_section in _walk(Run):
         if name == key and not is_section:
             annotation: Any = info.annotation
@@ -101,12 +101,12 @@ def sections() -> dict[str, str]:
 
 
 def _help_text(info: FieldInfo) -> str:
-    """Return the docstring of a field as one line, because docstrings in the schema are wrapped."""
+    """Join the docstring for a field into one line, because schema docstrings are wrapped."""
     return " ".join((info.description or "").split())
 
 
 def job_section(word: str) -> str:
-    """Return the key under `jobs` for a phase's name or number.
+    """Return the key under `jobs` for a phase, given by name or number.
 
     >>> job_section("03-smoke-test"), job_section("4"), job_section("data")
     ('smoke', 'training', 'data')

@@ -80,8 +80,8 @@ class Smoke(Strict):
     """The short run before the long one, with the same trainer and a model that is cheap to train."""
 
     model: str = ""
-    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the run's own model
-    if that is smaller.
+    """A name in params/models.yaml; empty: the documents' 12 x 512 ("375M"), or the model of the
+    run if that is smaller.
     """
     iterations: Whole = 12
     """Number of steps; the first few are warm-up and are left out of the throughput."""
@@ -96,9 +96,9 @@ class Smoke(Strict):
     warmup_iterations: WholeOrZero = 3
     """Steps until the peak learning rate."""
     tensor: Whole = 1
-    """Tensor-parallel size of the smoke test."""
+    """Tensor-parallel size for the smoke test."""
     pipeline: Whole = 1
-    """Pipeline size of the smoke test."""
+    """Pipeline size for the smoke test."""
     waived_by: str = ""
     """Name of the person who decided to train although the smoke test failed or was not run; it is
     recorded.
@@ -113,8 +113,8 @@ class Training(Strict):
     engine: Engine = "megatron-core"
     """megatron-core or deepspeed; both train the same model to the same losses."""
     framework: Framework = "runbook"
-    """runbook is our own trainer; megatron-lm, megatron-deepspeed and nemo are the programs of the
-    documents.
+    """runbook is our own trainer; megatron-lm, megatron-deepspeed and nemo are the programs from
+    the documents.
     """
     precision: Precision = "bf16"
     """fp32, fp16 or bf16."""
@@ -172,22 +172,22 @@ class Training(Strict):
     decay_tokens: Annotated[Count, Aliases("lr_decay_tokens")] = 0
     """Tokens until the minimum, instead of decay_iterations."""
     adam_beta1: BelowOne = 0.9
-    """Adam's decay rate of the mean gradient."""
+    """Decay rate for the mean gradient in Adam."""
     adam_beta2: BelowOne = 0.95
-    """Adam's decay rate of the mean squared gradient."""
+    """Decay rate for the mean squared gradient in Adam."""
     adam_epsilon: Positive = 1.0e-8
-    """Adam's term against division by zero."""
+    """Term used in Adam to prevent division by zero."""
     weight_decay: NonNegative = 0.1
     """Weight decay, decoupled from the gradient (AdamW)."""
     clip_gradient: Annotated[NonNegative, Aliases("clip_grad", "gradient_clipping")] = 1.0
-    """Clip the gradient's norm, over all weights, to this value; 0: no clipping."""
+    """Clip the gradient norm, over all weights, to this value; 0: no clipping."""
     dropout: BelowOne = 0.0
     """Share of activations and attention weights set to zero.
 
-    GPT-3's value is 0.1, as is the default of the documents' Megatron.
+    GPT-3 used 0.1, which is also the default in Megatron as the documents use it.
     """
     init_std: Annotated[Positive, Aliases("init_method_std")] = 0.02
-    """Standard deviation of the initial weights."""
+    """Standard deviation used to initialize weights."""
     recompute: Annotated[Recompute, Aliases("activation_checkpoint", "checkpoint_activations")] = (
         "none"
     )
@@ -229,23 +229,23 @@ class Training(Strict):
     bf16 halves the memory and traffic of gradients, at lower precision.
     """
     loss_fusion: Annotated[LossFusion, Aliases("cross_entropy_fusion_impl")] = "auto"
-    """Megatron-LM only: fused kernels for the loss: native, te (Transformer Engine's, which writes
-    the gradient over the logits), or auto (none).
+    """Megatron-LM only: fused kernels for the loss: native, te (from Transformer Engine, which
+    writes the gradient over the logits), or auto (none).
     """
     kernels: Kernels = "auto"
-    """Kernels of our own trainer on a GPU: compiled (its Triton kernels), plain (megatron-core's),
-    or auto (compiled if they can run).
+    """Kernels that our own trainer uses on a GPU: compiled (its Triton kernels), plain (from
+    megatron-core), or auto (compiled if they can run).
     """
     overlap_tensor: Annotated[StrictBool, Aliases("tp_comm_overlap", "ub_tp_comm_overlap")] = False
     """Overlap tensor-parallel communication with matrix products, by Transformer Engine; needs
     parallel.sequence.
     """
     cuda_graphs: Annotated[StrictBool, Aliases("enable_cuda_graph")] = False
-    """Launch the kernels of a layer as one CUDA graph; needs Transformer Engine, and is not
+    """Launch the kernels in a layer as one CUDA graph; needs Transformer Engine, and is not
     possible with recompute full.
     """
     gc_interval: Annotated[WholeOrZero, Aliases("manual_gc_interval", "manual_gc")] = 0
-    """Steps between Python's garbage collections, on all ranks at the same time; 0: each rank
+    """Steps between garbage collections in Python, on all ranks at the same time; 0: each rank
     collects whenever Python decides.
     """
     broadcast_batches: StrictBool = False
@@ -288,9 +288,9 @@ class Training(Strict):
     and all numbers are compared (own trainer); 0: never.
     """
     alarms_after: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
-    """Number of first iterations without alarms about loss and gradient norm, such as a noisy
-    warm-up; a NaN or a loss of 0 is always reported. spike_policy does not act in these iterations
-    either.
+    """How many iterations at the start raise no alarms about loss and gradient norm, such as a
+    noisy warm-up; a NaN or a loss of 0 is always reported. spike_policy does not act in these
+    iterations either.
     """
     alarm_webhook: Annotated[SecretReference, OnlyOwnTrainer()] = ""
     """Where to post alarms as JSON: env:NAME or file:PATH names the place of the address. If empty, alarms are not posted.
@@ -311,9 +311,12 @@ class Training(Strict):
     log_interval: Whole = 1
     """Steps between log lines."""
     save_interval: Annotated[WholeOrZero, Aliases("SAVE_INTERVAL")] = 1000
-    """Steps between checkpoints; 0: only at the end (with a document's own framework: none at all)."""
+    """Steps between checkpoints; 0: only at the end (with a framework from the documents: none at
+    all).
+    """
     keep_checkpoints: Whole = 2
-    """Number of newest checkpoints to keep. Megatron-LM and Megatron-DeepSpeed delete none."""
+    """How many of the newest checkpoints to keep. Megatron-LM and Megatron-DeepSpeed delete none.
+    """
     keep_every: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
     """Also keep every checkpoint at a multiple of this many steps; 0: only the newest."""
     async_save: Annotated[StrictBool, OnlyOwnTrainer()] = False
@@ -321,11 +324,11 @@ class Training(Strict):
     needs memory for the copy.
     """
     near_interval: Annotated[WholeOrZero, OnlyOwnTrainer()] = 0
-    """Steps between copies of the state in the memory of the node and of a partner node (own
+    """Steps between copies of the state to the memory on this node and on a partner node (own
     trainer, docs/unattended.md); 0: none.
     """
     near_folder: Annotated[str, OnlyOwnTrainer()] = NEAR_FOLDER
-    """Folder in node memory for these copies; $NAME is a variable of the node's environment."""
+    """Folder in node memory for these copies; $NAME is an environment variable on the node."""
     resume_changed: Annotated[StrictBool, OnlyOwnTrainer()] = False
     """Continue from a checkpoint that was trained with other values (rate, data, seed, batch);
     by default, such a checkpoint is refused.
@@ -356,7 +359,7 @@ class Training(Strict):
     sample_tokens: Whole = 40
     """Tokens in that continuation."""
     seed: Annotated[WholeOrZero, Field(le=2**32 - 1), Aliases("SEED")] = 1234
-    """Seed of weights and data order, at most 4294967295 (numpy's limit)."""
+    """Seed for weights and data order, at most 4294967295 (the limit in numpy)."""
     shape: ShapeOverrides = ShapeOverrides()
     """Depth, width and heads, if they differ from the named model."""
     smoke: Smoke = Smoke()
@@ -364,7 +367,7 @@ class Training(Strict):
 
     @property
     def optimizer(self) -> Optimizer:
-        """The optimizer's values, in the form that the plan uses."""
+        """The optimizer values, in the form that the plan uses."""
         return Optimizer(
             beta1=self.adam_beta1,
             beta2=self.adam_beta2,
@@ -410,31 +413,31 @@ class Data(Strict):
     data.dataset alone.
     """
     folder: Annotated[str, Aliases("DATA_PATH", "BASE_DATA_PATH", "DATA_DIR")] = ""
-    """Folder of the text.
+    """Folder with the text.
 
-    Missing files of the dataset's source are downloaded to it; other text in it is used unchanged.
+    Missing files from the dataset source are downloaded to it; other text in it is used unchanged.
     For token files, the prefix of one pair is also possible (/data/my_text_document). Empty: the
-    site's folder for data, or the dataset's own folder.
+    site's folder for data, or the folder of the dataset.
     """
     bucket: Annotated[str, Aliases("S3_BUCKET", "BUCKET")] = ""
     """Bucket and prefix (s3://name/folder) that finished token files are copied from, if the site
     copies them.
     """
     text_key: str = "text"
-    """Key of the text in each JSON record, or column of a Parquet file."""
+    """Key with the text in each JSON record, or column in a Parquet file."""
     keep_sources: Annotated[str, AfterValidator(names_text), Aliases("approved_sources")] = ""
-    """Use only documents of these sources (RedPajamaC4, RedPajamaArXiv), as each record names them;
-    empty: all.
+    """Use only documents from these sources (RedPajamaC4, RedPajamaArXiv), as each record names
+    them; empty: all.
     """
     drop_sources: Annotated[str, AfterValidator(names_text)] = ""
-    """Leave out documents of these sources (RedPajamaBook); empty: none."""
+    """Leave out documents from these sources (RedPajamaBook); empty: none."""
     source_key: str = "auto"
     """Key in which a record names its source (meta.redpajama_set_name); auto: a known key that the
     first record has.
     """
     fix_text: Annotated[FixText, Aliases("apply_ftfy")] = "none"
-    """none, or ftfy, which first repairs wrongly decoded characters as NeMo's data preparation does
-    (pip install 'gpt3-runbook[ftfy]').
+    """none, or ftfy, which first repairs wrongly decoded characters as the data preparation in NeMo
+    does (pip install 'gpt3-runbook[ftfy]').
     """
     append_eod: StrictBool = True
     """Add the end-of-document token after each document. Without it, documents run into each other.
@@ -450,7 +453,7 @@ class Data(Strict):
     split: Annotated[str, Field(pattern=r"^\d+(\.\d+)?,\d+(\.\d+)?,\d+(\.\d+)?$")] = "949,50,1"
     """Shares of train, validation and test inside every file; used if held_out is 0."""
     held_out: Annotated[WholeOrZero, Aliases("CHUNKS")] = 0
-    """Number of files held out for validation, and again for test; the text must have more than
+    """How many files to hold out for validation, and again for test; the text must have more than
     twice as many files. 0: use split.
     """
     max_record_bytes: Whole = 268_435_456
@@ -493,10 +496,10 @@ class Parallel(Strict):
     ] = 1
     """Number of pipeline stages; it must divide the number of layers."""
     first_stage_layers: Annotated[WholeOrZero, Aliases("decoder_first_pipeline_num_layers")] = 0
-    """Layers of the first stage, which also has the embedding; 0: the same number as other
+    """Layers in the first stage, which also has the embedding; 0: the same number as other
     stages."""
     last_stage_layers: Annotated[WholeOrZero, Aliases("decoder_last_pipeline_num_layers")] = 0
-    """Layers of the last stage, which also has the output layer; 0: the same number as other
+    """Layers in the last stage, which also has the output layer; 0: the same number as other
     stages."""
     virtual_pipeline: Annotated[Whole, Aliases("virtual_pipeline_model_parallel_size", "VPP")] = 1
     """Chunks of layers in each stage; more than 1 interleaves them, which shortens the bubble."""
@@ -530,7 +533,7 @@ class Job(Strict):
     needs, and one for jobs.data.
     """
     cpus_per_task: Annotated[WholeOrZero, Aliases("cpus-per-task")] = 0
-    """Cores of each task; 0: the site's value."""
+    """Cores for each task; 0: the site's value."""
     memory: str = ""
     """Memory per node as the scheduler writes it (480G; 0 is all); empty: the site's value."""
     walltime: Annotated[Seconds, Aliases("time")] = 0
@@ -553,8 +556,8 @@ class Job(Strict):
     resets the count.
     """
     chain: Whole = 1
-    """Number of jobs to queue at once, each of which begins when the previous one ends, so that
-    nobody has to resubmit; 1: no chain.
+    """How many jobs to queue at once. Each begins when the previous one ends, so that nobody has to
+    resubmit; 1: no chain.
     """
     spares: WholeOrZero = 0
     """Additional nodes to request: after a failure a spare replaces a bad node, and training
@@ -592,15 +595,15 @@ class Jobs(Strict):
     ] = ""
     """Container image (file or registry reference) to use instead of the site's."""
     storage: Annotated[str, Aliases("AMLFS_SKU")] = ""
-    """Tier of the site's shared storage (AMLFS 250), if it is sold in tiers; empty: the site's
+    """Tier of shared storage on the site (AMLFS 250), if it is sold in tiers; empty: the site's
     first.
     """
     image_copy: Annotated[str, Aliases("NVME_PATH")] = ""
-    """Folder on each node's own disk (/mnt/nvme) that the image file is copied to before training;
-    empty: no copy.
+    """Folder on the node disks (/mnt/nvme) that the image file is copied to before training; empty:
+    no copy.
     """
     environment_copy: Annotated[str, AfterValidator(node_folder_text)] = ""
-    """Folder on each node's own disk (/tmp, $TMPDIR) that the Python environment of 03 and 04 is
+    """Folder on the node disks (/tmp, $TMPDIR) that the Python environment for 03 and 04 is
     unpacked to before the first rank starts (docs/local-environment.md); empty: no copy.
     """
     environment_keep: StrictBool = False
@@ -610,7 +613,7 @@ class Jobs(Strict):
     (the site's value).
     """
     switch: Annotated[str, Aliases("USE_SHARP")] = ""
-    """Groups of the site environment to switch on or off, such as "+sharp -debug"."""
+    """Groups in the site environment to switch on or off, such as "+sharp -debug"."""
     environment: Job = Job()
     """01-environment: images, environments, checks."""
     data: Job = Job()
@@ -625,7 +628,7 @@ class Run(Strict):
     """A run file: the values that a person chose."""
 
     run: Annotated[Name, Aliases("JOB_NAME")]
-    """Name of the run: the run file's name without .yaml; its folder is runs/<run>."""
+    """Run name: the name of the run file without .yaml. The run folder is runs/<run>."""
     site: Name = "local"
     """A name in params/sites."""
     model: Annotated[Name, Aliases("MODEL_SIZE_KEY", "MODEL_SIZE", "model_size")]

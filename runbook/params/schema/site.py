@@ -19,82 +19,83 @@ from runbook.params.schema.value_types import (
 )
 
 AUTO = "auto"
-"""The device of a site that uses the GPUs found on this machine."""
+"""Device name for a site that uses the GPUs found on this machine."""
 
 
 class ImageRecipe(Strict):
-    """Contents of a Dockerfile. The layer of an empty version is left out."""
+    """What a Dockerfile contains. The layer for an empty version is left out."""
 
     base: str
     """Base image; `docker build --build-arg BASE=...` uses another one."""
     tag: str
-    """Name of the built image, before it is converted to a file."""
+    """Tag given to the built image, before it is converted to a file."""
     pip: list[str] = []
     """Python packages, each with its version."""
     efa_installer: str = ""
-    """Version of AWS's EFA installer, whose libfabric replaces the base's; the base must be an
-    Ubuntu.
+    """Version of the EFA installer from AWS, whose libfabric replaces the one in the base; the base
+    must be an Ubuntu.
     """
     aws_ofi_nccl: str = ""
     """Version of the NCCL plugin for libfabric, which is built against that libfabric."""
     mpi: str = ""
-    """Folder of the base image's MPI, which the plugin's configure script needs; empty: where
+    """Folder with MPI in the base image, needed by the configure script in the plugin; empty: where
     compilers look by default.
     """
     libraries: list[str] = []
     """Folders that the dynamic linker searches in addition to its own."""
     environment: dict[str, str] = {}
-    """Environment variables of the image."""
+    """Environment variables set in the image."""
 
 
 class Tier(Strict):
     """One speed class of a file system that is sold by speed.
 
-    The entry of the same name in the site's `write_bandwidth` has its speed.
+    The speed is the entry with the same name in `write_bandwidth` for the site.
     """
 
     size: Bytes
     """Size at which the tier has the speed that the site states."""
     sku: str
-    """Name of the tier in the deployment."""
+    """What the deployment calls the tier."""
     stated_minutes: NonNegative = 0.0
-    """Minutes that a 175B checkpoint takes according to the site's document; 0: not stated."""
+    """Minutes that a 175B checkpoint takes according to the document for the site; 0: not stated.
+    """
 
 
 class Volume(Strict):
     """A shared file system."""
 
     title: str
-    """Display name of the file system."""
+    """File system name to show."""
     path: str
     """Mount point; may contain {stage}."""
     size: Bytes = 0
-    """Size; 0: the tier's size, or not known."""
+    """Size; 0: as for the tier, or not known."""
     holds: list[str] = []
     """What the run stores there: home, images, data, checkpoints."""
     tiers: dict[str, Tier] = {}
     """The tiers in which it is sold; `jobs.storage` selects one, and the first is the default."""
     deployment: dict[str, Any] = {}
-    """Entry of the file system in the cluster's configuration, verbatim."""
+    """Entry for the file system in the cluster configuration, verbatim."""
 
 
 class Timing(Strict):
-    """A duration that the document's authors report."""
+    """A duration reported by the authors of the document."""
 
     what: str
-    """Description of the work."""
+    """What the work was."""
     seconds: NonNegative
     """Duration in seconds."""
     bytes: Bytes = 0
     """Bytes that were moved; 0: not stated."""
     like: str = ""
-    """Part of a run that the duration is compared with: data (the token files); empty: none."""
+    """Which part of a run to compare the duration with: data (the token files); empty: none."""
     machine: str = ""
     """Machine on which it was measured."""
 
 
 class Fact(Strict):
-    """The source of a value."""
+    """Where a value comes from."""
 
     source: str
     """Page, file or measurement."""
@@ -103,7 +104,7 @@ class Fact(Strict):
 
 
 class Hardware(Strict):
-    """Properties of the machine. Leave out values that are not known; they are never guessed."""
+    """What the machine has. Leave out values that are not known; they are never guessed."""
 
     device: str
     """Device to compute on: the accelerator name as in the table of peaks (H100-SXM, A100-40GB,
@@ -115,7 +116,7 @@ class Hardware(Strict):
     With device auto: use at most this many of the listed GPUs, 0 for all.
     """
     device_memory: Bytes = 0
-    """Memory of one device; 0: not known (on a CPU: the node memory is shared)."""
+    """Memory on one device; 0: not known (on a CPU: the node memory is shared)."""
     peak_tflops: dict[str, Positive] = {}
     """Datasheet peak of one device by precision (fp32, fp16, bf16), in TFLOP/s."""
     nodes: WholeOrZero = 0
@@ -123,7 +124,7 @@ class Hardware(Strict):
     cores_per_node: WholeOrZero = 0
     """Cores that a job may use on a node; 0: not known."""
     node_memory: Bytes = 0
-    """Main memory of a node; 0: not known."""
+    """Main memory on a node; 0: not known."""
     interconnect: str = ""
     """Network between nodes."""
     fabric: Literal["", "cxi", "efa", "verbs"] = ""
@@ -131,7 +132,8 @@ class Hardware(Strict):
     not known.
     """
     network: NonNegative = 0.0
-    """Total bandwidth of a node's network adapters in one direction, in GB/s; 0: not known."""
+    """Total bandwidth over the network adapters in a node in one direction, in GB/s; 0: not known.
+    """
 
     @model_validator(mode="after")
     def _check_devices(self) -> Hardware:
@@ -142,7 +144,7 @@ class Hardware(Strict):
 
 
 class Container(Strict):
-    """The container image that a job's programs run in, and the folders visible inside it."""
+    """The container image that programs in a job run in, and the folders visible inside it."""
 
     kind: Literal["none", "pyxis", "singularity"] = "none"
     """none, pyxis (srun with enroot) or singularity."""
@@ -157,32 +159,32 @@ class Container(Strict):
     home: bool = False
     """Whether the home folder is visible inside."""
     options: list[str] = []
-    """Further options of the program that starts the container."""
+    """Further options for the program that starts the container."""
     recipe: ImageRecipe | None = None
     """How to build the image, if it does not come from a registry."""
 
 
 class Versions(Strict):
-    """Versions that a framework's program runs with on the site.
+    """Versions that the program for a framework runs with on the site.
 
     `runbook rehearse --upstream` installs the same versions on this machine.
     """
 
     python: Annotated[str, Field(pattern=r"^3\.\d+$")]
-    """Version of Python, such as 3.10."""
+    """Python version, such as 3.10."""
     packages: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+==[A-Za-z0-9_.]+$")]]
     """Packages from PyPI, each `name==version`: torch first, then what the program imports."""
 
 
 class Checkout(Strict):
-    """A framework of one of the documents, at a pinned commit."""
+    """A framework used in one of the documents, at a pinned commit."""
 
     repository: str
     """Repository to clone."""
     commit: str
     """The commit whose options are rendered; tests/upstream has the options of that commit."""
     folder: str
-    """Folder of the clone; may contain {stage}."""
+    """Folder with the clone; may contain {stage}."""
     script: str = "pretrain_gpt.py"
     """The training script inside the folder."""
     options: dict[str, str | int | float | bool] = {}
@@ -190,7 +192,7 @@ class Checkout(Strict):
     false: the option is left out.
     """
     deepspeed: dict[str, Any] = {}
-    """Further entries of the DeepSpeed file, from the document."""
+    """Further entries for the DeepSpeed file, from the document."""
     versions: Versions | None = None
     """Versions that the program needs; left out: a rehearsal uses the installed versions."""
 
@@ -199,14 +201,14 @@ class Preparation(Strict):
     """A step to set up a machine before the first job. The step is skipped if its result exists."""
 
     title: str
-    """Name of the step."""
+    """Name for the step."""
     creates: str
     """The file or folder that exists afterwards; may contain {stage} and {image}."""
     commands: list[str]
-    """Commands of the step; {stage}, {image} and {tag} become one word each, and {modules} the
+    """Commands for the step; {stage}, {image} and {tag} become one word each, and {modules} the
     site's modules.
 
-    {recipe} is the folder of the Dockerfile.
+    {recipe} is the folder with the Dockerfile.
     """
     secret: str = ""
     """Reference (env:NAME or file:PATH) to a password that the commands receive as "$secret"; it
@@ -215,7 +217,7 @@ class Preparation(Strict):
 
 
 class Fleet(Strict):
-    """Commands that manage a rented cluster's machines, run where the cluster is managed.
+    """Commands used to manage the machines in a rented cluster, run where the cluster is managed.
 
     The variables "$cluster" and "$region" are set.
     """
@@ -225,17 +227,17 @@ class Fleet(Strict):
     stop: str
     """Command that releases the machines."""
     status: str
-    """Command that prints the state of the machines."""
+    """Command used to print the state of the machines."""
     running: str
-    """Output of `status` if the machines are running."""
+    """What `status` prints if the machines are running."""
     stopped: str
-    """Output of `status` if the machines are released."""
+    """What `status` prints if the machines are released."""
     minutes: Positive = 30
     """Longest time to start or stop, in minutes."""
 
 
 class Binding(Strict):
-    """The cores that each rank of a node uses."""
+    """The cores that each rank on a node uses."""
 
     cpu_masks: list[str] = []
     """Core masks by local rank, in hexadecimal."""
@@ -244,23 +246,23 @@ class Binding(Strict):
 
 
 class QueueLimit(Strict):
-    """Limits of a partition or queue."""
+    """Limits on jobs in a partition or queue."""
 
     max_nodes: WholeOrZero = 0
     """Largest number of nodes in a job; 0: no limit known."""
     min_nodes: WholeOrZero = 0
     """Smallest number of nodes in a job; 0: no limit known."""
     max_walltime: str = ""
-    """Longest walltime of a job, such as 48:00:00; empty: no limit known."""
+    """Longest walltime for a job, such as 48:00:00; empty: no limit known."""
 
 
 class Site(Strict):
     """A machine, with every property that does not depend on the run."""
 
     site: Name
-    """Name of the site: the file name without .yaml."""
+    """Site name: the file name without .yaml."""
     title: str
-    """Title of the site, in one line."""
+    """Site title, in one line."""
     scheduler: Literal["local", "slurm", "pbs"]
     """Scheduler: local, slurm or pbs."""
     launcher: Literal["torchrun", "srun", "mpiexec", "deepspeed"] = "torchrun"
@@ -272,17 +274,17 @@ class Site(Strict):
     uses our own trainer.
     """
     rehearses: bool = False
-    """Whether run files of other sites are scaled down to this one. Each change is reported; values
-    given on the command line are kept.
+    """Whether run files for other sites are scaled down to this one. Each change is reported;
+    values given on the command line are kept.
     """
     container: Container = Container()
-    """The container image that a job's programs run in."""
+    """The container image that programs in a job run in."""
     binding: Binding = Binding()
-    """The cores of each rank."""
+    """The cores for each rank."""
     preparation: list[Preparation] = []
     """Steps to set up the login node, by hand or in 01-environment: images, environments."""
     fleet: Fleet | None = None
-    """Machines of a rented cluster, which cost money while they are running."""
+    """Machines in a rented cluster, which cost money while they are running."""
     required: dict[str, str] = {}
     """Run-file keys that a run on this site must set, each with a description: accounts, folders
     and buckets have no default.
@@ -292,61 +294,62 @@ class Site(Strict):
     runs runbook.
     """
     paths: dict[str, str] = {}
-    """Folders of data, checkpoints, tensorboard and tokenizer outside the run folder; may contain
+    """Folders for data, checkpoints, tensorboard and tokenizer outside the run folder; may contain
     {stage}.
     """
     queues: dict[str, QueueLimit] = {}
-    """Limits of each partition or queue, by name."""
+    """Limits on each partition or queue, by name."""
     directives: dict[str, str] = {}
-    """Further directives of every job, by name without dashes (Slurm: exclusive; PBS: place,
+    """Further directives for every job, by name without dashes (Slurm: exclusive; PBS: place,
     filesystems; k, W, P).
 
-    On PBS, a name of one letter is an option of qsub; any other name is a resource, requested with
+    On PBS, a one-letter name is an option to qsub; any other name is a resource, requested with
     -l.
     """
     devices_directive: str = "gpus-per-node"
     """How to request devices: gpus-per-node, gres (Slurm), ngpus (PBS); empty: do not request
     them."""
     cores_directive: str = "ncpus"
-    """How to request a node's cores from PBS in `select`; empty: do not request them, for queues
+    """How to request cores on a node from PBS in `select`; empty: do not request them, for queues
     that allocate whole nodes.
     """
     step_options: list[str] = []
-    """Further options of srun or mpiexec."""
+    """Further options for srun or mpiexec."""
     environment: dict[str, dict[str, str | None]] = {}
     """Groups of environment variables; null unsets a variable. Values may contain {user}, {job} and
     {stage}.
     """
     switched_off: list[str] = []
-    """Groups of the environment that are used only if jobs.switch turns them on."""
+    """Groups in the environment that are used only if jobs.switch turns them on."""
     volumes: dict[str, Volume] = {}
     """Shared file systems; the plan compares their sizes with what it stores there."""
     deployment: dict[str, str] = {}
-    """Variables used to deploy the site's machines (GPU_SKU ...); the variables of a tier are
-    added.
+    """Variables used to deploy machines for the site (GPU_SKU ...); those for a tier are added.
     """
     timings: list[Timing] = []
-    """Durations that the site's document reports; they are compared with the plan's."""
+    """Durations reported in the document for the site; they are compared with the plan."""
     advised_batch: WholeOrZero = 0
-    """Sequences of the global batch per device, as advised by the site's document; 0: no advice."""
+    """Sequences in the global batch per device, as advised by the document for the site; 0: no
+    advice.
+    """
     write_bandwidth: dict[str, Positive] = {}
-    """Write bandwidth of each storage tier for checkpoints, all nodes together, in GB/s (1 GB =
+    """Write bandwidth for checkpoints to each storage tier, all nodes together, in GB/s (1 GB =
     10^9 bytes).
     """
     modules: list[str] = []
     """Environment modules that a job loads."""
     setup: list[str] = []
-    """Commands at the start of each job, such as activating an environment."""
+    """Commands to run at the start of each job, such as activating an environment."""
     node_setup: list[str] = []
     """Commands run once on each node before the training, such as emptying a cache."""
     price_per_device_hour: NonNegative | None = None
     """Price of one device per hour; if left out, no cost is shown."""
     currency: str = ""
-    """Currency of the price."""
+    """Currency for the price."""
     defaults: dict[str, Any] = {}
     """Run-file keys that this site sets (jobs, training, ...); the run file overrides them."""
     facts: dict[str, Fact] = {}
-    """Source of each value, by its dotted key."""
+    """Where each value comes from, by dotted key."""
 
     @model_validator(mode="after")
     def _check_auto(self) -> Site:

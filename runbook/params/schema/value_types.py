@@ -1,4 +1,4 @@
-"""Types of values: names, counts, durations, choices, blends of datasets."""
+"""Value types: names, counts, durations, choices, dataset blends."""
 
 import math
 import re
@@ -32,9 +32,9 @@ class BrokenRuleError(ValueError):
 
 
 class Strict(BaseModel):
-    """Base class of the sections. They are frozen, and an unknown key is an error.
+    """Base class for all sections. They are frozen, and an unknown key is an error.
 
-    The docstring of a field is its help text.
+    The docstring for a field is its help text.
     """
 
     model_config = ConfigDict(
@@ -81,7 +81,7 @@ def _name(value: str) -> str:
 
 
 def _dataset_name(value: str) -> str:
-    """Refuse a path, because the folder of a text belongs in another key."""
+    """Refuse a path, because the folder with a text belongs in another key."""
     if "/" in value:
         folder = value if value.endswith("/") else str(PurePath(value).parent)
         raise BrokenRuleError(ParamsMessage.DATASET_IS_A_PATH, value=value, folder=folder)
@@ -155,15 +155,15 @@ Framework = Literal["runbook", "megatron-lm", "megatron-deepspeed", "nemo"]
 Attention = Literal["auto", "flash1", "flash2", "flash-triton", "plain"]
 """Kernel that computes the attention."""
 LossFusion = Literal["auto", "native", "te"]
-"""Fused kernels of megatron-core that compute the loss."""
+"""Fused kernels in megatron-core used to compute the loss."""
 BadRecords = Literal["stop", "skip", "quarantine"]
 """What the data phase does with a record that it cannot read."""
 FixText = Literal["none", "ftfy"]
 """Tool that repairs wrongly decoded characters before a text becomes tokens."""
 PartsOrder = Literal["listed", "names"]
-"""The order in which a dataset's parts are joined."""
+"""The order in which to join the parts of a dataset."""
 LauncherChoice = Literal["site", "torchrun", "srun", "mpiexec", "deepspeed"]
-"""Program that starts one process for each device, if it differs from the site's."""
+"""Program that starts one process for each device, if it differs from the one in the site file."""
 
 
 def parse_names(text: str) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ _NODE_FOLDER = re.compile(
 def node_folder_text(text: str) -> str:
     """Return the text unchanged.
 
-    Raise `ValueError` if a job's script cannot use it as a folder on a node.
+    Raise `ValueError` if job scripts cannot use it as a folder on a node.
 
     >>> node_folder_text("/tmp"), node_folder_text("$TMPDIR/copies"), node_folder_text("")
     ('/tmp', '$TMPDIR/copies', '')

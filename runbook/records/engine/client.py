@@ -1,14 +1,14 @@
-"""The client of the papermill engine: runs a kernel and its cells, and merges their output.
+"""Client for the papermill engine: runs a kernel and its cells, and merges their output.
 
 NotebookRunner(execution, trap, **traits).execute() raises what stopped the notebook, once that is
 recorded
 
-nbclient's own loop can end in many ways: a dead kernel, a timeout, a signal between two callbacks.
-Here all of these pass through `_run`, which first records what happened, then saves, then ends the
+The loop in nbclient can end in many ways: a dead kernel, a timeout, a signal between two callbacks.
+Here they all go through `_run`, which first records what happened, then saves, then ends the
 kernel.
 
-nbclient can merge streams only after a cell has ended. The output of a killed cell would then stay
-in thousands of pieces, and merging across other outputs would move outputs that display handles
+nbclient can merge streams only after a cell has ended. A killed cell would then leave its output in
+thousands of pieces, and merging across other outputs would move outputs that display handles
 update. `Streams` merges text as it arrives, and never across an output of a different type.
 """
 
@@ -57,7 +57,7 @@ logger = logging.getLogger("papermill")
 LONGEST_SOCKET = 100
 """The path to a Unix socket is limited to 107 characters on Linux and 103 on macOS.
 
-The path of a cluster's TMPDIR or home folder can be longer.
+On clusters, the path to TMPDIR or the home folder can be longer.
 """
 
 
@@ -113,7 +113,7 @@ class Streams:
         name: str,
         text: str,
     ) -> bool:
-        """Append text to its stream's last output, unless an output of a different type follows it."""
+        """Append text to the last output from its stream, unless another type of output follows."""
         streams = itertools.takewhile(
             lambda output: output["output_type"] == "stream", reversed(outputs)
         )
@@ -131,7 +131,7 @@ class Streams:
                 output["text"] = pieces[0]
 
     def end_cell(self) -> None:
-        """Write the collected text of an ended cell into its outputs, and forget these outputs."""
+        """Write the text collected for a cell that has ended into its outputs, and forget them."""
         self.flush()
         self._pieces.clear()
 
@@ -140,7 +140,7 @@ new_cell: Any = nbformat.v4.new_markdown_cell
 new_output: Any = nbformat.v4.new_output
 # Interval between log lines for a display or a line that is updated in place
 SECONDS_BETWEEN_LOGGED_UPDATES = 5.0
-# Time to wait for the remaining output of a cell after the kernel's reply
+# Seconds to wait for more output from a cell after the kernel has replied
 MOST_SECONDS_OF_SILENCE = 30
 SECONDS_TO_LEAVE_A_CELL = 1.5
 """Seconds that an interrupted cell has to clean up.
@@ -163,20 +163,20 @@ be printed too.
 
 
 class Execution(NotebookExecutionManager):  # type: ignore[misc]
-    """State of a running notebook, stored in the notebook itself."""
+    """State of a notebook while it runs, stored in the notebook itself."""
 
     def __init__(self, nb: Any, **options: Any) -> None:
         self.state: ExecutionState | None = None
         self.reason = ""
         self.unsaved: RunbookError | None = None
-        """The error of the most recent save, or None if that save succeeded.
+        """The error in the most recent save, or None if that save succeeded.
 
         After a failed save, for example on a full disk, the notebook fails only if its last save
         fails too.
         """
         self.before_save: Callable[[], None] = lambda: None
         super().__init__(nb, **options)
-        # Remove the metadata of an earlier execution.
+        # Remove metadata from an earlier execution.
         self.nb.metadata.pop("runbook", None)
 
     def save(self, **kwargs: Any) -> None:
@@ -211,7 +211,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     ) -> None:
         """Record that an error ended the cell.
 
-        The error text is added to the outputs if the user's own traceback handler printed
+        The error text is added to the outputs if a traceback handler set by the user printed
         nothing.
         """
         super().cell_exception(cell, cell_index=cell_index, **kwargs)
@@ -228,7 +228,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
     def stop(self, state: ExecutionState, reason: str) -> None:
         """End the notebook for a reason other than an error.
 
-        Mark the running cell, add papermill's banner, and save.
+        Mark the running cell, add the papermill banner, and save.
         """
         self.state = state
         self.reason = reason
@@ -257,7 +257,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
         self.save()
 
     def notebook_complete(self, **kwargs: Any) -> None:
-        """Record the end of the execution. Cells that were not reached stay `pending`."""
+        """Record that the execution has ended. Cells that were not reached stay `pending`."""
         self.state = self.state or ExecutionState.DONE
         self.end_time = self.now()
         duration = (self.end_time - self.start_time).total_seconds()
@@ -269,10 +269,10 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
             self.state, self.reason = ExecutionState.FAILED, str(self.unsaved)
 
     def error_of_a_cell(self) -> PapermillExecutionError | None:
-        """Return papermill's error for the cell that failed, or None if no cell failed.
+        """Return the papermill error for the cell that failed, or None if no cell failed.
 
-        Add papermill's banner to the notebook. papermill treats `sys.exit(0)` in a cell as success,
-        although the remaining cells did not run. Here it counts as a failure.
+        Add the papermill banner to the notebook. papermill treats `sys.exit(0)` in a cell as
+        success, although the remaining cells did not run. Here it counts as a failure.
         """
         try:
             raise_for_execution_errors(self.nb, None)
@@ -320,7 +320,7 @@ class Execution(NotebookExecutionManager):  # type: ignore[misc]
 
 
 class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
-    """Runs a notebook's cells in a separate kernel."""
+    """Runs notebook cells in a separate kernel."""
 
     def __init__(
         self,
@@ -366,7 +366,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             self._streams.end_cell()
             self._execution.stop(*stop)
             # A signal cancels this task, and may have ended the kernel too. The caller must then
-            # get the signal, not the kernel's error.
+            # get the signal, not the error from the kernel.
             if self._trap.received and isinstance(
                 error, asyncio.CancelledError | CellTimeoutError | RuntimeError
             ):
@@ -380,7 +380,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
             unfinished_tasks = asyncio.all_tasks() - before - {task}
             for unfinished in unfinished_tasks:
                 unfinished.cancel()
-            # Nothing uses the results of these requests.
+            # Nothing uses the replies to these requests.
             await asyncio.gather(*unfinished_tasks, return_exceptions=True)
 
     async def _run_cells(self) -> None:
@@ -417,7 +417,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         outputs: Any,
         alive: Any,
     ) -> Any:
-        # This task starts once the cell has ended, and waits for the cell's remaining output.
+        # This task starts once the cell has ended, and waits for further output from the cell.
         late_output = self._rest_of(outputs, cell)
         try:
             reply = await super()._async_poll_for_reply(msg_id, cell, timeout, late_output, alive)
@@ -427,7 +427,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
         return reply
 
     async def _rest_of(self, outputs: Any, cell: NotebookNode) -> None:
-        """Wait for the remaining output of a cell.
+        """Wait for further output from a cell that has ended.
 
         If a cell prints thousands of lines on a busy login node, the last lines can arrive minutes
         after its end.
@@ -477,7 +477,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
 
         if stopped and self._group:
             # Child processes of a cell must not outlive the kernel, unless the cell detached them.
-            # They are in the kernel's process group.
+            # They are in the same process group as the kernel.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._group, signal.SIGKILL)
 
@@ -521,7 +521,7 @@ class NotebookRunner(PapermillNotebookClient):  # type: ignore[misc]
     ) -> Any:
         """Append an output to the cell.
 
-        The text of a stream is appended to the output that the stream already has.
+        Stream text is appended to the output that the stream already has.
         """
         if msg["msg_type"] != "stream":
             return super().output(outs, msg, display_id, cell_index)

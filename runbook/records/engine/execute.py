@@ -1,4 +1,4 @@
-"""Execute a notebook as a phase of a run, and file its record: notebook, report and JSON."""
+"""Executes a notebook as a phase of a run, and writes the record: notebook, report and JSON."""
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -42,7 +42,7 @@ class Announcement(NamedTuple):
 
 
 def announced_by(notebook: Any) -> Announcement | None:
-    """Return the run, phase and execution that a notebook's outputs name, or None.
+    """Return the run, phase and execution named in notebook outputs, or None.
 
     If more than one output names an execution, the last output is used.
     """
@@ -63,12 +63,12 @@ def file_execution(
     ended_as: tuple[ExecutionState | None, str] = (None, ""),
     announced: Announcement | None = None,
 ) -> PhaseRecord | None:
-    """Write records/<phase>.{ipynb,html,json}, the run's overview pages and the manifest.
+    """Write records/<phase>.{ipynb,html,json}, the overview pages for the run and the manifest.
 
-    Return the record, or None if the notebook's run is unknown.
+    Return the record, or None if the notebook belongs to no known run.
 
-    `record` is the run folder and phase of a notebook that may have failed before it could print
-    them. `ended_as` is the state and reason that the engine observed; they override what the kernel
+    `record` is the run folder and phase, needed if a notebook failed before it could print them.
+    `ended_as` is the state and reason that the engine observed; they override what the kernel
     wrote. `announced` replaces the output where the notebook names its run.
     """
     announced = announced or announced_by(notebook)
@@ -142,8 +142,8 @@ def _as_it_ended(
     reason: str,
 ) -> PhaseRecord:
     if state is None:
-        # A different tool executed the notebook. Its cell states are not used, because papermill's
-        # own may be wrong.
+        # A different tool executed the notebook. Its cell states are not used, because papermill
+        # may have set them wrong.
         state = record.state
         reason = record.reason
         if record.is_open:
@@ -157,7 +157,7 @@ def _as_it_ended(
     else:
         if state is ExecutionState.FAILED and record.state is ExecutionState.FAILED:
             # The reason may have more than one line. The kernel's reason for an interruption is not
-            # used, because the kernel does not know the cause.
+            # used, because a kernel does not know the cause.
             reason = record.reason
 
         status = {cell.get("id", ""): _status(cell) for cell in notebook.cells}
@@ -177,7 +177,7 @@ def _ended(record: PhaseRecord, state: ExecutionState, reason: str) -> PhaseReco
 
 
 def _status(cell: Any) -> str:
-    """Return a cell's state: our own state if it is set, or else papermill's."""
+    """Return the cell state that we set, or else the state set by papermill."""
     metadata = cell["metadata"]
     ours = metadata.get("runbook", {}).get("state", "")
     return str(ours or metadata.get("papermill", {}).get("status", ""))
@@ -215,14 +215,14 @@ EXIT_CODES = {
 }
 """Exit codes by state.
 
-These are papermill's own codes. Any other state exits with 1, and a signal with 128 plus its
-number.
+These are the same codes that papermill uses. Any other state exits with 1, and a signal with 128
+plus its number.
 """
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How the execution of a phase ended. Only exit code 0 means success."""
+    """How a phase ended when it was executed. Only exit code 0 means success."""
 
     state: str
     exit_code: int
@@ -240,8 +240,8 @@ def execute_phase(
 
     The earlier record moves to records/history.
 
-    Log the cells' output to papermill's logger as it appears. A failure of the notebook becomes
-    part of the outcome and of the record. An error is raised only if no record can be written.
+    Cell output goes to the papermill logger as it appears. If the notebook fails, this becomes part
+    of the outcome and of the record. An error is raised only if no record can be written.
     """
     import papermill
     from jupyter_client.kernelspec import NoSuchKernel
@@ -292,7 +292,7 @@ def execute_phase(
 
 
 def refuse_hand_edits(notebook: Path, given: Collection[str] = ()) -> None:
-    """Raise `ParamsError` if the parameters cell of a master was changed from its defaults.
+    """Raise `ParamsError` if somebody changed the defaults in the parameters cell of a master.
 
     See `params.notebook`.
     """
@@ -334,9 +334,9 @@ def file_finished_notebook(notebook: Path, run_folder: Path | None = None) -> Ou
 
 
 def _by_its_name(notebook: Path, content: Any, run_folder: Path | None) -> Announcement | None:
-    """Identify, by its file name, the execution of a notebook that no longer names its run.
+    """Use the file name to identify the execution, for a notebook that no longer names its run.
 
-    The output that names the run is lost if the notebook's page was closed during the execution.
+    The output that names the run is lost if the notebook page was closed during the execution.
     Return the newest execution of the phase that the file is named after, in the run that the user
     named.
     """

@@ -1,4 +1,4 @@
-"""How a notebook's execution can end, and the signals that stop it."""
+"""How a notebook execution can end, and the signals that stop it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class SignalTrap(contextlib.ExitStack):
         return self
 
     def reason(self) -> str:
-        """The meaning of the signal, as text."""
+        """What the signal means, as text."""
         return MEANING[signal.Signals(self.received)]
 
     def error(self) -> BaseException:

@@ -3,10 +3,11 @@
     papermill NOTEBOOK OUTPUT --engine runbook
     papermill.execute_notebook(..., engine_name="runbook", record=(run_folder, phase))
 
-When the kernel dies, a cell times out or Ctrl-C is pressed, papermill's own engine marks every cell
-`completed`; after SIGTERM it leaves a notebook `running` forever. This engine marks the cell that
-was running `failed`, records the reason, and leaves later cells `pending`. The notebook gets a
-banner and an end time, the kernel is shut down, and the exit code is papermill's own.
+When the kernel dies, a cell times out or Ctrl-C is pressed, the default papermill engine marks
+every cell `completed`; after SIGTERM it leaves a notebook `running` forever. This engine marks the
+cell that was running `failed`, records the reason, and leaves later cells `pending`. The notebook
+gets a banner and an end time, the kernel is shut down, and the exit code is the one that papermill
+would use.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger("papermill")
 
 
 class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
-    """papermill's nbclient engine, which records what stopped a notebook."""
+    """The nbclient engine from papermill, extended to record what stopped a notebook."""
 
     @classmethod
     def execute_notebook(
@@ -75,7 +76,7 @@ class RunbookEngine(Engine):  # type: ignore[misc,no-redef]  # noqa: F811
             "autosave_cell_every": autosave_cell_every,
         }
         execution = Execution(nb, log_output=log_output, **saving)
-        # nbclient has different names for these options of papermill.
+        # nbclient has different names for these papermill options.
         traits = {
             "timeout": execution_timeout,
             **options,

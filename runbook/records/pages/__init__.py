@@ -1,1 +1,1 @@
-"""HTML pages of records and runs."""
+"""HTML pages for records and runs."""

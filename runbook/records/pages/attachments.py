@@ -28,7 +28,7 @@ class Attachment(NamedTuple):
 
 
 def attachments(run_folder: Path) -> list[Attachment]:
-    """Return the run's parameters, plan, logbook and records."""
+    """Return the parameters, plan, logbook and records for a run."""
     names = ["run.yaml", "plan.json", "logbook.md"]
     names += [f"records/{phase}.json" for phase in PHASES]
     attachments: list[Attachment] = []

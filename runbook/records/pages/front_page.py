@@ -1,4 +1,4 @@
-"""Makes the front page of a run, and the report for mail.
+"""Makes the front page for a run, and the report to be mailed.
 
 Without a `FrontPage`, the page compares planned and actual values only if a record has both under
 the same key.
@@ -45,18 +45,18 @@ class FrontPage(NamedTuple):
     """The content that the front page shows in addition to the records.
 
     `phases/run_report.py` computes this content, because it can read the plan, the prices and the
-    site's files.
+    site files.
     """
 
     # Text that the model wrote before and after training
     sample: tuple[str, str] | None = None
-    # Phase, name of the value, planned, actual, ratio, remark
+    # Phase, value name, planned, actual, ratio, remark
     comparison: Sequence[Row] = ()
     # Name, value, and the note next to the value
     tiles: Sequence[tuple[str, str, str]] = ()
     # Scored text, measure, samples, value before and after the training
     scores: Sequence[Row] = ()
-    # Sources of the page that have changed since they were recorded
+    # Source files for the page that have changed since they were recorded
     changed: Sequence[str] = ()
     # Further names and values, such as nodes known to be bad
     facts: Sequence[tuple[str, str]] = ()
@@ -66,7 +66,7 @@ REPORT_NAME = "report.html"
 
 
 class PageContent(NamedTuple):
-    """The content of both pages of a run, under the names that the templates use."""
+    """The values that both pages for a run show, under the names used in templates."""
 
     run: RunState
     changed: Sequence[str]
@@ -94,7 +94,7 @@ class Surroundings(StrEnum):
     RUNS = "runs"
     """Other runs are next to the folder, and the run has a manifest."""
     SITE = "site"
-    """Copies of other runs are next to the folder, without manifests."""
+    """Copies of other runs lie next to the folder and have no manifests."""
     NONE = "none"
 
 
@@ -120,7 +120,7 @@ def write_front_page(
         open_checks=[row for row in checks_of(run) if row.check.verdict != "pass"],
         passed=[row for row in checks_of(run) if row.check.verdict == "pass"],
         attachments=attachments(run_folder),
-        # The time of writing is left out, so that the same records produce the same file.
+        # The page does not say when it was written, so that the same records produce the same file.
         state_of=f"{run.changed:%Y-%m-%d %H:%M} UTC",
     )
     write_and_note(run_folder, REPORT_NAME, mailed)
@@ -195,7 +195,7 @@ def _answer(run: RunState) -> str:
 
 
 INDEX_SCORES = {"bits per byte": "bits per byte", "right (share)": "minimal pairs right"}
-"""Measures that the list of runs shows, with the titles of their columns."""
+"""Measures to show in the list of runs, and the column title for each."""
 
 
 def _loss_tiles(
@@ -230,8 +230,8 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
     records = [phase.record for phase in run.phases if phase.record is not None]
     if not records:
         return []
-    # The facts describe the newest phase, but the start is that of the first phase. The total time
-    # is added below.
+    # The facts describe the newest phase, but the start time comes from the first phase. The total
+    # time is added below.
     since_first = replace(records[-1], started=min(record.started for record in records))
     facts = []
     for name, value in card_facts(since_first):
@@ -258,7 +258,7 @@ def _facts(run: RunState) -> list[tuple[str, str]]:
 
 
 def _earlier_records(run: RunState) -> list[PhaseRecord]:
-    """Return the readable records of earlier executions."""
+    """Return the records from earlier executions that can be read."""
     records = []
     for phase in run.phases:
         for name in phase.earlier:

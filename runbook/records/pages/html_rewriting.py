@@ -1,9 +1,9 @@
 """Rewrites HTML and SVG: parses the text and writes it again, with parts changed or removed.
 
-In the output, `<` occurs only at the beginning of a tag that the parser saw, and every value is
-quoted. A browser therefore sees no other tags, even if it parses broken HTML differently. The
-standard library's parser is used, because others (lxml, Beautiful Soup) convert SVG's attribute
-names to lower case, so that the picture would not be drawn.
+In the output, `<` occurs only where the parser saw a tag begin, and every value is quoted. A
+browser therefore sees no other tags, even if it parses broken HTML differently. The parser comes
+from the standard library, because others (lxml, Beautiful Soup) convert attribute names in SVG to
+lower case, so that the picture would not be drawn.
 """
 
 import re
@@ -22,7 +22,7 @@ contains any other character is left out.
 _MARKED_SECTION = re.compile(
     r"<!\[(?:temp|cdata|ignore|include|rcdata|if|else|endif)(?![\w.-])", re.IGNORECASE
 )
-"""The beginning of a marked section that Python's parser knows: `<![CDATA[`, and Office's
+"""Matches the start of a marked section that the Python parser knows: `<![CDATA[`, and Office's
 conditional sections.
 """
 
@@ -50,7 +50,7 @@ class Rewriter(HTMLParser):
         return False
 
     def renamed(self, tag: str) -> str | None:
-        """Return the new name of a tag.
+        """Return the new tag name.
 
         If the result is None, the tag is left out, but its content is still read.
         """
@@ -62,7 +62,7 @@ class Rewriter(HTMLParser):
         name: str,
         value: str,
     ) -> str | None:
-        """Return the new value of an attribute, or None to leave it out."""
+        """Return the new attribute value, or None to leave the attribute out."""
         return value
 
     def text(self, text: str) -> str:
@@ -70,13 +70,13 @@ class Rewriter(HTMLParser):
         return text
 
     def raw(self, element: str, text: str) -> str:
-        """Return the replacement for the content of a style or script."""
+        """Return new content for a style or script."""
         return text
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Write a tag with its attributes, or start skipping its element."""
         if self._skipped:
-            # Count only tags with the skipped element's name, because each of them has its own end
+            # Count only tags with the same name as the skipped element, because each has an end
             # tag.
             if tag == self._skipped[0]:
                 self._skipped.append(tag)
@@ -91,7 +91,7 @@ class Rewriter(HTMLParser):
             self._write_tag(tag, attrs, "/>")
 
     def handle_endtag(self, tag: str) -> None:
-        """Write an element's end tag."""
+        """Write the end tag for an element."""
         if self._skipped:
             if tag == self._skipped[0]:
                 self._skipped.pop()
@@ -102,7 +102,7 @@ class Rewriter(HTMLParser):
             self._written.append(f"</{name}>")
 
     def handle_data(self, data: str) -> None:
-        """Write text between tags, or the content of an element without markup."""
+        """Write text between tags, or the content if an element contains no markup."""
         if self._skipped:
             return
         if self.cdata_elem in (None, "title", "textarea"):
@@ -115,7 +115,7 @@ class Rewriter(HTMLParser):
 
         A section with an unknown name is treated as in browsers: as a comment up to the next `>`.
 
-        Python 3.11's parser raises AssertionError for `<![CDATAx[` and `<![]>`.
+        The parser in Python 3.11 raises AssertionError for `<![CDATAx[` and `<![]>`.
         """
         if _MARKED_SECTION.match(self.rawdata, i):
             return super().parse_marked_section(i, report)
@@ -145,12 +145,12 @@ class Rewriter(HTMLParser):
         self._written.append(f"<{' '.join(parts)}{end}")
 
     def _attribute_names(self, tag: str, attrs: list[tuple[str, str | None]]) -> list[str]:
-        """Return the names of a tag's attributes as written in the source.
+        """Return the attribute names in a tag as written in the source.
 
-        Also store the tag's name as written.
+        Also store the tag name as written.
 
-        SVG is case-sensitive, but the parser is not. If our reading of the source differs from the
-        parser's, the parser's names are used.
+        SVG is case-sensitive, but the parser is not. If we and the parser read the source
+        differently, the names from the parser are used.
         """
         parsed_names = [name for name, _ in attrs]
         self._own_names[tag] = tag
@@ -219,7 +219,7 @@ _FETCHING = frozenset(
     }
 )
 _LINK = re.compile(r"(?:https?|mailto):|[^:]*$|[^:/?#]*[/?#]", re.I)
-"""The allowed address of a link: it has one of these schemes, or no scheme."""
+"""Matches addresses allowed in links: those with one of these schemes, or with no scheme."""
 
 
 class WithoutEffects(Rewriter):

@@ -1,4 +1,4 @@
-"""Draws charts of a run's losses, together with the losses of other runs."""
+"""Draws loss charts for a run, together with losses from other runs."""
 
 import json
 import math
@@ -18,11 +18,11 @@ from runbook.records.run_state import METRICS
 MOST_OTHER_RUNS = 5
 
 LARGEST_METRICS = 64 * 2**20
-"""Size limit in bytes. A larger file of another run is not read merely to draw its curve."""
+"""Size limit in bytes. A larger file from another run is not read merely to draw its curve."""
 
 
 class Chart(NamedTuple):
-    """The losses of a training run, as a picture and as data for the page's script."""
+    """Losses from a training run, as a picture and as data for the script on the page."""
 
     title: str
     points: list[tuple[float, float]]
@@ -31,7 +31,7 @@ class Chart(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """A training run's restarts, and its losses and evaluations as (iteration, tokens, loss)."""
+    """Restarts in a training run, and its losses and evaluations as (iteration, tokens, loss)."""
 
     name: str
     # Only curves with the same model and batch share an axis of iterations.
@@ -44,10 +44,10 @@ class Curve(NamedTuple):
 
 
 def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
-    """Return a chart for each training phase of the run. The full training comes first.
+    """Return a chart for each training phase. The full training comes first.
 
-    This chart also contains the curves of other runs. The page's script gives each model its own
-    axes.
+    This chart also contains the curves from other runs. The script on the page gives each model
+    separate axes.
     """
     charts: list[Chart] = []
     for phase in reversed(METRICS):
@@ -67,7 +67,7 @@ def loss_charts(run_folder: Path, *, with_others: bool = True) -> list[Chart]:
 
 
 def _other_curves(run_folder: Path, phase: str) -> list[Curve]:
-    """Return the curves of the neighbouring runs that have changed most recently."""
+    """Return curves from the neighbouring runs that have changed most recently."""
     paths = run_folder.parent.glob(f"*/{METRICS[phase]}")
     folders = [path.parent for path in paths if path.parent != run_folder]
     folders.sort(key=lambda folder: folder.stat().st_mtime, reverse=True)
@@ -92,7 +92,7 @@ def _chart(phase: str, curve: Curve, others: Sequence[Curve]) -> Chart:
 
 
 def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
-    """Return the losses of a run's full training.
+    """Read the losses from one of the training phases.
 
     Return None if there are fewer than two losses, or if the file is too large to be read for a
     chart.
@@ -129,7 +129,7 @@ def read_curve(run_folder: Path, phase: str, name: str) -> Curve | None:
 
 
 def _model_of_plan(run_folder: Path, phase: str) -> tuple[str, float]:
-    """Return the description of a phase's model, and its loss before training.
+    """Describe the model trained in a phase, and return its loss before training.
 
     Return an empty string and 0 if the plan cannot be read.
     """

@@ -1,7 +1,7 @@
-"""The report of an executed notebook, as a single HTML file that needs no network.
+"""Makes the report on an executed notebook: a single HTML file that needs no network.
 
 Code is folded, figures are embedded, and the result card at the top comes from the record. No
-output of the notebook can make the browser load anything.
+notebook output can make the browser load anything.
 """
 
 import copy
@@ -27,7 +27,7 @@ from runbook.records.session import MIME
 # Size limit in bytes, which mail servers accept.
 LARGEST_PAGE = 3_000_000
 TEXT_LIMITS = (60_000, 6_000)
-"""Number of characters to keep of each output.
+"""Maximum number of characters to keep from each output.
 
 The second limit is used if the page would otherwise be too large.
 """
@@ -39,7 +39,7 @@ _NEXT = re.compile(rf"\]\(({'|'.join(PHASES)})\.ipynb\)")
 _FORMULA = re.compile(
     r"<code.*?</code>|\$\$(?P<block>[^$]+)\$\$|\$(?P<inline>\S(?:[^$\n]*\S)?)\$(?!\d)", re.DOTALL
 )
-"""Matches code, which is kept, and LaTeX formulas as Jupyter's Markdown leaves them."""
+"""Matches code, which is kept, and LaTeX formulas as Markdown from Jupyter leaves them."""
 _MARKDOWN_IMAGE = re.compile(r"!\[([^\]]*)\]\(\s*((?:https?:)?//[^)\s]+)[^)]*\)")
 
 
@@ -143,7 +143,7 @@ def card_facts(record: PhaseRecord) -> list[tuple[str, str]]:
 
 
 def seconds_taken(record: PhaseRecord) -> float:
-    """Return the seconds from start to end of an execution, or 0 if it has not ended."""
+    """Return how many seconds an execution took, or 0 if it has not ended."""
     if record.is_open:
         return 0.0
     start = datetime.fromisoformat(record.started)
@@ -158,7 +158,7 @@ def _value_and_origin(entry: Any) -> tuple[str, str]:
 
 
 def _prepared(notebook: Any, limit: int) -> Any:
-    """Return a copy of the notebook for the report, with outputs of at most `limit` characters."""
+    """Copy the notebook for the report, and cut outputs to at most `limit` characters."""
     notebook = copy.deepcopy(notebook)
     notebook.cells = [cell for cell in notebook.cells if _is_in_report(cell)]
     for cell in notebook.cells:

@@ -1,4 +1,4 @@
-"""Draws the losses of multiple runs in one chart, including runs that are still training."""
+"""Draws losses from multiple runs in one chart, including runs that are still training."""
 
 import json
 import math
@@ -24,9 +24,9 @@ MOST_RUNS = 12
 If there are more runs, the most recently changed are shown.
 """
 MOST_POINTS = 600
-"""Maximum number of points of a curve, so that twelve curves stay below half a megabyte."""
+"""Maximum number of points in a curve, so that twelve curves stay below half a megabyte."""
 READ_BYTES = 8 * 2**20
-"""Approximate number of bytes of metrics that are parsed.
+"""About how many bytes of metrics to parse.
 
 In a larger file, only every second line is parsed, or every third line, and so on.
 """
@@ -40,11 +40,11 @@ Point = tuple[int, int, float, float]
 
 @dataclass(frozen=True)
 class OverlayCurve:
-    """A training run's curve, with the field names that the page's script uses."""
+    """The curve for a training run. Field names are those used by the script on the page."""
 
     name: str
     model: str
-    """Description of the model and the batch.
+    """Describes the model and the batch.
 
     Only curves with the same description share an axis of iterations.
     """
@@ -64,7 +64,7 @@ class OverlayCurve:
 
 
 def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
-    """Return the curves of all runs that have one, newest run first."""
+    """Return the curves for all runs that have one, newest run first."""
     curves: list[OverlayCurve] = []
     for run in runs:
         if len(curves) == MOST_RUNS:
@@ -77,13 +77,13 @@ def overlay_curves(runs: Iterable[RunState]) -> list[OverlayCurve]:
 
 
 def read_overlay_curve(run_folder: Path, *, is_running: bool) -> OverlayCurve:
-    """Return the loss curve of a run's full training; it is empty if training has not begun."""
+    """Return the loss curve for full training; it is empty if training has not begun."""
     rows = _sampled_rows(run_folder / METRICS[FULL])
     return curve_of_rows(run_folder, rows, is_running=is_running)
 
 
 def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) -> OverlayCurve:
-    """Return the curve from the rows of metrics.jsonl.
+    """Make the curve from rows in metrics.jsonl.
 
     A step that was repeated after a restart appears once.
     """
@@ -109,7 +109,7 @@ def curve_of_rows(run_folder: Path, rows: Iterable[Row], *, is_running: bool) ->
 
 
 def write_live_curve(run_folder: Path, curve: OverlayCurve) -> Path:
-    """Write the script that a page of all runs reloads regularly while this run trains.
+    """Write the script that the page for all runs reloads regularly while this run trains.
 
     A page that is opened as a file may load scripts, but may not read any other files.
     """
@@ -145,7 +145,7 @@ def _sampled_rows(path: Path) -> Iterator[Row]:
 
 
 def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
-    """Return the points in order, and the start of each segment except the first."""
+    """Return the points in order, and where each segment except the first starts."""
     points: list[Point] = []
     restarts: list[Point] = []
     first_time = 0.0
@@ -173,7 +173,7 @@ def _joined(rows: Iterable[Row]) -> tuple[list[Point], list[Point]]:
 
 
 def _number(row: Row, key: str) -> float:
-    """Return the number under a key of a row, or 0 if the row has no such number."""
+    """Return the number that a row has under this key, or 0 if there is none."""
     return float(row.get(key) or 0.0)
 
 

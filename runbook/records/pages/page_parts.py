@@ -1,4 +1,4 @@
-"""Makes the parts that HTML pages share: templates, displayed values, and the page of failures."""
+"""Makes what HTML pages share: templates, displayed values, and the page about failures."""
 
 import json
 import re
@@ -27,11 +27,11 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @dataclass(frozen=True)
 class ResultRow:
-    """A result of a record, and the planned value of the same key."""
+    """A result from a record, and the value planned for the same key."""
 
     key: str
     name: str  # The key as readable text
-    # The value as the record's JSON shows it
+    # The value as shown in the JSON record
     exact: str
     value: Markup
     planned: Markup
@@ -89,7 +89,7 @@ def scripts_inside(is_needed: bool) -> Scripts:
 
 
 def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> str:
-    """Return the content of a page's <head>.
+    """Return what to put into <head> on a page.
 
     The page contains everything it needs, and forbids the browser from loading anything else.
     """
@@ -99,7 +99,7 @@ def head(title: str, extra_style: str = "", scripts: Scripts = Scripts.NONE) -> 
 
 
 def result_rows(record: PhaseRecord) -> list[ResultRow]:
-    """Return the record's results in the order in which they were recorded."""
+    """Return the results in the order in which they were recorded."""
     rows = []
     for key, value in record.results.items():
         planned = record.plan.get(key)
@@ -166,7 +166,7 @@ HELP_NAME = "when-it-fails.html"
 
 
 def write_help(runs_folder: Path) -> Path:
-    """Write the page of known failures if it is missing or out of date."""
+    """Write the page about known failures if it is missing or out of date."""
     path = runs_folder / HELP_NAME
     rows = [(anchor(kind.name), kind.name, kind.remedy, examples_of(kind)) for kind in KINDS]
     text = page(
@@ -197,7 +197,7 @@ def links_for(reason: str, to_runs: str) -> list[tuple[str, str]]:
 
 
 def write_and_note(run_folder: Path, name: str, text: str) -> Path:
-    """Write a page of a run, and record the file in the manifest."""
+    """Write a page for a run, and record the file in the manifest."""
     write_text(run_folder / name, text)
     note_files(run_folder, [run_folder / name])
     return run_folder / name

@@ -1,6 +1,6 @@
-"""Makes the rows of the table of phases on a run's front page.
+"""Makes the rows in the phases table on the front page.
 
-Each value of a row is shown in a column in `templates/front_page.html.j2` and
+Each value in a row is shown in a column in `templates/front_page.html.j2` and
 `templates/mail.html.j2`.
 """
 
@@ -17,11 +17,11 @@ from runbook.records.run_state import KEY_NUMBERS, PhaseState, evidence_links
 LINK_WORDS = {"html": "report", "ipynb": "notebook", "json": "JSON"}
 
 SHOWN_RESULTS = 6
-"""Maximum number of results per phase in the table. The phase's own report has all its results."""
+"""Maximum number of results per phase in the table. The report on the phase has all its results."""
 
 
 def phase_row(run_folder: Path, phase: PhaseState) -> SimpleNamespace:
-    """Return a phase's values for the table's columns and for the text about a failure."""
+    """Return what the table columns and the text about a failure show for a phase."""
     record = phase.record
     reports = [(LINK_WORDS[name.rpartition(".")[2]], name) for name in phase.files]
     reason = phase.problem or (record.reason if record else "")

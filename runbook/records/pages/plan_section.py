@@ -1,4 +1,4 @@
-"""Makes the rows of the front page's section that compares planned and actual values."""
+"""Makes the rows for the front-page section that compares planned and actual values."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from runbook.records.run_state import RunState
 
 
 def without_repeated_remarks(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without those remarks that repeat an earlier remark of the same phase."""
+    """Drop remarks that repeat an earlier remark for the same phase, and return the rows."""
     earlier_remarks: set[tuple[str, str]] = set()
     shown_rows = []
     for row in rows:

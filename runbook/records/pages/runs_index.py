@@ -1,4 +1,4 @@
-"""Makes the page of all runs: a table, a chart with all losses, and the values that differ."""
+"""Makes the page for all runs: a table, a chart with all losses, and the values that differ."""
 
 import json
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _overlay_json(curves: Sequence[OverlayCurve]) -> Markup:
 
 
 def _parameters(runs: Sequence[RunState]) -> SideBySide:
-    """Return the keys of run.yaml whose values are not the same in all runs."""
+    """Return the keys in run.yaml that do not have the same value in all runs."""
     names = [run.name for run in runs]
     sides = [_parameters_of(run) for run in runs]
     if len(runs) < 2:

@@ -1,4 +1,4 @@
-"""Makes the sentences at the top of a report: the aim, the verdict and the next step."""
+"""Writes the sentences at the top of a report: the aim, the verdict and the next step."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,7 +37,7 @@ class Briefing(NamedTuple):
 
 
 def checks_of(run: RunState) -> list[PhaseCheck]:
-    """Return the checks of all phases, in the order of the phases."""
+    """Return the checks from all phases, in phase order."""
     checks = []
     for phase in run.phases:
         if phase.record is not None:
@@ -82,7 +82,7 @@ def _devices_text(spec: PhasePlan) -> str:
 
 
 def read_training_plan(run_folder: Path) -> PhasePlan | None:
-    """Return the plan of the full training, or None if it is missing or cannot be read."""
+    """Return the plan for full training, or None if it is missing or cannot be read."""
     plan_file = run_folder / "plan.json"
     try:
         return parse_plan(plan_file.read_text(encoding="utf-8"), plan_file).phases[FULL]

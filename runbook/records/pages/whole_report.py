@@ -1,4 +1,4 @@
-"""Makes a single file of the front page and the pages of all phases. Each cell occurs only once."""
+"""Combines the front page and the phase pages into a single file. Each cell occurs only once."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,14 +16,14 @@ WHOLE_NAME = "report-with-records.html"
 def write_whole_report(run_folder: Path) -> Path:
     """Write report-with-records.html.
 
-    The file is small enough for an e-mail. If a notebook would make the file too large, only the
-    notebook's card is kept.
+    The file is small enough for an e-mail. If a notebook would make the file too large, only its
+    card is kept.
     """
     paths = {phase: run_folder / "records" / f"{phase}.html" for phase in PHASES}
     pages = {phase: path for phase, path in paths.items() if path.exists()}
     links = {f"records/{phase}.html": f"#{phase}-report" for phase in pages}
     links["../index.html"] = "#record"
-    # The time of writing is left out, so that the same pages produce the same file.
+    # The file does not say when it was written, so that the same pages produce the same file.
     body = _Body("footer.soft", lambda value: links.get(value, value))
     front_page = body.rewrite((run_folder / "index.html").read_text(encoding="utf-8"))
     sections = []
@@ -56,9 +56,9 @@ def write_whole_report(run_folder: Path) -> Path:
 
 
 class _Body(Rewriter):
-    """The body of one of our pages, without the elements in `left_out`.
+    """Extracts the body from one of our pages, except the elements in `left_out`.
 
-    Each element in `left_out` is given as a tag and a class. `link` returns the new target of a
+    Each element in `left_out` is given as a tag and a class. `link` returns the new target for a
     link.
     """
 
@@ -108,7 +108,7 @@ These become plain blocks, and headings move one level down.
 
 
 def _link_of_part(phase: str, value: str) -> str:
-    """Return the new target of a link in a notebook's report.
+    """Return the new target for a link in a notebook report.
 
     The target is an anchor in the single file, or a file in the run folder.
     """

@@ -1,4 +1,4 @@
-"""Reports the progress of tokenizing and downloading: amount, speed and remaining time."""
+"""Reports progress while tokenizing and downloading: amount, speed and remaining time."""
 
 import itertools
 import time
@@ -14,7 +14,7 @@ from runbook.tokens.sources.input_files import Shard, text_estimate
 
 EVERY_SECONDS = 0.2
 LONG_PIECE = 8 << 20
-"""Size in bytes from which a piece of text without a place to cut is shown.
+"""A text that cannot be cut is shown from this size on, in bytes.
 
 Encoding such a piece takes seconds to a minute, during which no count changes.
 """
@@ -22,31 +22,31 @@ Encoding such a piece takes seconds to a minute, during which no count changes.
 
 @dataclass(frozen=True)
 class DataProgress:
-    """The state of the work at a point in time."""
+    """How far the work has come at a point in time."""
 
     stage: str
-    """Stage of the work: resume, tokenize, index or done, or download for a download."""
+    """Current stage: resume, tokenize, index or done, or download for a download."""
     files: int
     files_total: int
     bytes: int
-    """Size of the input files on disk, in bytes."""
+    """How much of the input is done, in bytes on disk."""
     bytes_total: int
     seconds: float
     """Seconds since the current call began."""
     mb_per_second: float
-    """Megabytes (10^6 bytes) of text or of a download per second, since the current call began."""
+    """Megabytes (10^6 bytes) tokenized or downloaded per second since the current call began."""
     eta_seconds: float | None
     """Remaining seconds; None if they are not known yet."""
     workers: int
     failures: int
-    """Number of records and files that were left out, plus the number of workers that died."""
+    """How many records and files were left out, plus how many workers died."""
     text_bytes: int = 0
     documents: int = 0
     tokens: int = 0
     shards: int = 0
     shards_total: int = 0
     longest_piece: int = 0
-    """Size in bytes of the longest piece that a worker is encoding at once, or 0."""
+    """The longest piece that a worker is encoding at once, in bytes, or 0."""
 
     def as_facts(self) -> Row:
         """Return the current state as facts to print next to a progress bar.
@@ -83,7 +83,7 @@ ProgressCallback = Callable[[DataProgress], None]
 
 
 class ProgressReporter:
-    """Reports the progress of one call of prepare()."""
+    """Reports progress during one call to prepare()."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ProgressReporter:
         self.report("resume")
 
     def text_done(self) -> int:
-        """Return the bytes of text that this call has tokenized."""
+        """Return how many bytes of text this call has tokenized."""
         return self._committer.totals.text_bytes - self._text_before
 
     def report(
@@ -124,7 +124,7 @@ class ProgressReporter:
     ) -> None:
         """Call the progress callback, unless it was called very recently.
 
-        `in_hand` contains the counts of unfinished shards.
+        `in_hand` contains the counts for unfinished shards.
         """
         now = time.monotonic()
         self._deaths = max(self._deaths, deaths)
@@ -160,7 +160,7 @@ class ProgressReporter:
         )
 
     def _counts(self) -> list[ShardCounts]:
-        """Return the counts of all finished shards, including those not yet committed."""
+        """Return the counts for all finished shards, including those not yet committed."""
         return [self._committer.totals, *(mark.counts for mark in self._committer.waiting.values())]
 
     def _send(

@@ -22,22 +22,22 @@ from runbook.tokens.sources.input_files import Shard
 
 _BLOCK = 4 << 20
 MEMORY = 64 << 20
-"""Maximum number of bytes of an unfinished shard's tokens that are kept in memory.
+"""Maximum number of token bytes to keep in memory for an unfinished shard.
 
-The tokens of a larger shard are written to a file.
+Tokens in a larger shard are written to a file.
 """
 
 TURN_SHARE = 0.25
-"""Maximum time that a finished shard waits for its place, as a share of its processing time.
+"""How long a finished shard may wait for its place, as a share of its processing time.
 
-After that time, the shard's tokens are written to a part.
+After that time, the tokens are written to a part.
 """
 
 
 class Placement:
-    """The positions of the shards' tokens in the .bin.
+    """Where the tokens from each shard go in the .bin.
 
-    A shard's position is known once the sizes of all earlier shards are known.
+    The position is known once the sizes of all earlier shards are known.
     """
 
     def __init__(self, num_shards: int, joins: bool) -> None:
@@ -88,7 +88,7 @@ class Placement:
 
 
 class ShardSink:
-    """Receives a shard's tokens.
+    """Receives tokens from a shard.
 
     `finish` moves the tokens to their place, and completes the done marker.
     """
@@ -186,7 +186,7 @@ class ShardSink:
         return mark
 
     def close(self) -> None:
-        """Close the file and discard the tokens of an unfinished shard."""
+        """Close the file and discard tokens from an unfinished shard."""
         if self._file is not None:
             self._file.close()
 
@@ -236,7 +236,7 @@ class Committer:
         self._files = files
         self._parts = PartsFolder(files)
         self._shards = shards
-        self.hash = hashlib.sha256()  # Checksum of the .bin up to now
+        self.hash = hashlib.sha256()  # Checksum over the .bin so far
         # Finished shards that are not yet committed
         self.waiting: dict[int, ShardMark] = {}
         self._copied = 0
@@ -250,10 +250,11 @@ class Committer:
         self.spans: list[dict[str, int]] = []
 
     def resume(self, on_commit: Callable[[], None]) -> list[int]:
-        """Take over the completed work of an earlier run.
+        """Take over what an earlier run completed.
 
-        Return the numbers of the remaining shards. The tokens on disk are read again and compared
-        with the checksums in the done markers. Everything from the first mismatch on is discarded.
+        Return the numbers of the shards that remain to be done. The tokens on disk are read again
+        and compared with the checksums in the done markers. Everything from the first mismatch on
+        is discarded.
         """
         marks = [self._known(shard.number) for shard in self._shards]
         self._undo_last_rename(marks)
@@ -269,7 +270,7 @@ class Committer:
         return [number for number in shards_left if number not in self.waiting]
 
     def _undo_last_rename(self, marks: Sequence[ShardMark | None]) -> None:
-        """Undo the last rename of the .bin, if the earlier run ended between its renames."""
+        """Undo the last time the .bin was renamed, if the earlier run ended between its renames."""
         part = self._files.bin_part
         final = self._files.bin
         first_is_committed = bool(marks) and marks[0] is not None and marks[0].is_committed
@@ -295,16 +296,16 @@ class Committer:
         return has_place and not mark.is_committed and self._is_whole(mark)
 
     def finished(self, mark: ShardMark) -> None:
-        """Record that a shard's tokens have been written to the .bin or to a part."""
+        """Record that the tokens in a shard have been written to the .bin or to a part."""
         self.waiting[mark.shard] = mark
         self.placement.sizes[mark.shard] = mark.bytes
 
     def checksum_before(self, shard: Shard) -> Any:
-        """Return the checksum of the .bin before a shard, or None if earlier shards are missing."""
+        """Return the .bin checksum before a shard, or None if earlier shards are missing."""
         return self.hash.copy() if self.joins and shard.number == self.committed else None
 
     def written(self, mark: ShardMark, checksum: Any) -> None:
-        """Record a shard's tokens. Commit the shard if the .bin's checksum up to its end is known.
+        """Record that a shard is written. Commit it if the .bin checksum up to its end is known.
 
         Tokens in a part are hashed when the part is joined to the .bin.
         """
@@ -385,7 +386,7 @@ class Committer:
         return None
 
     def _agrees(self, file: BinaryIO, mark: ShardMark) -> bool:
-        """Return whether the .bin up to a committed shard's end matches the shard's checksum."""
+        """Return whether the .bin, up to the end of a committed shard, matches its checksum."""
         checksum = self.hash.copy()
         for chunk in _chunks(file, mark.bytes):
             checksum.update(chunk)
@@ -395,7 +396,7 @@ class Committer:
         return agrees
 
     def _is_whole(self, mark: ShardMark) -> bool:
-        """Return whether a finished shard's tokens are intact, either in a part or in the .bin."""
+        """Return whether the tokens in a finished shard are intact, in a part or in the .bin."""
         if mark.waits:
             path = self._parts.path(mark.shard, "tokens")
         else:
@@ -417,7 +418,7 @@ class PartCommitter(Committer):
     joins = False
 
     def missing(self, index: int, count: int) -> list[Shard]:
-        """Return this job's shards, except those that any job has already finished."""
+        """Return the shards for this job, except those that any job has already finished."""
         return [shard for shard in self._shards[index::count] if not self._is_done(shard.number)]
 
     def finished(self, mark: ShardMark) -> None:

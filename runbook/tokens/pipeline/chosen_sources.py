@@ -31,7 +31,7 @@ class ChosenSources:
         return bool(self.keep or self.drop)
 
     def wants(self, source: str) -> bool:
-        """Return whether documents of a source are kept."""
+        """Return whether documents from a source are kept."""
         if self.keep and source not in self.keep:
             return False
         return source not in self.drop

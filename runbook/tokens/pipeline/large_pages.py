@@ -1,9 +1,9 @@
-"""Requests large pages for the memory of a process that only tokenizes.
+"""Requests large memory pages for a process that only tokenizes.
 
-Loading an encoder touches 100 MB of memory for the first time. With pages of 4 KiB, this causes
-20,000 page faults, and the encoder's tables need many entries in the processor's translation buffer
-(TLB). Large pages saved a tenth of the CPU time for 20 or 160 MB of text at load 8, and less on an
-idle machine (AMD EPYC, virtual machine, 2026-11-28).
+Loading an encoder touches 100 MB of memory for the first time. With 4 KiB pages, this causes 20,000
+page faults, and the encoder tables need many entries in the translation buffer (TLB). Large pages
+saved a tenth of the CPU time when tokenizing 20 or 160 MB at load 8, and less on an idle machine
+(AMD EPYC, virtual machine, 2026-11-28).
 """
 
 import ctypes
@@ -11,7 +11,7 @@ import sys
 
 LARGE_PAGE = 2 << 20
 HEAP = 256 << 20
-"""Bytes of address space for the heap. Only the pages that are touched use memory."""
+"""Address space for the heap in bytes. Only the pages that are touched use memory."""
 LARGEST_ON_HEAP = 32 << 20
 """Larger blocks get their own pages, which are returned to the system when the block is freed.
 
@@ -24,7 +24,7 @@ _MADV_HUGEPAGE = 14
 
 
 def use_large_pages() -> bool:
-    """Ask Linux for 2 MiB pages for this process's heap. Return whether Linux accepts the request.
+    """Ask Linux to use 2 MiB pages for the heap. Return whether Linux accepts the request.
 
     The variable GLIBC_TUNABLES has the same effect, but must be set before the process starts. With
     other systems and C libraries, nothing is changed.

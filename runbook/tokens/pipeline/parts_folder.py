@@ -1,4 +1,4 @@
-"""Manages PREFIX.parts, which contains an unfinished run's locks, done markers and waiting parts."""
+"""Manages PREFIX.parts, the folder for locks, done markers and parts while a run is unfinished."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _MARK_SCHEMA = 5
 STAGES = ("read", "parse", "encode", "write")
 WORKERS_SECONDS = 30.0
 REMOVAL_SECONDS = 2.0
-"""A starting job of an array waits this long for another job that removes the unused folder."""
+"""How long a starting array job waits for another job that removes the unused folder."""
 
 
 class _Lock(Enum):
-    """The result of an attempt to lock a file."""
+    """What happened when we tried to lock a file."""
 
     HELD = auto()
     HELD_BY_OTHERS = auto()
@@ -57,7 +57,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
         with flocked(
             files.parts / "workers.lock", fcntl.LOCK_EX, holder_text, wait_seconds=WORKERS_SECONDS
         ):
-            # Running workers also hold a lock. Workers of a killed run end within milliseconds.
+            # Running workers also hold a lock. Workers from a killed run end within milliseconds.
             pass
 
         yield
@@ -65,7 +65,7 @@ def hold_prefix(files: TokenFiles) -> Iterator[None]:
 
 @contextlib.contextmanager
 def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
-    """Share the prefix with other jobs of an array, and lock one share of the work exclusively."""
+    """Share the prefix with other jobs in an array, and lock one share of the work exclusively."""
     holder_text = f"is tokenizing to {files.base}"
     with (
         flocked(files.parts / "lock", fcntl.LOCK_SH, holder_text, wait_seconds=REMOVAL_SECONDS),
@@ -75,7 +75,7 @@ def hold_share(files: TokenFiles, name: str) -> Iterator[None]:
 
 
 def remove_unused(files: TokenFiles) -> None:
-    """Remove the folder of parts if it has no finished shard and no run is working in it."""
+    """Remove the parts folder if it has no finished shard and no run is working in it."""
     if not files.parts.exists() or PartsFolder(files).has_finished_shards:
         return
     holder_text = f"is removing {files.parts}"
@@ -102,8 +102,8 @@ def flocked(
 
     Yield whether the file is locked, which it is not if its file system does not support locks.
 
-    flock is used instead of `core.locks`, because jobs of an array share the lock of a prefix, and
-    because the kernel releases the lock of a killed process on every machine.
+    flock is used instead of `core.locks`, because jobs in an array share the lock on a prefix, and
+    because the kernel releases locks held by a killed process on every machine.
     """
     deadline = time.monotonic() + wait_seconds
     is_there = False
@@ -127,8 +127,8 @@ def flocked(
                 # locked.
                 continue
 
-            # More than one process may share the lock, so the file must not keep the name of an
-            # earlier holder.
+            # More than one process may share the lock, so the file must not still name an earlier
+            # holder.
             file.truncate(0)
             if kind == fcntl.LOCK_EX:
                 file.write(f"{os.getpid()} on {platform.node()}\n")
@@ -157,25 +157,25 @@ def _try_lock(descriptor: int, kind: int, folder: Path) -> _Lock:
 
 @dataclass(kw_only=True)
 class ShardCounts(Counts):
-    """The counts of a shard, which can be added to the counts of other shards."""
+    """Counts for a shard, which can be added to those for other shards."""
 
     input_bytes: int = 0
     sources: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Numbers of documents, text_bytes and tokens by source."""
+    """Counts of documents, text_bytes and tokens by source."""
     dropped_sources: dict[str, int] = field(default_factory=dict)
     """Number of documents left out, by source."""
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
     piece_bytes: int = 0
-    """Size of the piece of a huge document that is being encoded, or 0."""
+    """Size in bytes of the piece that is being encoded from a huge document, or 0."""
 
     def add(self, counts: ShardCounts) -> None:
-        """Add another shard's counts to these."""
+        """Add the counts for another shard to these."""
         for name, value in vars(counts).items():
             setattr(self, name, _sum(getattr(self, name), value))
 
 
 def _sum(first: Any, second: Any) -> Any:
-    """Return the sum of two numbers, of two lists by element, or of two dictionaries by key."""
+    """Add two numbers, two lists by element, or two dictionaries by key."""
     if isinstance(first, dict):
         sums = dict(first)
         for key, value in second.items():
@@ -189,29 +189,29 @@ def _sum(first: Any, second: Any) -> Any:
 
 @dataclass(frozen=True)
 class ShardMark:
-    """The done marker of a finished shard."""
+    """Done marker for a finished shard."""
 
     shard: int
     fingerprint: str
     counts: ShardCounts
     lengths: NDArray[np.int32]
-    """Lengths of the shard's sequences, in tokens."""
+    """Sequence lengths, in tokens."""
     empty: NDArray[np.int64]
-    """Numbers of the empty documents among the shard's documents, in ascending order."""
+    """Which documents in the shard are empty: their numbers in ascending order."""
     problems: tuple[str, ...]
     bytes: int = 0
-    """Size of the shard's tokens in bytes."""
+    """Size of the tokens in bytes."""
     offset: int = -1
-    """Offset of the shard's tokens in the .bin, or -1 if the tokens are still in a separate part.
+    """Where the tokens begin in the .bin, or -1 if they are still in a separate part.
     """
     crc32: int = 0
-    """Checksum of the shard's tokens until the shard is committed."""
+    """Checksum over the tokens until the shard is committed."""
     sha256: str = ""
-    """Checksum of the .bin up to the end of a committed shard."""
+    """Checksum over the .bin up to the end of this shard, once it is committed."""
 
     @property
     def waits(self) -> bool:
-        """Return whether the shard's tokens are still in a part."""
+        """Return whether the tokens are still in a part."""
         return self.offset < 0
 
     @property
@@ -221,18 +221,18 @@ class ShardMark:
 
 
 class PartsFolder:
-    """The folder with the done markers and parts of a prefix."""
+    """The folder for done markers and parts that belong to a prefix."""
 
     def __init__(self, files: TokenFiles) -> None:
         self.folder = files.parts
 
     @property
     def has_finished_shards(self) -> bool:
-        """Return whether the folder contains the done marker of any shard."""
+        """Return whether the folder contains a done marker for any shard."""
         return any(self.folder.glob("*.mark"))
 
     def path(self, shard: int, ending: str) -> Path:
-        """Return the path of a shard's done marker, tokens or quarantine."""
+        """Return the path to the done marker, tokens or quarantine for a shard."""
         return self.folder / f"{shard:06d}.{ending}"
 
     def write(
@@ -241,7 +241,7 @@ class PartsFolder:
         ending: str,
         content: bytes,
     ) -> None:
-        """Write a small file of a shard atomically, by renaming.
+        """Write a small file for a shard atomically, by renaming.
 
         The file is not synced to disk, because this would take time for every shard.
         """
@@ -250,7 +250,7 @@ class PartsFolder:
         part.rename(self.path(shard, ending))
 
     def write_mark(self, mark: ShardMark) -> None:
-        """Write a done marker: a line of JSON, followed by the arrays of the shard's index."""
+        """Write a done marker: a line of JSON, followed by the index arrays for the shard."""
         arrays = mark.lengths.astype("<i4").tobytes() + mark.empty.astype("<i8").tobytes()
         head = vars(mark) | {
             "counts": vars(mark.counts),
@@ -261,7 +261,7 @@ class PartsFolder:
         self.write(mark.shard, "mark", json.dumps(head).encode() + b"\n" + arrays)
 
     def read(self, shard: int) -> ShardMark | None:
-        """Return the done marker of a shard.
+        """Return the done marker for a shard.
 
         Return None if the marker is missing, or incomplete after a power failure.
         """
@@ -283,7 +283,7 @@ class PartsFolder:
             return None
 
     def pieces(self, count: int) -> Iterator[IndexPiece]:
-        """Yield the index pieces of the shards from 0 to count - 1.
+        """Yield the index pieces for shards 0 to count - 1.
 
         Each of these shards must have a done marker.
         """
@@ -292,6 +292,6 @@ class PartsFolder:
             yield mark.lengths, mark.empty
 
     def forget(self, shard: int) -> None:
-        """Remove all files of a shard from the folder."""
+        """Remove all files for a shard from the folder."""
         for ending in ("mark", "tokens", "tokens.part", "quarantine"):
             self.path(shard, ending).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Reads, parses and encodes a shard, which is a worker's task between two done markers."""
+"""Reads, parses and encodes a shard, which is what a worker does between two done markers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SAMPLE_CHARACTERS = 256
-"""Number of characters that the judge encodes of a sampled text, which takes 0.2 ms."""
+"""How many characters the judge encodes from a sampled text. This takes 0.2 ms."""
 SAMPLE_EVERY = 4_000_000
 """The judge also encodes one sample in this many bytes of text."""
 
@@ -272,7 +272,7 @@ class ShardMaker:
             work.next_sample += SAMPLE_EVERY
             self._check_sample(batch.texts, joined, work)
 
-        # The text of a huge document is no longer needed once its tokens exist.
+        # The text from a huge document is no longer needed once its tokens exist.
         batch.texts.clear()
         with work.timed("write"):
             if joined is not None:
@@ -287,12 +287,12 @@ class ShardMaker:
             work.add(lengths, text_bytes, batch.sources)
 
     def _check_sample(self, texts: list[str], joined: JoinedIds | None, work: _Work) -> None:
-        """Check the encoder on a part of a text, and check a joined text against the text alone."""
+        """Check the encoder on part of a text, and compare a joined text with the text alone."""
         draw = (work.shard.number + work.num_batches) * 7919
         number = draw % len(texts)
         text = texts[number]
-        # The sample may begin anywhere in the text, so that the check is not limited to the
-        # beginnings of texts.
+        # The sample may begin anywhere in the text, so that the check covers more than how texts
+        # begin.
         start = draw % (max(0, len(text) - SAMPLE_CHARACTERS) + 1)
         sample = text[start : start + SAMPLE_CHARACTERS]
         where = f"in {work.shard.describe()}"
@@ -301,7 +301,7 @@ class ShardMaker:
             self._tokenizer.check_ids(text, joined.ids_of(number), where)
 
     def _encode_joined(self, batch: DocumentBatch) -> JoinedIds | None:
-        """Return the ids of the texts, encoded as one input, or None if they cannot be joined."""
+        """Encode the texts as one input, or return None if they cannot be joined."""
         encoder = self._tokenizer.encoder
         if self._joins_texts and self._eod is not None and len(batch.texts) > 1:
             assert isinstance(encoder, Fastokens)
@@ -313,7 +313,7 @@ class ShardMaker:
 def _can_join(tokenizer: Tokenizer, eod: int) -> bool:
     """Return whether texts may be joined by the end-of-document token before they are encoded.
 
-    Only GPT-2's own tokenizer is known to divide its input exactly at this token. The built-in edge
+    Only the GPT-2 tokenizer is known to divide its input exactly at this token. The built-in edge
     texts show whether the encoder does the same.
     """
     import numpy as np
@@ -338,7 +338,7 @@ def _are_several(sources: list[str] | None) -> bool:
 
 
 def utf8_sizes(texts: list[str]) -> list[int]:
-    """Return the size of each text in UTF-8 bytes, without a Python loop over ASCII texts.
+    """Return the size of each text in UTF-8 bytes. ASCII texts need no Python loop.
 
     >>> utf8_sizes(["abc", "é", ""])
     [3, 2, 0]
@@ -355,7 +355,7 @@ def join_ids(
     dtype: np.dtype[Any],
     eod: NDArray[Any] | None,
 ) -> memoryview:
-    """Return ids in the output's number type, as bytes to write.
+    """Convert ids to the number type used in the output, as bytes to write.
 
     The end-of-document token follows each text that has tokens. All ids are written to their places
     in a single array, because every additional copy takes as long as reading the text.
@@ -376,7 +376,7 @@ def join_ids(
 
 @dataclass
 class _Work:
-    """The finished part of the current shard."""
+    """What is done in the current shard."""
 
     shard: Shard
     sink: ShardSink

@@ -52,7 +52,7 @@ from runbook.tokens.sources.input_files import (
 from runbook.tokens.tokenizer import Tokenizer, load_tokenizer, tokenizer_path, use_one_thread
 
 BIN_BYTES_PER_TEXT_BYTE = 0.7
-"""Estimated bytes of the .bin and .idx per byte of text, used if no text could be read.
+"""Estimated output (.bin and .idx) in bytes per byte of text, used if no text could be read.
 
 The ratio allows for two bytes per 3.1 bytes of text (technical English), and for the index.
 """
@@ -63,13 +63,13 @@ A better estimate would need some text to be encoded, and that took 0.2 s. Plain
 3 times the first estimate.
 """
 BYTES_PER_DOCUMENT = 24
-"""Number of bytes per document: 20 in the .idx and 4 in a done marker.
+"""Bytes needed per document: 20 in the .idx and 4 in a done marker.
 
 The .idx stores the document length, place and number. The done marker exists until everything is
 done.
 """
 SAMPLE = 200_000
-"""Number of characters of each sampled piece that are encoded."""
+"""How many characters to encode from each sampled piece."""
 _log = logging.getLogger(__name__)
 
 
@@ -82,7 +82,7 @@ def prepare(
 ) -> Manifest:
     """Tokenize files and folders to PREFIX_text_document.bin and .idx.
 
-    The files are byte-identical to the output of Megatron's preprocess_data.py.
+    The files are byte-identical to what preprocess_data.py from Megatron writes.
 
     No work is repeated: finished work is recognized by its manifest, and unfinished work continues
     at the first missing shard. If this function is interrupted at any time and called again, the
@@ -115,13 +115,13 @@ def prepare_share(
     *,
     progress: ProgressCallback | None = None,
 ) -> tuple[int, int]:
-    """Tokenize every n-th shard into a part, as one job of an array.
+    """Tokenize every n-th shard into a part, as one job in an array.
 
     Return how many shards this call tokenized, and how many are in the share.
 
     `share` is (index, count), where the index starts at 0. Any number of jobs may run at the same
-    time on any nodes that see the same folder, and a later attempt may use a different number of
-    jobs. `prepare` with the same arguments joins the parts afterwards.
+    time on any nodes that see the same folder, and a later attempt may use more or fewer jobs.
+    `prepare` with the same arguments joins the parts afterwards.
 
     Raises:
         DataError: as `prepare`.
@@ -177,7 +177,7 @@ def finished_manifest(prefix: Path, fingerprint: str) -> Manifest | None:
 
 
 class _Job:
-    """The work of a single call of `prepare` or `prepare_share`."""
+    """What a single call to `prepare` or `prepare_share` does."""
 
     def __init__(
         self,
@@ -257,7 +257,7 @@ class _Job:
         return manifest
 
     def run_share(self, index: int, count: int) -> tuple[int, int]:
-        """Tokenize the missing shards of one share. The work as a whole remains unfinished."""
+        """Tokenize the missing shards in one share. The work as a whole remains unfinished."""
         self._committer = committer = PartCommitter(self.files, self._shards, self._choices)
         missing = committer.missing(index, count)
         self._reporter = ProgressReporter(missing, committer, self._progress, self._began)
@@ -347,7 +347,8 @@ class _Job:
     def _close(self, tokenizer: Tokenizer) -> Manifest:
         """Write the index, rename the files, and write the manifest.
 
-        The order of these operations lets a second run recover from an interruption at any point.
+        These operations are ordered so that a second run can recover from an interruption at any
+        point.
         """
         files = self.files
         totals = self._committer.totals
@@ -422,7 +423,7 @@ class _Job:
             eod = None
 
         wall = time.monotonic() - self._began
-        # Speeds in MB of text per second, overall and by stage.
+        # Text tokenized in MB per second, overall and by stage.
         rates = {"wall": round(self._reporter.text_done() / wall / 1e6, 1)}
         for stage, stage_seconds in totals.seconds.items():
             if stage_seconds > 0:
@@ -472,7 +473,7 @@ class _Job:
 
 
 def num_cores() -> int:
-    """Return the number of cores that this process may use.
+    """Return how many cores this process may use.
 
     A job is often given fewer cores than the node has.
     """
@@ -500,13 +501,13 @@ def _versions() -> dict[str, str]:
 
 
 def first_guess(shards: Sequence[Shard]) -> int:
-    """Return the total size of the shards' .bin and .idx, estimated only from file sizes."""
+    """Estimate the total size of .bin and .idx for these shards, using only file sizes."""
     text = sum(text_estimate(segment) for shard in shards for segment in shard.segments)
     return int(text * BIN_BYTES_PER_TEXT_BYTE)
 
 
 def bytes_needed(shards: Sequence[Shard], tokenizer: Tokenizer, options: TokenizeOptions) -> int:
-    """Return the estimated bytes of the .bin, the .idx and the done markers for these shards.
+    """Estimate the bytes that the .bin, the .idx and the done markers need for these shards.
 
     The estimate is made from the first, the middle and the last shard.
     """

@@ -1,4 +1,4 @@
-"""Options for tokenizing, and the file names and the manifest of a prefix."""
+"""Options for tokenizing, and the file names and manifest for a prefix."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runbook.tokens.sources.input_files import MAX_RECORD_BYTES
 
 MANIFEST_SCHEMA = 2
 MOST_REPORTED_RECORDS = 20
-"""Number of bad records that are reported one by one; the others are only counted."""
+"""How many bad records to report one by one; the others are only counted."""
 NEUTRAL_VALUES: dict[str, Any] = {
     "keep_sources": (),
     "drop_sources": (),
@@ -42,11 +42,11 @@ class TokenizeOptions:
     tokenizer: str = "gpt2"
     """`gpt2` (shipped), or a path to a Hugging Face tokenizer.json or a SentencePiece .model."""
     text_key: str = "text"
-    """Key of the text in each JSON record, or column of a Parquet file."""
+    """Key with the text in each JSON record, or column in a Parquet file."""
     append_eod: bool = True
     """Whether to add the end-of-document token after each document that is not empty."""
     eod_token: str = ""
-    """Name of the end-of-document token.
+    """Which token to use as end-of-document token, by name.
 
     If empty, use the first known name that the tokenizer has.
     """
@@ -60,19 +60,19 @@ class TokenizeOptions:
     skip leaves the record out and counts it; quarantine also keeps it in PREFIX.quarantine.
     """
     max_record_bytes: int = MAX_RECORD_BYTES
-    """Largest size of a record in bytes. A longer record counts as bad.
+    """Maximum record size in bytes. A longer record counts as bad.
 
-    Only the beginning of such a record is read into memory.
+    Only the beginning of a larger record is read into memory.
     """
     source_key: str = "auto"
-    """Dotted key that contains a record's source, such as meta.source.
+    """Dotted key with the source of a record, such as meta.source.
 
     `auto` means a known key that the first record contains.
     """
     keep_sources: tuple[str, ...] = ()
-    """Keep only documents of these sources; empty means all sources."""
+    """Keep only documents from these sources; empty means all sources."""
     drop_sources: tuple[str, ...] = ()
-    """Leave out documents of these sources."""
+    """Leave out documents from these sources."""
     fix_text: str = "none"
     """`none`, or `ftfy` to repair wrongly decoded characters first, as NeMo's --apply-ftfy does."""
     workers: int = 0
@@ -80,7 +80,7 @@ class TokenizeOptions:
     encoder: str = "auto"
     """auto (the fastest installed encoder whose ids are exact), or tokenizers."""
     shard_bytes: int = 64_000_000
-    """Bytes of text per shard, which is the unit of finished work.
+    """Bytes of text per shard. Work is finished shard by shard.
 
     Shards are smaller if the whole input is small.
     """
@@ -113,8 +113,8 @@ class TokenizeOptions:
 class TokenFiles:
     """The files of a prefix. `data/corpus` and `data/corpus_text_document` mean the same files.
 
-    With `exact`, the .bin and .idx have exactly the name of the prefix, as files by other tools may
-    have.
+    With `exact`, the .bin and .idx are named exactly like the prefix, as files from other tools may
+    be.
 
     >>> TokenFiles(Path("data/corpus")).bin.as_posix()
     'data/corpus_text_document.bin'
@@ -128,17 +128,17 @@ class TokenFiles:
         document_prefix = prefix if exact else f"{self.base}_text_document"
         self.bin = Path(f"{document_prefix}.bin")
         self.idx = Path(f"{document_prefix}.idx")
-        self.bin_part = Path(f"{self.bin}.part")  # Name of the .bin while it is being written
+        self.bin_part = Path(f"{self.bin}.part")  # Used for the .bin while it is being written
         self.idx_part = Path(f"{self.idx}.part")
-        # The inputs and results of the work; this file is written last.
+        # Lists the inputs and results; this file is written last.
         self.manifest = Path(f"{self.base}.manifest.json")
         self.quarantine = Path(f"{self.base}.quarantine")  # Records that are set aside
-        # Folder of unfinished work: locks, done markers, waiting parts.
+        # Folder for unfinished work: locks, done markers, waiting parts.
         self.parts = Path(f"{self.base}.parts")
 
     @classmethod
     def existing(cls, prefix: Path) -> TokenFiles:
-        """Return the files of a prefix under the name that exists.
+        """Return the files for a prefix under the name that exists.
 
         If PREFIX.bin exists, return PREFIX.bin and PREFIX.idx; otherwise PREFIX_text_document.bin
         and .idx.
@@ -148,41 +148,40 @@ class TokenFiles:
 
 @dataclass(kw_only=True)
 class Counts:
-    """Counts of the documents of a shard, or of all shards."""
+    """Document counts for a shard, or for all shards."""
 
     records: int = 0
-    """Number of documents read from the input, good or bad: documents + skipped_records +
-    dropped."""
+    """Documents read from the input, good or bad: documents + skipped_records + dropped."""
     documents: int = 0
     """Documents in the output, including empty ones."""
     empty: int = 0
     """Documents in the output that have no tokens."""
     sequences: int = 0
     tokens: int = 0
-    """Number of tokens, including end-of-document tokens."""
+    """Includes end-of-document tokens."""
     text_bytes: int = 0
     skipped_records: int = 0
     skipped_files: int = 0
     dropped: int = 0
-    """Documents left out by choice because of their sources."""
+    """Documents left out by choice, because of their source."""
     blank_lines: int = 0
     judged: int = 0
-    """Number of documents that were also encoded by the judge."""
+    """Documents that were also encoded by the judge."""
     lengths: list[int] = field(default_factory=list)
     """Number of documents with 2^i to 2^(i+1) - 1 tokens, for each i."""
 
 
 @dataclass(kw_only=True)
 class Manifest(Counts):
-    """The record of finished work in PREFIX.manifest.json."""
+    """Record of finished work, stored in PREFIX.manifest.json."""
 
     fingerprint: str
-    """Hash of the inputs and the options that determine the output.
+    """Hash over the inputs and options that determine the output.
 
     Equal hashes mean equal tokens.
     """
     inputs: list[dict[str, Any]]
-    """path, bytes, mtime_ns and sample (`input_files.content_sample`) of each input, in order."""
+    """path, bytes, mtime_ns and sample (`input_files.content_sample`) for each input, in order."""
     options: dict[str, Any]
     tokenizer: dict[str, Any]
     """name, vocabulary, sha256 of its files, encoder, judge, end_of_document."""
@@ -193,19 +192,19 @@ class Manifest(Counts):
     sources: dict[str, dict[str, int]]
     """Documents, text_bytes and tokens by source."""
     files: dict[str, dict[str, Any]]
-    """Name, bytes and sha256 of the .bin and the .idx."""
+    """Name, bytes and sha256 for the .bin and the .idx."""
     shards: list[dict[str, Any]]
-    """Offset, bytes, documents and tokens of each shard."""
+    """Offset, bytes, documents and tokens for each shard."""
     seconds: dict[str, float]
-    """Wall time of the last call, and the workers' total time by stage.
+    """Wall time for the last call, and the total worker time by stage.
 
-    The workers' time is summed over every call that finished a shard.
+    The worker time is summed over every call that finished a shard.
     """
     rates: dict[str, float]
-    """MB of text per second: for the whole call, and by stage on one worker."""
+    """Text tokenized in MB per second: for the whole call, and by stage on one worker."""
     workers: int
     made: str
-    """Time of completion, in UTC."""
+    """When the work was completed, in UTC."""
     versions: dict[str, str]
     dropped_sources: dict[str, int] = field(default_factory=dict)
     """Number of documents left out, by source."""
@@ -217,7 +216,7 @@ class Manifest(Counts):
 
     @property
     def text_tokens(self) -> int:
-        """Return the number of tokens without end-of-document tokens."""
+        """Return how many tokens there are besides end-of-document tokens."""
         return self.tokens - self.end_of_document_tokens
 
 
@@ -258,7 +257,7 @@ def unknown_sources_text(*manifests: Manifest) -> str:
 
 
 def read_manifest(prefix: Path) -> Manifest:
-    """Return the manifest of a prefix. Raise `DataError` if it is missing or unreadable."""
+    """Return the manifest for a prefix. Raise `DataError` if it is missing or unreadable."""
     path = TokenFiles(prefix).manifest
     try:
         content = json.loads(path.read_text())

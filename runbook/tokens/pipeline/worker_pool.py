@@ -34,7 +34,7 @@ from runbook.tokens.tokenizer import load_tokenizer, use_one_thread
 
 REPORT_SECONDS = 0.25
 ATTEMPTS = 3
-"""Number of workers that a shard may kill before it is given up."""
+"""How many workers a shard may kill before it is given up."""
 _PR_SET_PDEATHSIG = 1
 _FULL = {
     errno.ENOSPC: TokenMessage.DISK_FULL,
@@ -70,7 +70,7 @@ def work(
     """Run a worker. The worker ends when its parent ends, for any reason."""
     # The parent process handles Ctrl-C.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A worker of an earlier run must not keep writing to files that a new run uses.
+    # A worker from an earlier run must not keep writing to files that a new run uses.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -118,7 +118,7 @@ class _Worker:
     process: SpawnProcess
     pipe: Connection
     shard: Shard | None = None
-    # Counts of the current shard up to now
+    # Counts for the current shard so far
     counts: ShardCounts | None = None
 
 
@@ -132,7 +132,7 @@ class Pool:
         committer: Committer,
     ) -> None:
         self.deaths = 0
-        # Name of the encoder that the workers use
+        # The encoder that the workers use, by name
         self.encoder = ""
         self.workers: list[_Worker] = []
         committer.placement.share()
@@ -183,7 +183,7 @@ class Pool:
 
     @property
     def in_hand(self) -> list[ShardCounts]:
-        """Return the progress of each shard that is being processed."""
+        """Return the counts so far for each shard that is being processed."""
         return [worker.counts for worker in self.workers if worker.counts is not None]
 
     def _listen(self, seconds: float) -> None:
@@ -203,7 +203,7 @@ class Pool:
                 while worker.pipe.poll():
                     self._answer(worker, worker.pipe.recv())
             except (EOFError, OSError):
-                # The worker died, perhaps in the middle of a message.
+                # The worker died, perhaps while it was sending a message.
                 worker.process.join()
                 alive = False
 
@@ -233,7 +233,7 @@ class Pool:
         worker.pipe.send((worker.shard, self._committer.fingerprints[worker.shard.number]))
 
     def _replace(self, worker: _Worker) -> None:
-        """Start a worker in place of a dead one, and assign its shard again.
+        """Start a worker to replace a dead one, and assign the same shard again.
 
         A shard that killed too many workers is not assigned again.
         """
@@ -267,7 +267,7 @@ class Pool:
 
 @contextlib.contextmanager
 def without_main() -> Iterator[None]:
-    """Let a child process start without importing the caller's program, which it does not need.
+    """Let a child process start without importing the main program, which it does not need.
 
     Otherwise a plain script that calls prepare() without `if __name__ == "__main__":` would start
     itself again.

@@ -1,4 +1,4 @@
-"""Finds the files of a catalogue dataset: on disk, at a URL, in a bucket or on the Hub."""
+"""Finds the files for a catalogue dataset: on disk, at a URL, in a bucket or on the Hub."""
 
 import fnmatch
 import hashlib
@@ -19,7 +19,7 @@ from runbook.tokens.pipeline.tokenize_options import TokenFiles
 from runbook.tokens.sources.input_files import find_inputs, path_inside, says_its_kind
 
 HUB = "https://huggingface.co"
-"""The Hub's address, used if `HF_ENDPOINT` names no mirror."""
+"""Address to use for the Hub if `HF_ENDPOINT` names no mirror."""
 _HF = re.compile(r"hf://(datasets/|)([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 _MAGIC = {
     ".zst": b"\x28\xb5\x2f\xfd",
@@ -29,7 +29,7 @@ _MAGIC = {
 }
 
 GetPage = Callable[[str], tuple[bytes, str]]
-"""Function that fetches a URL and returns the body, and the URL of the next page."""
+"""Function that fetches a URL, and returns the body and the URL for the next page."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class RemoteFile:
     bytes: int = 0
     sha256: str = ""
     md5: str = ""
-    """The MD5 checksum of a file in a bucket."""
+    """MD5 checksum that a bucket gives for a file."""
     also: str = ""
     """An alternative path to the file below the dataset folder."""
 
@@ -83,7 +83,7 @@ def place_of(folder: Path, file: SourceFile | RemoteFile) -> Path:
 
 
 def holds_dataset(folder: Path, dataset: Dataset) -> bool:
-    """Return whether a folder contains any file of a dataset's type.
+    """Return whether a folder contains any file of the type that a dataset needs.
 
     The type is token files if the dataset is already tokenized, or else text files.
     """
@@ -112,7 +112,7 @@ def has_every_file(folder: Path, dataset: Dataset) -> bool:
 
 
 def remote_files(dataset: Dataset, get: GetPage) -> list[RemoteFile]:
-    """Return a dataset's files with their addresses.
+    """Return the files in a dataset with their addresses.
 
     For a dataset on the Hub, sizes and checksums are read from there, with a thousand files per
     request.
@@ -154,7 +154,7 @@ def choose_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files of a source that the catalogue names.
+    """Return the files that the catalogue lists for a source.
 
     If the catalogue names no files, return the files that match its pattern.
 
@@ -199,7 +199,7 @@ def _matching_files(
     source: str,
     remedy: str,
 ) -> list[RemoteFile]:
-    """Return the files whose names match the dataset's pattern.
+    """Return the files whose names match the pattern for the dataset.
 
     Raise `DataError` if no file matches.
     """
@@ -224,7 +224,7 @@ def _hub_files(
     dataset: Dataset,
     get: GetPage,
 ) -> list[RemoteFile]:
-    """List the files of a Hub repository without huggingface_hub.
+    """List the files in a Hub repository without huggingface_hub.
 
     huggingface_hub does not check the sha256, and its threads do not pause together after a 429
     answer.
@@ -255,7 +255,7 @@ def _hub_files(
 
 
 def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
-    """Yield the files on a page of the Hub's answer. `base` is the address of the repository.
+    """Yield the files on a page returned by the Hub. `base` is the repository address.
 
     Large files are stored in Git LFS, where a file's id is its sha256.
     """
@@ -267,9 +267,9 @@ def _files_on_page(entries: Any, base: str) -> Iterator[RemoteFile]:
 
 
 def dataset_folder(dataset: Dataset, *, project: Path, folder: str = "") -> Path:
-    """Return the folder of a dataset.
+    """Return the folder for a dataset.
 
-    The result is the requested folder, or else the catalogue's folder. The shipped corpus is inside
+    This is the requested folder, or else the one in the catalogue. The shipped corpus is inside
     the package.
     """
     if folder:
@@ -291,7 +291,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
     All files that the catalogue names are compared with their entries before any fault is reported.
 
     Raises:
-        DataError: a file is missing, or its size differs from the catalogue's; each is named.
+        DataError: a file is missing, or its size differs from the catalogue; each is named.
     """
     reason = {"mock": "has no text", TOKENIZED: "is tokens already"}.get(dataset.kind)
     if reason:
@@ -309,7 +309,7 @@ def dataset_files(dataset: Dataset, *, project: Path, folder: str = "") -> list[
 
 
 def token_prefixes(dataset: Dataset, *, project: Path, folder: str = "") -> list[Path]:
-    """Return the prefixes of a dataset that is already tokenized, in natural order.
+    """Return the prefixes for a dataset that is already tokenized, in natural order.
 
     Each prefix has a .bin and an .idx.
 
@@ -383,7 +383,7 @@ def join_first(
 
 
 def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str:
-    """Return a text with a listed file's name and what is wrong with the file.
+    """Return a text that names a listed file and says what is wrong with it.
 
     The text is empty if the file agrees with the list.
     """
@@ -392,7 +392,7 @@ def file_fault(folder: Path, file: SourceFile, *, checksums: bool = True) -> str
 
 
 def content_fault(path: Path, file: SourceFile | RemoteFile, *, checksums: bool = True) -> str:
-    """Return a text about what is wrong with a file's size or, with `checksums`, its content.
+    """Say what is wrong with the file size or, with `checksums`, the content.
 
     The text is empty if nothing is wrong.
     """

@@ -32,19 +32,19 @@ from runbook.tokens.sources.input_files import (
 )
 
 PIECE = 1 << 20
-"""Number of bytes of a huge document that are decoded at a time."""
+"""How many bytes to decode at a time from a huge document."""
 PARQUET_ROWS = 1024
 PARQUET_BYTES = 32 << 20
-"""Number of bytes of text in a Parquet file that become Python strings at a time.
+"""How many bytes of text in a Parquet file to turn into Python strings at a time.
 
-pyarrow also keeps the column of a row group in memory.
+pyarrow also keeps the column for a row group in memory.
 """
 KNOWN_SOURCE_KEYS = ("meta.redpajama_set_name", "meta.pile_set_name", "meta.source", "source")
 UNKNOWN_SOURCE = "unknown"
 _WHITE = b" \t\r\n\x0b\x0c"
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _LINE_END = re.compile(rb"[\r\n]|\Z")
-# The space before the word ensures that its letters are not part of a JSON escape such as \n or
+# The space before the word makes sure that the letters are not part of a JSON escape such as \n or
 # \u00e9.
 _BORDER = re.compile(rb" [A-Za-z]+(?= [A-Za-z])")
 
@@ -55,12 +55,12 @@ class BadTextError(Exception):
 
 @dataclass(frozen=True)
 class HugeText:
-    """The text of a huge document, not yet decoded.
+    """The text in a huge document, not yet decoded.
 
-    Python's str needs up to four bytes per character, and encoders copy their input, so a document
-    of 100 MB would need half a gigabyte. A piece ends after a word of ASCII letters that is
-    followed by a space and another letter. It is never inside a character or a JSON escape.
-    `tokens.huge_text` decides where the text can be divided without changing its tokens.
+    A str needs up to four bytes per character, and encoders copy their input, so a 100 MB document
+    would need half a gigabyte. A piece ends after a word in ASCII letters that is followed by a
+    space and another letter. It is never inside a character or a JSON escape. `tokens.huge_text`
+    decides where the text can be divided without changing its tokens.
     """
 
     content: memoryview
@@ -90,7 +90,7 @@ class BadRecord:
     """A record that cannot be read, with its position in the file."""
 
     offset: int
-    """Offset of the record's first byte in the file's (decompressed) text.
+    """Where the record begins in the (decompressed) text, in bytes.
 
     For Parquet, this is the row number.
     """
@@ -100,7 +100,7 @@ class BadRecord:
 
 @dataclass
 class DocumentBatch:
-    """The documents of a block, in order."""
+    """The documents in a block, in order."""
 
     texts: list[str] = field(default_factory=list)
     sources: list[str] | None = None
@@ -108,11 +108,11 @@ class DocumentBatch:
     huge: HugeText | None = None
     """The document, instead of `texts`, if it is too large to be in memory twice."""
     offset: int = 0
-    """Offset of the huge document's record."""
+    """Where the record with the huge document begins."""
     bad: list[BadRecord] = field(default_factory=list)
     blank_lines: int = 0
     records: int = 0
-    """Number of records in the input, including bad records."""
+    """Records in the input, including bad records."""
     read_bytes: int = 0
     """Bytes of input after decompression."""
     parse_seconds: float = 0.0
@@ -183,7 +183,7 @@ class Parser:
         return batch
 
     def _huge(self, line: bytes | bytearray, offset: int) -> DocumentBatch | None:
-        """Return the undecoded text of a huge line.
+        """Return the text in a huge line, not yet decoded.
 
         The result is None if the block is not exactly one line with a text.
         """
@@ -242,8 +242,8 @@ class Parser:
                 batch.bad.append(BadRecord(offset, str(error), line))
                 return
 
-            # A carriage return also ends a line, because Megatron's tool opens the file in Python's
-            # text mode.
+            # A carriage return also ends a line, because the Megatron tool opens the file in text
+            # mode.
             for part in lines:
                 self._add(batch, part, offset)
                 offset += len(part) + 1
@@ -252,11 +252,11 @@ class Parser:
                 batch.sources.append(self.source_of(line))
 
     def _text(self, line: bytes) -> str:
-        """Return the text of a record.
+        """Return the text in a record.
 
         Raise `BadTextError` with the reason if the record has no text.
         """
-        # This parser is stricter than Python's json. If the parser fails, json decides.
+        # This parser is stricter than json in Python. If the parser fails, json decides.
         with contextlib.suppress(ValueError, RecursionError):
             return str(self._texts.decode(line).text)
 
@@ -267,7 +267,7 @@ class Parser:
             reason = TokenMessage.INVALID_UTF8.fill(reason=error.reason, byte=error.start)
             raise BadTextError(reason) from None
         except json.JSONDecodeError as error:
-            # Python would call a line of a file "line 1". Some of its messages end in "at".
+            # Python would call any line in a file "line 1". Some of its messages end in "at".
             reason = error.msg.removesuffix(" at")
             place = TokenMessage.INVALID_JSON_AT.fill(error=reason, position=error.pos + 1)
             raise BadTextError(TokenMessage.INVALID_JSON.fill(error=place)) from None
@@ -306,14 +306,14 @@ class Parser:
 def _refuse_utf16(line: bytes | bytearray | memoryview) -> None:
     """Raise `BadTextError` if a line begins as a UTF-16 file does.
 
-    Python's json would read this line but no later line, because a newline ends between two bytes.
+    json in Python would read this line but no later one, because a newline ends between two bytes.
     """
     if bytes(line[:2]) in _UTF16_MARKS:
         raise BadTextError(TokenMessage.UTF16.fill())
 
 
 def count_newlines(data: bytes | bytearray) -> int:
-    """Return the number of newlines in the data, with a method that is faster than `data.count`."""
+    """Count the newlines in the data. This is faster than `data.count`."""
     import numpy as np
 
     return int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) == ord("\n")))
@@ -352,7 +352,7 @@ def _json_name(value: Any) -> str:
 
 
 def read_documents(segment: Segment, parser: Parser) -> Iterator[DocumentBatch]:
-    """Yield the documents of a segment, a few megabytes at a time."""
+    """Yield the documents in a segment, a few megabytes at a time."""
     kind = kind_of(Path(segment.path))[0]
     if kind == ".txt":
         yield _one_text(segment, parser.max_record_bytes)
@@ -458,16 +458,16 @@ def _parquet(segment: Segment, text_key: str, max_record_bytes: int) -> Iterator
 
                 yield batch
         except (OSError, ValueError) as error:
-            # pyarrow's errors are ValueErrors or OSErrors
+            # pyarrow raises ValueErrors or OSErrors
             reason = f"not a whole Parquet file: {error}"
             remedy = "Fetch it again, or use --bad-records skip."
             raise BrokenFileError(segment.path, row, reason, remedy) from error
 
 
 def _rows_at_once(file: Any, text_key: str) -> int:
-    """Return the number of rows of a Parquet file to read at a time.
+    """Return how many rows to read from a Parquet file at a time.
 
-    The number depends on the average text size in the file's largest row group.
+    This depends on the average text size in the largest row group.
     """
     bytes_per_row = 1
     for number in range(file.metadata.num_row_groups):
@@ -486,7 +486,7 @@ def _rows_at_once(file: Any, text_key: str) -> int:
 def is_blank(path: Path) -> bool:
     """Return whether a file contains nothing but white space, so that it has no text to train on.
 
-    A .jsonl file without any other character has no document. The rows of a Parquet file are not
+    A .jsonl file without any other character has no document. The rows in a Parquet file are not
     read, and tokenizing reports a damaged file, so neither counts as blank.
     """
     (segment,) = whole_files([path], empty=True)

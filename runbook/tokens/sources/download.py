@@ -3,7 +3,7 @@
 Files are transferred over HTTP, or with s5cmd from S3.
 
 The package requests transfers the bytes. It handles redirects, proxies and TLS, and does not send
-tokens to other hosts. This module implements its own retries, because urllib3's retries do not
+tokens to other hosts. This module implements its own retries, because the retries in urllib3 do not
 resume a truncated file, and do not pause all threads when a server answers 429.
 """
 
@@ -64,7 +64,7 @@ class DownloadSummary:
     files: int
     bytes: int
     fetched: int
-    """Number of files that this call fetched; the others already existed."""
+    """How many files this call fetched; the others already existed."""
     seconds: float
 
 
@@ -77,7 +77,7 @@ def download(
     check_space: bool = True,
     progress: ProgressCallback | None = None,
 ) -> DownloadSummary:
-    """Fetch the files of a dataset that do not exist yet.
+    """Fetch the dataset files that do not exist yet.
 
     A file that already has the expected size is not fetched again.
 
@@ -125,7 +125,7 @@ def download(
 
 
 def _refuse_missing_files(folder: Path, files: list[RemoteFile], tally: _Tally) -> None:
-    """Raise `DataError` with the name of each file that could not be fetched, and the reason."""
+    """Raise `DataError`, which names each file that could not be fetched, with the reason."""
     for file in files:
         fault = tally.faults.get(file.path) or _size_fault(folder, file)
         if fault:
@@ -171,7 +171,7 @@ def _part(target: Path) -> Path:
 
 
 class _Tally:
-    """The number of bytes received so far, and the files that could not be fetched."""
+    """How many bytes were received so far, and which files could not be fetched."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ class _Tally:
 def _fetch_in_threads(
     missing: list[RemoteFile], fetcher: Fetcher, tally: _Tally
 ) -> Generator[int, None, None]:
-    """Fetch files, and repeatedly yield the number of bytes received so far."""
+    """Fetch files, and repeatedly yield how many bytes were received so far."""
     remaining = iter(missing)
     running: dict[Future[None], RemoteFile] = {}
     with ThreadPoolExecutor(max_workers=tally.workers) as pool, ExitStack() as stack:
@@ -262,7 +262,7 @@ def s3_files(dataset: Dataset) -> list[RemoteFile]:
 
 
 def _listed_file(line: str, base: str) -> RemoteFile | None:
-    """Return the file in a line of s5cmd's list, or None for a folder."""
+    """Return the file that a line from s5cmd lists, or None for a folder."""
     try:
         entry = json.loads(line)
         if entry.get("type") != "file":
@@ -291,7 +291,7 @@ def _fetch_from_s3(
 ) -> Generator[int, None, None]:
     """Fetch files with s5cmd, like `_fetch_in_threads`.
 
-    The variable S3_ENDPOINT_URL and the variables of AWS apply.
+    The variable S3_ENDPOINT_URL and the AWS variables apply.
     """
     targets = [path_inside(folder, file.path) for file in missing]
     commands = []
@@ -312,7 +312,7 @@ def _fetch_from_s3(
             _part(target).rename(target)
             tally.num_fetched += 1
         elif last_words and not tally.faults:
-            # s5cmd's last line is about a single file, so this line is reported only once.
+            # The last line from s5cmd is about a single file, so it is reported only once.
             tally.faults[file.path] = f"{fault} (s5cmd: {last_words[:300]})"
         else:
             tally.faults[file.path] = fault
@@ -361,12 +361,12 @@ _WINDOW = re.compile(r"(?:^|;)\s*t=(\d+)")
 _T = TypeVar("_T")
 
 
-ATTEMPTS = 8  # Number of consecutive attempts that may receive no byte
+ATTEMPTS = 8  # How many attempts in a row may receive no byte
 # Pause after the first failure; the pause doubles each time
 FIRST_WAIT_SECONDS = 1.0
-# Longest pause, unless a server's Retry-After is longer
+# Longest pause, unless the server asks for more in Retry-After
 LONGEST_WAIT_SECONDS = 60.0
-# Longest total time that a file waits because of 429 answers; the Hub's windows last 300
+# Longest total time that a file waits after 429 answers; a window on the Hub lasts 300
 BUSY_SECONDS = 3600.0
 # A connection counts as dead after this many seconds without a byte
 SILENCE_SECONDS = 60.0
@@ -398,7 +398,7 @@ class Fetcher:
     folder: Path
     token: str = ""
     received: int = 0
-    """Number of bytes that arrived and could be used."""
+    """How many bytes arrived and could be used."""
     stop: threading.Event = field(default_factory=threading.Event)
     _resume_at: float = 0.0
     """No thread sends a request before this time on the monotonic clock."""
@@ -417,7 +417,7 @@ class Fetcher:
         part.rename(target)
 
     def get(self, url: str) -> tuple[bytes, str]:
-        """Return a small answer, such as a page of a list, and the address of the next page.
+        """Return a small answer, such as a page from a list, and the address of the next page.
 
         Failed attempts are repeated, as for a file.
         """
@@ -492,7 +492,7 @@ class Fetcher:
         self._sleep(random.uniform(longest / 2, longest))
 
     def _discard(self, part: Path | None) -> None:
-        """Remove everything that has been fetched of a file."""
+        """Remove everything that has been fetched for a file."""
         if part is not None:
             self._count(-_size(part))
             part.unlink(missing_ok=True)
@@ -567,7 +567,7 @@ class Fetcher:
     def _answer(self, url: str, headers: dict[str, str]) -> Iterator[requests.Response]:
         """Yield the answer to a GET if its status is good (or 416).
 
-        For any other status and for a lost connection, raise one of our own errors.
+        For any other status and for a lost connection, raise one of our errors.
         """
         import requests
         from urllib3.exceptions import HTTPError
@@ -619,7 +619,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
     """Return the headers that request a file from its byte `size` on."""
     headers = {"Accept-Encoding": "identity"}
     tag = _tag(part).read_text() if _tag(part).exists() else ""
-    # Without a tag or a checksum, two pieces might belong to different versions of the file.
+    # If there is no tag or checksum, two pieces might belong to different versions of the file.
     if size and (tag or file.sha256):
         headers["Range"] = f"bytes={size}-"
         if tag:
@@ -629,7 +629,7 @@ def _range_headers(file: RemoteFile, part: Path, size: int) -> dict[str, str]:
 
 
 def _version_of(response: requests.Response) -> str:
-    """Return the source's identifier (such as the ETag) for this version of the file.
+    """Return what the server uses to identify this version of the file, such as the ETag.
 
     Weak ETags are not returned, because If-Range does not allow them.
     """
@@ -639,8 +639,8 @@ def _version_of(response: requests.Response) -> str:
 
 
 def _tag(part: Path) -> Path:
-    """Return the path to the file that stores the source's identifier for a version.
+    """Return the path to the file used to store this identifier.
 
-    With this identifier, pieces of two versions are never mixed.
+    It makes sure that pieces from two versions are never mixed.
     """
     return part.with_name(part.name + ".tag")

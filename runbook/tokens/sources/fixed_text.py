@@ -23,7 +23,7 @@ def load_ftfy() -> ModuleType:
 
 
 def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
-    """Repair a document in pieces. The joined pieces equal `ftfy.fix_text` of the whole document.
+    """Repair a document in pieces. The joined pieces equal `ftfy.fix_text` for the whole document.
 
     ftfy repairs each line separately, and cuts a line after a million characters. Only one fact
     carries over from line to line: whether a `<` has occurred. After that, HTML entities are no
@@ -48,7 +48,7 @@ def fixed_pieces(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _line_end(text: str, start: int, longest: int) -> int:
-    """Return the end of the next segment that ftfy repairs separately.
+    """Return where the next segment that ftfy repairs separately ends.
 
     The result is 0 if the text so far does not determine the end.
     """

@@ -1,6 +1,6 @@
 """Finds the input files, cuts them into shards, and reads their text in blocks.
 
-Files may be uncompressed or compressed with zstd, gzip or xz. Damage of any kind is detected.
+Files may be uncompressed or compressed with zstd, gzip or xz. Any kind of damage is detected.
 """
 
 import functools
@@ -26,7 +26,7 @@ LINES = (".jsonl", ".ndjson", ".json")
 COMPRESSIONS = (".zst", ".gz", ".xz")
 KINDS = (*LINES, ".txt", ".parquet")
 SHOWN_ENDINGS = 8
-"""Number of endings of unread files that a message lists.
+"""How many file endings a message about unread files lists.
 
 A folder may contain thousands: `part-00000`, or `corpus.00000`.
 """
@@ -38,7 +38,7 @@ If each worker has multiple shards, all workers finish at about the same time.
 """
 SMALL_SHARD = 4_000_000
 SAMPLE = 4096
-"""Number of bytes of each of the three samples of a file."""
+"""Size in bytes of each of the three samples from a file."""
 MOST_SAMPLED = 1000
 """If there are more files than this, their sizes and dates are compared, but no samples.
 
@@ -50,15 +50,15 @@ _EXPANSION = {
     ".xz": 3.5,
     ".parquet": 2.5,
 }
-"""Bytes of text per byte of a file, used for estimates.
+"""How many bytes of text a file has per byte on disk, used for estimates.
 
-The ratios were measured with English text at the compressors' usual levels.
+The ratios were measured with English text, compressed at the usual levels.
 """
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The lines of a file that begin in [start, end), or all lines if the file cannot be cut."""
+    """The lines in a file that begin in [start, end), or all lines if the file cannot be cut."""
 
     path: str
     start: int
@@ -66,7 +66,7 @@ class Segment:
     size: int
     mtime_ns: int
     sample: int = 0
-    """The file's `content_sample`, which reveals a change of the text that keeps the size and date.
+    """The `content_sample`, which reveals changes to the text that keep the size and date.
 
     The value is 0 if no sample was taken.
     """
@@ -86,7 +86,7 @@ class Shard:
 
     @property
     def bytes(self) -> int:
-        """Return the size of the shard files in bytes."""
+        """Return how many bytes the shard has in its files."""
         return sum(segment.end - segment.start for segment in self.segments)
 
     def fingerprint(self, choices: str) -> str:
@@ -105,7 +105,7 @@ class Shard:
 
 
 def kind_of(path: Path) -> tuple[str, str]:
-    """Return, according to a file's name, the type of its content and its compression.
+    """Return the content type and the compression that a file name suggests.
 
     >>> kind_of(Path("a/b.jsonl.zst")), kind_of(Path("b.txt")), kind_of(Path("b.json.gz"))
     (('.jsonl', '.zst'), ('.txt', ''), ('.jsonl', '.gz'))
@@ -127,13 +127,13 @@ def kind_of(path: Path) -> tuple[str, str]:
 def find_inputs(inputs: Sequence[Path], pattern: str = "*") -> list[Path]:
     """Return the input files that these files and folders contain, in the given order.
 
-    The files of a folder come in natural order.
+    Files in a folder come in natural order.
 
     A folder contributes all .jsonl, .ndjson, .txt and .parquet files below it (including compressed
     files) that match `pattern`. Files named .json must be given explicitly, because manifests are
     also .json files. So must files whose name, or whose folder name, begins with a dot: JupyterLab
-    keeps a second copy of an opened file in .ipynb_checkpoints, and macOS adds ._NAME to each file.
-    A missing file is an error; no other file is skipped.
+    keeps another copy of each opened file in .ipynb_checkpoints, and macOS adds ._NAME to each
+    file. A missing file is an error; no other file is skipped.
     """
     files: list[Path] = []
     for path in inputs:
@@ -186,7 +186,7 @@ def _in_folder(folder: Path, pattern: str) -> list[Path]:
 
 
 def unread_text(inputs: Iterable[Path], pattern: str = "*") -> str:
-    """Return which files of these folders are not read, by the endings of their names.
+    """Return which files in these folders are not read, by file ending.
 
     The most frequent endings come first. Return an empty string if all files are read. Otherwise,
     text in a format that is not read would be missing without a trace.
@@ -231,7 +231,7 @@ def says_its_kind(path: Path) -> bool:
 def path_inside(folder: Path, name: str) -> Path:
     """Return the path of a listed file inside a folder.
 
-    Raise an error if the file's name leads out of the folder.
+    Raise an error if the file name leads out of the folder.
 
     >>> path_inside(Path("/data"), "../etc")
     Traceback (most recent call last):
@@ -283,11 +283,11 @@ def whole_files(files: Iterable[Path], *, empty: bool = False) -> list[Segment]:
 
 
 def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -> list[Shard]:
-    """Return shards of at most about `most_bytes` of text, in file order.
+    """Cut files into shards with at most about `most_bytes` of text, in file order.
 
     Small files are combined, and large files are cut at newlines.
 
-    A compressed file is never cut. The same files give the same shards with any number of workers.
+    A compressed file is never cut. The same files give the same shards for any number of workers.
     """
     segments = whole_files(files, empty=empty)
     total = int(sum(map(text_estimate, segments)))
@@ -308,13 +308,13 @@ def cut_shards(files: Iterable[Path], most_bytes: int, *, empty: bool = False) -
 
 
 def text_estimate(segment: Segment) -> float:
-    """Return the estimated number of bytes of text in a segment."""
+    """Estimate how many bytes of text a segment has."""
     kind, compression = kind_of(Path(segment.path))
     return (segment.end - segment.start) * _EXPANSION.get(compression or kind, 1.0)
 
 
 def content_sample(path: Path) -> int:
-    """Return a checksum of the beginning, the middle and the end of a file.
+    """Return a checksum over the beginning, the middle and the end of a file.
 
     A different text of the same size almost always has a different checksum.
     """
@@ -337,36 +337,36 @@ def _pieces(segment: Segment, shard_bytes: int) -> list[Segment]:
 
 
 BLOCK = 2 << 20
-"""Number of bytes of text that are parsed and encoded at a time.
+"""How many bytes of text to parse and encode at a time.
 
-Every call of the encoder and of numpy has a fixed cost. On Zen 4, 2 MiB took 7 % less CPU time
+Every call to the encoder or to numpy has a fixed cost. On Zen 4, 2 MiB took 7 % less CPU time
 than 768 KiB, and 4 MiB took no less than 2 MiB (medians of five alternating runs at load 5).
 On Zen 5, 4 MiB took a tenth more than 768 KiB; 2 MiB were not measured there.
 """
 HUGE = 16 << 20
-"""Lines or text files of at least this many bytes are read in pieces."""
+"""Lines or text files with at least this many bytes are read in pieces."""
 MAX_RECORD_BYTES = 256 << 20
 """Limit for a record in bytes. A longer record is not read as a document.
 
-A compressed line of 3 GB may need only 91 kB on disk.
+A 3 GB line may need only 91 kB on disk when compressed.
 """
 HEAD_BYTES = 200
-"""Number of bytes to keep of an overlong record, for messages and the quarantine."""
+"""How many bytes to keep from an overlong record, for messages and the quarantine."""
 RAW_BLOCK = 4 << 20
-"""Number of bytes read from a compressed file at a time.
+"""How many bytes to read from a compressed file at a time.
 
 Network file systems prefer large reads.
 """
 SMALL_BUFFER = 64 << 10
-"""Size of the buffer for plain text. Larger reads go directly into the block."""
+"""Buffer size for plain text. Larger reads go directly into the block."""
 XZ_BLOCK = 128 << 10
 
 
 class _XzStream(io.RawIOBase):
     """Decompresses one xz stream after another; zero bytes between them are padding.
 
-    Python's LZMAFile mistakes a damaged beginning of a second stream for the end of the file and
-    reports no error, so the rest of the text would be lost.
+    LZMAFile in Python takes a second stream that begins damaged for the end of the file and reports
+    no error, so the rest of the text would be lost.
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -381,7 +381,7 @@ class _XzStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """Fill part of the buffer, and return the number of bytes.
+        """Fill part of the buffer, and return how many bytes that were.
 
         Return 0 only at the end of a complete file.
         """
@@ -429,7 +429,7 @@ class BrokenFileError(DataError):
 
 @contextmanager
 def open_segment(segment: Segment) -> Iterator[IO[bytes]]:
-    """Yield the decompressed file of a segment.
+    """Yield the decompressed file that a segment is in.
 
     The file must not have changed since it was planned. This is checked before and after it is
     read.
@@ -499,7 +499,7 @@ def _decompressed(file: Any, compression: str) -> Any:
 
 
 def expansion(segment: Segment) -> float:
-    """Return the bytes of text per byte of a file, measured on its first megabytes.
+    """Measure how many bytes of text there are per byte in a file, using its first megabytes.
 
     For Parquet, return an estimate instead.
     """
@@ -520,7 +520,7 @@ def expansion(segment: Segment) -> float:
 
 
 def _zstd() -> Any:
-    """Return the zstd module of Python 3.14, or its backport.
+    """Return the zstd module from Python 3.14, or its backport.
 
     Both modules raise an error for a truncated frame, unlike python-zstandard.
     """
@@ -545,9 +545,9 @@ def decompression_errors() -> tuple[type[BaseException], ...]:
 
 
 def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFileError:
-    """Convert a decompressor's error to one of our errors.
+    """Convert an error from a decompressor to one of our errors.
 
-    The message names the type of file that the first bytes suggest.
+    The message names the file type that the first bytes suggest.
     """
     reason = str(error) or type(error).__name__
     if isinstance(error, EOFError):
@@ -565,7 +565,7 @@ def _explained(segment: Segment, error: BaseException, offset: int) -> BrokenFil
 class LongRecord(bytearray):
     """The beginning of a record that exceeds the limit.
 
-    `length` is the record's full size in bytes.
+    `length` is how many bytes the whole record has.
     """
 
     def __init__(self, head: bytes | bytearray, length: int) -> None:
@@ -576,7 +576,7 @@ class LongRecord(bytearray):
 def read_blocks(
     segment: Segment, max_record_bytes: int = MAX_RECORD_BYTES
 ) -> Iterator[tuple[int, bytearray]]:
-    """Yield blocks of complete lines, each with the offset of its first byte in the file's text.
+    """Yield blocks of complete lines, each with the offset where it begins in the text.
 
     A huge line becomes a separate block.
 
@@ -584,7 +584,7 @@ def read_blocks(
     only its beginning is yielded, as a `LongRecord`. The last line may lack its newline.
     """
     with open_segment(segment) as stream:
-        # Skip to the first line that begins at the segment's start or later.
+        # Skip to the first line that begins at the segment start or later.
         if segment.start > 0:
             stream.seek(segment.start - 1)
             while (piece := stream.readline(BLOCK)) and not piece.endswith(b"\n"):
@@ -607,7 +607,7 @@ def _whole_lines(
     end: int,
     max_record_bytes: int,
 ) -> Iterator[tuple[int, bytearray]]:
-    """Yield blocks of the lines that begin at `position` or later, but before `end`."""
+    """Yield blocks with the lines that begin at `position` or later, but before `end`."""
     carried = bytearray()
     is_last = False
     while not is_last:
@@ -650,7 +650,7 @@ def _whole_lines(
 
 
 def _append_text(stream: IO[bytes], text: bytearray) -> int:
-    """Append at most a block from a stream, and return the number of bytes read (0 at the end).
+    """Append at most a block from a stream, and return how many bytes were read (0 at the end).
 
     The bytes are read without an intermediate copy, because a copy would take a fifth of the
     reading time.
@@ -668,7 +668,7 @@ def _append_text(stream: IO[bytes], text: bytearray) -> int:
 def _zeros(length: int) -> bytes:
     """Return zero bytes to extend a bytearray with.
 
-    Every call returns the same object, which stays in the core's cache.
+    Every call returns the same object, which stays in the core cache.
     """
     return bytes(length)
 
@@ -681,7 +681,7 @@ def _cut_off(text: bytearray, length: int) -> bytearray:
 
 
 def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
-    """Read to the end of an overlong record without keeping it, and return its beginning.
+    """Skip to the end of an overlong record, and return only how it begins.
 
     Afterwards the stream is at the next line.
     """
@@ -696,7 +696,7 @@ def _skip_record(stream: IO[bytes], carried: bytearray) -> LongRecord:
 
 
 def line_number(segment: Segment, offset: int) -> int:
-    """Return the line number at an offset in a file's text, starting at 1.
+    """Return the line number at an offset in the text, starting at 1.
 
     The file is read up to the offset, which is too slow for anything but error messages.
     """
