@@ -41,7 +41,7 @@ from runbook.planning.messages import PlanningMessage
 from runbook.planning.near_copy_memory import check_near_copies
 from runbook.planning.network_rules import check_network
 from runbook.planning.schedule import batch_of, check_schedule, duration, learning_rate
-from runbook.planning.site_limits import check_queues, check_volumes
+from runbook.planning.site_limits import check_queues, check_time_limit, check_volumes
 from runbook.planning.sizes import (
     Parameters,
     expected_first_loss,
@@ -219,6 +219,8 @@ def make_plan(
     )
     checkpoints = sum(store.disk_bytes for store in plan.checkpoint.values())
     costs = PlannedCosts(plan.checkpoint[FULL], plan.time[FULL], plan.endurance)
+    for choice in (smoke, full):
+        checks += check_time_limit(settings, choice, plan.time[choice.phase])
     checks += advise(full, costs)
     checks += check_unattended(settings, plan.endurance)
     checks += check_fewer_nodes(settings, full)

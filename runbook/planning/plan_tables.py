@@ -18,15 +18,11 @@ from runbook.plan_file.learning_rate import LearningRate
 from runbook.plan_file.phase_names import FULL, SMOKE
 from runbook.plan_file.schema import PhasePlan
 from runbook.planning.cost.flops import CONVENTIONS
+from runbook.planning.cost.start_up import start_up_seconds
 from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.site_limits import tier_table
-from runbook.planning.useful_time import (
-    START_UP_SECONDS,
-    START_UP_SECONDS_ON_CPU,
-    fault_costs,
-    useful_time,
-)
+from runbook.planning.useful_time import fault_costs, useful_time
 
 PART_WORDS = {
     "matrices": "matrix products of the layers",
@@ -188,7 +184,7 @@ def _smoke_test_time(plan: Plan) -> tuple[str, str]:
     if steps is None:
         return UNKNOWN, "before the training run, to check that everything works"
     on_cpu = plan.computes_on.device == "cpu"
-    start_up = START_UP_SECONDS_ON_CPU if on_cpu else START_UP_SECONDS
+    start_up = start_up_seconds(on_cpu=on_cpu)
     return (
         PlanningMessage.SMOKE_TEST_TIME.fill(duration=show_duration(start_up + steps)),
         PlanningMessage.START_AND_STEPS.fill(

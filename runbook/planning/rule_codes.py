@@ -32,6 +32,7 @@ class PlanCode(Code):
     REPLAY_COST = "schedule.replay-cost"
     NEAR_ROOM = "memory.near-room"
     MEMORY_FITS = "memory.fits"
+    TIME_LIMIT = "job.time-limit"
     STORAGE_TIER = "storage.tier"
     VOLUME_FITS = "storage.volume-fits"
 
@@ -235,6 +236,15 @@ _MESSAGES = {
         value="{processes} {needed}{with_scores}; states alone {states} per rank; {room}",
         rule="states, activations and logits fit into {memory}",
         remedy="{ways}",
+    ),
+    PlanCode.TIME_LIMIT: RuleText(
+        title="time limit",
+        value="{job_key}.walltime={walltime}; about {start_up} to start (assumed), {step} per step",
+        rule="a job has the time to start and to complete a step",
+        remedy=(
+            "Raise {job_key}.walltime. A number without a unit is a time in seconds; write two "
+            "hours as 2h or 02:00:00."
+        ),
     ),
     PlanCode.STORAGE_TIER: RuleText(
         title="storage tier",

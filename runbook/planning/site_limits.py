@@ -6,13 +6,23 @@ from difflib import get_close_matches
 
 from runbook.core.checks import Check, check_of, counted, judge
 from runbook.core.table import UNKNOWN, Table
-from runbook.core.units import GIGABYTE, parse_duration, show_bytes, show_clock, show_count
+from runbook.core.units import (
+    GIGABYTE,
+    parse_duration,
+    show_bytes,
+    show_clock,
+    show_count,
+    show_duration,
+)
 from runbook.params.schema.run_file import JOB_SECTIONS, Job
 from runbook.params.schema.site import QueueLimit, Site, Tier, Volume
 from runbook.params.settings import Settings
 from runbook.plan_file.diagnostics import RuleResult
 from runbook.plan_file.schema import ADAM_MOMENTS, Precision
+from runbook.planning.choice import Choice
 from runbook.planning.cost.checkpoint_size import checkpoint_bytes
+from runbook.planning.cost.start_up import start_up_seconds
+from runbook.planning.cost.time_and_money import Speed
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.rule_codes import PlanCode
 
@@ -110,6 +120,30 @@ def _exceeded_keys(job: Job, limit: QueueLimit) -> list[str]:
     if limit.max_walltime and job.walltime > parse_duration(limit.max_walltime):
         exceeded.append("walltime")
     return exceeded
+
+
+def check_time_limit(settings: Settings, choice: Choice, speed: Speed) -> list[Check]:
+    """Warn of a job whose own time limit ends it before its first step is complete.
+
+    The unit of the limit is probably wrong then. Return no check for any other job.
+    """
+    walltime = settings.job(choice.phase).walltime
+    start_up = start_up_seconds(on_cpu=choice.on_cpu)
+    step = speed.seconds_per_iteration
+    if not walltime or walltime > start_up + (step or 0.0):
+        return []
+    result = RuleResult(
+        code=PlanCode.TIME_LIMIT,
+        holds=False,
+        values={
+            "job_key": choice.keys.job,
+            "walltime": show_duration(walltime),
+            "start_up": show_duration(start_up),
+            "step": UNKNOWN if step is None else show_duration(step),
+        },
+        keys=(f"{choice.keys.job}.walltime",),
+    )
+    return [check_of(result, choice.phase, otherwise="warn")]
 
 
 TEBIBYTE = 2**40

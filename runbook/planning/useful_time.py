@@ -21,18 +21,10 @@ from runbook.planning.cost.fault_simulation import (
     UsefulTime,
     expected,
 )
+from runbook.planning.cost.start_up import START_UP_SECONDS
 from runbook.planning.make_plan import Plan
 from runbook.planning.messages import PlanningMessage
 
-START_UP_SECONDS = 120.0
-"""Assumed time to start on a cluster: loading the image (74 to 200 s on 64 nodes in the Azure
-document), importing and connecting.
-"""
-START_UP_SECONDS_ON_CPU = 15.0
-"""Time to import torch and megatron-core and to connect the ranks.
-
-On two cores in a shared machine, this took 8 to 40 s.
-"""
 CRASH_SECONDS = 5.0
 """Time from when one process ends until the job ends.
 

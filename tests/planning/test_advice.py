@@ -11,6 +11,7 @@ from runbook.planning import make_plan
 from runbook.planning.advice import _jobs
 from runbook.planning.messages import PlanningMessage
 from runbook.planning.plan_tables import summary_table
+from runbook.planning.rule_codes import PlanCode
 
 RUN = "azure-175b"
 LLAMA = (
@@ -29,6 +30,18 @@ def warned(*words, run=RUN):
         for check in plan.checks
         if check.verdict == "warn" and check.name.startswith("04-training: ")
     }
+
+
+@pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
+@pytest.mark.parametrize(("walltime", "is_warned"), [("1", True), ("60", True), ("1h", False)])
+def test_a_job_that_ends_before_its_first_step_is_warned_of(phase, walltime, is_warned):
+    key = {"03-smoke-test": "jobs.smoke", "04-training": "jobs.training"}[phase]
+    plan = make_plan(load("azure-175b", set_words=[f"{key}.walltime={walltime}"]))
+    warnings = [check for check in plan.checks if check.code is PlanCode.TIME_LIMIT]
+    assert [check.name.partition(":")[0] for check in warnings] == [phase] * is_warned
+    for warning in warnings:
+        assert (warning.verdict, warning.keys) == ("warn", (f"{key}.walltime",))
+        assert warning.values["job_key"] == key
 
 
 def test_a_usual_plan_is_not_warned_of():
