@@ -101,6 +101,10 @@ class ParamsMessage(Message):
     NOT_OF_ITS_TYPE = "{where}: is not {name}: {error}."
     NOT_SHELL_WORDS = "cannot be split into words as a shell does: {error}."
     NOT_TEXT = 'must be text. Put it in quotes: "{value}".'
+    NOT_A_FILE_NAME = (
+        "the file's name must consist of letters (a to z), digits, '.', '_' and '-', at most 80. "
+        "Rename {file} to {suggested}.yaml, and set {key}: {suggested}."
+    )
     NOT_THE_FILES_NAME = "must be {name}, the name of the file."
     NOT_THIS_FORM = "must look like {example}."
     NOT_UTF8 = "{where}:{line}:{column}: byte 0x{byte:02x} is not UTF-8. Save the file as UTF-8."

@@ -35,7 +35,7 @@ from runbook.params.schema.entries import Dataset, Model, TextShare, with_shape
 from runbook.params.schema.keys import DURATION
 from runbook.params.schema.run_file import SHAPE_FIELDS, Run
 from runbook.params.schema.site import Site
-from runbook.params.schema.value_types import is_name, parse_blend
+from runbook.params.schema.value_types import is_name, parse_blend, suggested_name
 from runbook.params.settings import Settings, with_shared_folder
 from runbook.params.yaml12 import YamlDocument, read_mapping, read_text
 from runbook.plan_file.diagnostics import Statement
@@ -125,7 +125,12 @@ class RunLoading:
         """Report a run file whose first key is not its own name."""
         name = document.values.get("run", ...)
         where = document.origin(("run",))
-        if name != self.file.stem:
+        if not is_name(self.file.stem):
+            rule = ParamsMessage.NOT_A_FILE_NAME.of(
+                file=self.file.path.name, suggested=suggested_name(self.file.stem), key="run"
+            )
+            self._report("run", where, rule, name)
+        elif name != self.file.stem:
             self._report(
                 "run", where, ParamsMessage.NOT_THE_FILES_NAME.of(name=self.file.stem), name
             )

@@ -380,3 +380,17 @@ def test_what_is_no_name_is_told_once_and_never_looked_up(project: Path, key):
 def test_a_site_file_in_place_of_a_run_file_is_named(project: Path):
     with refuses(ParamsError, ParamsMessage.SITE_FILE_NAMED, where=containing("sites/local.yaml")):
         load(str(project / "params/sites/local.yaml"), project=project)
+
+
+@pytest.mark.parametrize("written", ["toy", "größe 1"])
+def test_a_file_whose_name_cannot_name_a_run_is_told_a_name_that_can(project: Path, written):
+    """Without that, one message asked for the file's name, and the next one refused it."""
+    text = (project / "params/toy.yaml").read_text()
+    file = project / "params/größe 1.yaml"
+    file.write_text(text.replace("run: toy", f"run: {written}"))
+    error = refused(project, "größe 1")
+    values = {"file": "größe 1.yaml", "suggested": "grosse-1"}
+    where = "params/größe 1.yaml:1"
+    assert has_problem(error, where, "run", ParamsMessage.NOT_A_FILE_NAME, **values)
+    (project / "params/grosse-1.yaml").write_text(text.replace("run: toy", "run: grosse-1"))
+    assert load("grosse-1", project=project).name == "grosse-1"

@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
@@ -66,6 +67,18 @@ def is_name(value: object) -> bool:
         isinstance(value, str)
         and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}", value) is not None
     )
+
+
+def suggested_name(text: str) -> str:
+    """Return a valid name that resembles a text, or `my-run` if nothing of it is valid.
+
+    >>> suggested_name("größe 1"), suggested_name("大")
+    ('grosse-1', 'my-run')
+    """
+    letters = unicodedata.normalize("NFKD", text.replace("ß", "ss"))
+    ascii_text = "".join(letter for letter in letters if not unicodedata.combining(letter))
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", ascii_text).strip("-._")
+    return name if is_name(name) else "my-run"
 
 
 def _name(value: str) -> str:
