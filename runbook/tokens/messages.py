@@ -10,7 +10,7 @@ class TokenMessage(Message):
 
     BAD_RECORD = (
         "{problem}. Fix the record, or leave out all bad records with --bad-records skip (only "
-        "counts them) or quarantine (also saves them to a file)."
+        "counts them) or quarantine (also saves them to a file).{format_hint}"
     )
     BIN_DOES_NOT_BELONG = (
         "{bin_path} has {bin_bytes} bytes, which is not a multiple of the {itemsize} bytes per "
@@ -150,6 +150,18 @@ class TokenMessage(Message):
         "hf://datasets/OWNER/NAME@REVISION"
     )
     NOT_AN_INDEX = "{path} begins with {magic!r} instead of {index_magic!r}. {remedy}"
+    MAYBE_ARRAY = (
+        " If the whole file is one JSON array, write its elements to a file of lines: jq -c '.[]' "
+        "FILE > NEW.jsonl."
+    )
+    MAYBE_INDENTED = (
+        " If a record of this file spans several lines, write each to one line: jq -c . FILE > "
+        "NEW.jsonl."
+    )
+    MAYBE_LATIN_1 = (
+        " In Latin-1 and Windows-1252, byte 0x{byte:02x} is {character!r}. If the whole file is in "
+        "this encoding, convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW."
+    )
     NOT_AN_OBJECT = "the record is a {kind}, not an object"
     NOT_A_LIST_OF_FILES = (
         "{url} did not answer with a list of files but with {body!r}; check that it is the address "

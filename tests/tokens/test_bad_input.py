@@ -140,6 +140,42 @@ def test_a_file_in_utf_16_is_named_as_such(tmp_path: Path, name: str) -> None:
     assert says(str(caught.value.values["problem"]), TokenMessage.UTF16)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "hint"),
+    [
+        ("in.txt", "früher".encode("latin-1"), TokenMessage.MAYBE_LATIN_1.of(character="ü")),
+        ("in.jsonl", b'{"text": "\x93so\x94"}', TokenMessage.MAYBE_LATIN_1.of(byte=0x93)),
+        ("in.jsonl", b'[{"text": "a"}, {"text": "b"}]', TokenMessage.MAYBE_ARRAY.of()),
+        ("in.jsonl", b'[\n {"text": "a"}\n]', TokenMessage.MAYBE_ARRAY.of()),
+        ("in.jsonl", b'{\n "text": "a"\n}', TokenMessage.MAYBE_INDENTED.of()),
+    ],
+)
+def test_a_file_in_another_format_is_named_with_the_command_that_converts_it(
+    tmp_path: Path, name: str, content: bytes, hint: Statement
+) -> None:
+    source = tmp_path / name
+    source.write_bytes(content)
+    with refuses(DataError, TokenMessage.BAD_RECORD) as caught:
+        prepare([source], tmp_path / "out")
+    assert says(str(caught.value.values["format_hint"]), hint.message, **hint.values)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param('{"text": "größer"}'.encode() + b"\xff", id="damaged UTF-8"),
+        pytest.param(b'{"text": "\x00\xff\xfe"}', id="not text"),
+        pytest.param(b'{"text": "a"', id="cut off"),
+        pytest.param(b'{"text": "\x81"}', id="in no Latin alphabet"),
+    ],
+)
+def test_a_single_damaged_record_suggests_no_other_format(tmp_path: Path, content: bytes) -> None:
+    source = tmp_path / "in.jsonl"
+    source.write_bytes(content)
+    with refuses(DataError, TokenMessage.BAD_RECORD, format_hint=""):
+        prepare([source], tmp_path / "out")
+
+
 def test_line_and_byte_are_right_in_a_later_shard_and_in_zst(tmp_path: Path) -> None:
     content = json_lines([f"document number {number}" for number in range(500)])
     broken = content.replace(b'{"text": "document number 400"}', b'{"text": "document number 400}')

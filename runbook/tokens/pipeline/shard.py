@@ -32,6 +32,7 @@ from runbook.tokens.sources.documents import (
 )
 from runbook.tokens.sources.fixed_text import fixed_pieces
 from runbook.tokens.sources.input_files import BrokenFileError, Segment, Shard, kind_of, line_number
+from runbook.tokens.sources.wrong_formats import format_hint
 from runbook.tokens.tokenizer import (
     END_OF_TEXT,
     PROBES,
@@ -166,7 +167,8 @@ class ShardMaker:
 
         problem = TokenMessage.RECORD_LEFT_OUT.fill(path=segment.path, place=at, reason=bad.reason)
         if stops:
-            raise DataError(TokenMessage.BAD_RECORD, problem=problem)
+            hint = format_hint(bad.raw)
+            raise DataError(TokenMessage.BAD_RECORD, problem=problem, format_hint=hint)
 
         work.counts.skipped_records += 1
         record = {
