@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from local_job import golden_job
 from sites import settings_of
 from suite.messages import refuses
 from suite.programs import shellcheck
@@ -21,26 +22,11 @@ from runbook.phases.messages import PhaseMessage
 from runbook.phases.p02_data.tokenize_share import share_of, workers_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "local"
-ENVIRONMENT = {
-    "threads": {"MKL_NUM_THREADS": "1", "OMP_PROC_BIND": None},
-    "empty group": {},
-    "names with blanks": {"TMPDIR": "/tmp/with a blank", "QUOTED": "it's $HOME"},
-}
-
-
-def golden_job(make_settings, make_plan, phase):
-    if phase == "03-smoke-test":
-        settings = make_settings()
-    else:
-        settings = make_settings(
-            ENVIRONMENT, cores=0, walltime=3600, modules=["gcc/13"], setup=["ulimit -c 0"]
-        )
-    return render_job(settings, make_plan(), phase, python="/opt/my python/bin/python")
 
 
 @pytest.mark.parametrize("phase", ["03-smoke-test", "04-training"])
-def test_the_script_is_the_expected_one_word_for_word(phase, make_settings, make_plan):
-    rendered = golden_job(make_settings, make_plan, phase)
+def test_the_script_is_the_expected_one_word_for_word(phase):
+    rendered = golden_job(phase)
     assert rendered.script == (GOLDEN / phase / "job.sh").read_text(encoding="utf-8")
     assert rendered.arguments == json.loads(
         (GOLDEN / phase / "arguments.json").read_text(encoding="utf-8")
@@ -58,8 +44,19 @@ def test_bash_can_read_the_script(phase):
     shell.run(["bash", "-n", str(GOLDEN / phase / "job.sh")])
 
 
-def test_rendering_twice_gives_the_same_text(make_settings, make_plan):
-    first, second = (golden_job(make_settings, make_plan, "04-training") for _ in range(2))
+def test_two_local_jobs_that_start_at_the_same_time_choose_different_ports(tmp_path):
+    """Both jobs draw the same random numbers here, and neither listens at its port yet."""
+    script = golden_job("03-smoke-test").script
+    start = script.index("port_is_used()")
+    choice = script[start : script.index("export MASTER_ADDR", start)]
+    program = f"RANDOM=1\n{choice}\necho $MASTER_PORT"
+    ports = [shell.run(["bash", "-c", program]).out for _ in range(2)]
+    assert len(set(ports)) == 2
+    assert {20000 <= int(port) < 30000 for port in ports} == {True}
+
+
+def test_rendering_twice_gives_the_same_text():
+    first, second = (golden_job("04-training") for _ in range(2))
     assert first == second
 
 

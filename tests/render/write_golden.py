@@ -4,6 +4,7 @@ import json
 import shutil
 
 from runbook.jobs.render.preparation import preparation_files, render_preparation
+from tests.render import local_job
 from tests.render.sites import (
     COPIED,
     FEWER_NODES,
@@ -42,6 +43,11 @@ def main():
         folder.mkdir(parents=True, exist_ok=True)
         for file_name, text in copied_files(name).items():
             (folder / file_name).write_text(text, encoding="utf-8")
+    for phase in local_job.PHASES:
+        folder = GOLDEN / "local" / phase
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in texts(local_job.golden_job(phase)).items():
+            (folder / name).write_text(text, encoding="utf-8")
     for run in RUNS:
         for phase in PHASES:
             settings, _, job = rendered(run, phase)

@@ -44,9 +44,14 @@ beat() {
 }
 beat
 
-end_leftovers() { # kill every process with this job's RUNBOOK_JOB, even in another process group or session
+# Kill every process with this job's RUNBOOK_JOB and folder, even in another process group or session. Two queues use the same
+# numbers, and this node may show the processes of both, such as those of a container.
+end_leftovers() {
   local files file process
   mapfile -t files < <(grep -lzxF "RUNBOOK_JOB=$RUNBOOK_JOB" /proc/[0-9]*/environ 2>/dev/null)
+  if ((${#files[@]})); then
+    mapfile -t files < <(grep -lzxF "RUNBOOK_JOB_FOLDER=$job" "${files[@]}" 2>/dev/null)
+  fi
   for file in "${files[@]}"; do
     process=${file//[!0-9]/}
     [[ $process == "$$" ]] || kill -KILL "$process" 2>/dev/null || true
@@ -76,9 +81,11 @@ for name in TERM INT HUP; do
   trap "asked=\${asked:-SIG$name}" "$name"
 done
 
-# All ranks are on one machine, so they connect through the loopback interface, at an unused port.
+# All ranks are on one machine, so they connect through the loopback interface.
+# Rank 0 listens at the port only later. Jobs that start at the same time must not choose the same unused port, so the
+# choice begins with the script's process id. Linux gives ports below 32768 only to programs that name them.
 port_is_used() { grep -qiE "^ *[0-9]+: [0-9A-F]+:$(printf '%04X' "$1") " /proc/net/tcp /proc/net/tcp6 2>/dev/null; }
-MASTER_PORT=$((20000 + RANDOM % 10000))
+MASTER_PORT=$((20000 + $$ % 10000))
 while port_is_used "$MASTER_PORT"; do MASTER_PORT=$((20000 + RANDOM % 10000)); done
 export MASTER_ADDR=127.0.0.1 MASTER_PORT WORLD_SIZE=2 LOCAL_WORLD_SIZE=2
 export GLOO_SOCKET_IFNAME=lo NCCL_SOCKET_IFNAME=lo
