@@ -14,8 +14,6 @@ by commas. If it is not set, all are used.
 PARTS = ("norm", "linear", "cross_entropy", "layers")
 KERNELS = "compiled"
 """The value of `training.kernels` whose kernels can be selected one by one."""
-LARGE_GPU_BYTES = 100 * 2**30
-"""The 6.7B model takes about 120 GiB, which fits on an H200."""
 
 
 def environment(*, rehearsal: bool) -> list[Job]:
