@@ -1,8 +1,6 @@
 """`runbook drill`: break a small training run on purpose, or simulate a month of faults."""
 
 import json
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runbook.cli.options import FILE, SET
+from runbook.cli.signals import released_by_signals
 
 if TYPE_CHECKING:
     from runbook.params.settings import Settings
@@ -124,9 +123,8 @@ def _do_drills(
     from runbook.tools.drills import drill_list, drill_report
 
     verdicts = []
-    # Turn signals into an exit, which lets the drills end the processes that they started.
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    with log.open("w") if log else tempfile.TemporaryFile("w") as stream:
+    # A signal lets the drills end the processes that they started.
+    with released_by_signals(), log.open("w") if log else tempfile.TemporaryFile("w") as stream:
         for verdict in drill_list.do_attempts(chosen, stream, again=again):
             verdicts.append(verdict)
             if shows_lines:

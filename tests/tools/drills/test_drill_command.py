@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 
 import click.testing
 import pytest
 
 from runbook.cli.drill import drill
+from runbook.cli.messages import CliMessage
 from runbook.tools.drills import drill_list
 from runbook.tools.drills.bench import DrillVerdict
 from runbook.tools.drills.messages import DrillMessage
-
-
-@pytest.fixture(autouse=True)
-def _terminate_as_before():
-    """Restore the handler of SIGTERM after each test, because the command installs its own."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.parametrize(
@@ -66,6 +60,23 @@ def test_a_machine_reads_both_attempts(monkeypatch):
         ("fail", 1),
         ("pass", 2),
     ]
+
+
+def test_a_drill_that_is_told_to_stop_says_so_and_cleans_up(monkeypatch):
+    has_ended = []
+
+    def do(names, stream):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            yield made(names[0], "pass")
+        finally:
+            has_ended.append(names[0])
+
+    monkeypatch.setattr(drill_list, "do_drills", do)
+    done = click.testing.CliRunner().invoke(drill, ["01"], standalone_mode=False)
+    assert done.exit_code == 128 + signal.SIGTERM
+    assert done.stderr.splitlines() == [CliMessage.STOPPED_BY_SIGNAL.fill(signal="SIGTERM")]
+    assert has_ended == ["01-kill-rank"]
 
 
 def test_without_the_word_a_failure_stays_one(monkeypatch):
