@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from runbook.core.errors import DataError
 from runbook.plan_file.token_index import DTYPES, dtype_code
 from runbook.tokens.huge_text import TextCut, cut_of, cut_text
+from runbook.tokens.long_words import can_cut_words, cut_long_words
 from runbook.tokens.messages import TokenMessage
 from runbook.tokens.pipeline.bin_writer import ShardSink
 from runbook.tokens.pipeline.parts_folder import ShardCounts, ShardMark
@@ -233,11 +234,17 @@ class ShardMaker:
         """
         return cut_of(self._tokenizer)
 
+    @functools.cached_property
+    def _cuts_words(self) -> bool:
+        """Return whether words of megabytes are cut, which is determined only once, too."""
+        return can_cut_words(self._tokenizer)
+
     def _pieces(self, huge: HugeText) -> Iterator[str]:
         parts = huge.pieces()
         if self._options.fix_text == "ftfy":
             parts = fixed_pieces(parts)
-        return cut_text(parts, self._tokenizer.encoder, self._cut)
+        pieces = cut_text(parts, self._tokenizer.encoder, self._cut)
+        return cut_long_words(pieces, self._tokenizer) if self._cuts_words else pieces
 
     def _is_dropped(self, batch: DocumentBatch, work: _Work) -> bool:
         """Return whether a huge document has an unwanted source. If so, count it as dropped."""
