@@ -26,7 +26,8 @@ def runs(tmp_path: Path, monkeypatch) -> Path:
 @pytest.fixture
 def queue(monkeypatch) -> FakeScheduler:
     fake = FakeScheduler()
-    for module in (phase_end, jobs, run, status, task_jobs):
+    for module in (phase_end, jobs, run, task_jobs):
         monkeypatch.setattr(module, "get_scheduler", lambda site: fake)
+    monkeypatch.setattr(status, "scheduler_named", lambda name: fake)
     monkeypatch.setattr(live_view, "POLL_SECONDS", 0.0)
     return fake
