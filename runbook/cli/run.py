@@ -64,7 +64,8 @@ def run(
             request = RunRequest(name, name=named.as_name, **options)
             outcome, folder = run_phases(request, print_while_read)
             worst = worst or outcome.exit_code
-            print_while_read(card(folder, request.phases()))
+            ended_in = outcome.notebook.stem if outcome.exit_code else ""
+            print_while_read(card(folder, request.phases(), ended_in))
             if outcome.exit_code:
                 # Below the card, because its length would push the lines off the screen.
                 for line in jobs_that_continue(folder, scheduler_of(folder)):

@@ -205,6 +205,7 @@ class PhaseMessage(Message):
         " A training run that differs only in length or layout continues from its checkpoint."
     )
     LOOPBACK_UNUSABLE = "{problem}: programs on the node cannot reach each other at 127.0.0.1"
+    EARLIER_RESULT = "earlier result"
     LOSS_CURVE = "{phase}  loss {first:.2f} {curve} {last:.2f}"
     LOSSES_OF_TRAINING = "{first:.4f} at first, {latest:.4f} at step {last:,}"
     LOW_PRIORITY = "processes have nice {priority}, so other programs go first"
@@ -386,6 +387,7 @@ class PhaseMessage(Message):
         "The rungs of {run} were trained on other text or tokens ({differences}), and losses on "
         "different text are not comparable. Start another ladder: runbook ladder {run} --as NAME."
     )
+    RUN_ENDED_IN = "{end} in {phase}"
     RUN_FILES_HELD = "process {pid} of job {job}, which has ended, still uses {path}: {command}"
     RUNNING_WITHOUT_STEP = "running; it has completed no step yet and starts after step {iteration}"
     RULES_BROKEN = "{number} broken; they are at the top of the table."

@@ -11,7 +11,8 @@ from runbook.core.table import Row
 from runbook.display import Table, sparkline
 from runbook.phases import training_results
 from runbook.phases.messages import PhaseMessage
-from runbook.plan_file.phase_names import FULL, PHASES, SMOKE
+from runbook.plan_file.phase_names import EVALUATION, FULL, PHASES, SMOKE
+from runbook.records.engine.execution_end import ExecutionState
 from runbook.records.manifest import changed_records, write_manifest
 from runbook.records.pages.front_page import FrontPage, write_front_page
 from runbook.records.pages.runs_index import write_runs_index
@@ -170,19 +171,33 @@ def _outcome(
     return samples, trained, rows
 
 
-def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
+def card(folder: Path, phases: Sequence[str] = PHASES, ended_in: str = "") -> str:
     """Return the summary of a run: verdict, loss, samples, plan and results, and the report.
 
     The verdict covers the requested phases. The table also has earlier results of other phases.
+
+    `ended_in` is the phase that failed or was interrupted. The phases after it were not verified.
+    Their results may belong to an earlier execution of this phase, so they are named as earlier
+    ones, and their numbers are left out.
     """
     run = read_run(folder)
     samples, trained, comparison = _outcome(folder)
+    unverified = PHASES[PHASES.index(ended_in) + 1 :] if ended_in else ()
     rows = []
     for state in run.phases:
         verdict = state.record.verdict if state.record else ""
-        rows.append({"phase": state.phase, "state": state.state, "verdict": verdict})
+        shown_state = str(state.state)
+        if state.phase in unverified and state.record:
+            verdict = ""
+            shown_state = PhaseMessage.EARLIER_RESULT.fill()
+        rows.append({"phase": state.phase, "state": shown_state, "verdict": verdict})
 
-    parts = ["", f"{folder.name}: {_verdict_of(run, phases)}", Table(rows).as_text()]
+    head = _end_of(run, ended_in) if ended_in else _verdict_of(run, phases)
+    if FULL in unverified:
+        samples = {}
+    trained = [training for training in trained if training.phase not in unverified]
+    comparison = [row for row in comparison if row["phase"] not in unverified]
+    parts = ["", f"{folder.name}: {head}", Table(rows).as_text()]
     for training in trained:
         losses = [loss for _, loss in training.history.losses]
         if losses:
@@ -198,7 +213,7 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
             PhaseMessage.SAMPLE_AFTER.fill(iteration=iteration, text=" ".join(text.split()))
         )
     scores = [row for row in read_scores(folder) if row["measure"] != PHENOMENON]
-    if scores:
+    if scores and EVALUATION not in unverified:
         parts.append(Table(scores, title=PhaseMessage.SCORES_BEFORE_AND_AFTER.fill()).as_text())
         parts += [score.worse_text() for score in worse(as_scores(scores))]
 
@@ -206,6 +221,15 @@ def card(folder: Path, phases: Sequence[str] = PHASES) -> str:
         parts.append(Table(comparison, title=ResultMessage.PLAN_VERSUS_ACTUAL.fill()).as_text())
     parts.append(PhaseMessage.REPORT_WRITTEN.fill(path=folder / "index.html"))
     return "\n\n".join(parts)
+
+
+def _end_of(run: RunState, phase: str) -> str:
+    """Return how a run ended in a phase, which is the verdict if the phase itself is done."""
+    (ended,) = (state for state in run.phases if state.phase == phase)
+    end = str(ended.state)
+    if ended.record and ended.state == ExecutionState.DONE:
+        end = ended.record.verdict
+    return PhaseMessage.RUN_ENDED_IN.fill(end=end, phase=phase)
 
 
 def _verdict_of(run: RunState, phases: Sequence[str]) -> str:

@@ -121,7 +121,9 @@ def test_a_run_that_is_interrupted_ends_with_the_jobs_that_continue(
     """A user who pressed Ctrl-C would otherwise believe that the training has ended too."""
     launch_jobs(open_phase)
     queue.states["04-training"] = state
-    interrupted = Outcome("interrupted", 130, "", open_phase.folder)
+    interrupted = Outcome(
+        "interrupted", 130, "", open_phase.folder / "records" / "04-training.ipynb"
+    )
     monkeypatch.setattr(runner, "run_phases", lambda request, say: (interrupted, open_phase.folder))
     monkeypatch.setattr(status, "scheduler_of", lambda folder: queue)
     assert cli.main(["run", "local"], standalone_mode=False) == 130

@@ -10,7 +10,7 @@ from toy_run import FakeScheduler, launch_jobs, open_run
 from runbook.core.checks import Check
 from runbook.core.errors import JobError, ParamsError, RecordError
 from runbook.jobs.job_folder import JobState
-from runbook.phases import phase_end
+from runbook.phases import phase_end, run_report
 from runbook.phases.messages import PhaseMessage
 from runbook.phases.run_report import card, write_report
 from runbook.phases.runner import why_not_done
@@ -160,6 +160,29 @@ def test_the_card_of_a_run_to_a_phase_has_the_verdict_of_those_phases(
         "\n\nlocal: unknown, 01-environment to 02-data\n"
     )
     assert card(finished.folder, PHASES).startswith("\n\nlocal: fail\n")
+
+
+def test_the_card_of_an_interrupted_run_does_not_show_results_of_later_phases_as_its_own(
+    finished, runs, monkeypatch
+):
+    """The analysis and the scores of the weights before would look like those of this run."""
+    interrupted = open_run("04-training", runs=runs)
+    interrupted.session.close()
+    scored = open_run("06-evaluation", runs=runs)
+    scored.session.check(Check("scores", "pass", "200 pairs", "every score is a number"))
+    phase_end.plain_end(scored.phase)(scored)
+    row = {"what": "corpus", "measure": "bits per byte", "samples": 18, "before": 4.5, "after": 4.1}
+    monkeypatch.setattr(run_report, "read_scores", lambda folder: [row])
+    title = PhaseMessage.SCORES_BEFORE_AND_AFTER.fill()
+    assert title in card(finished.folder)
+    ended = card(finished.folder, PHASES, ended_in="04-training")
+    assert title not in ended
+    head = PhaseMessage.RUN_ENDED_IN.fill(end="interrupted", phase="04-training")
+    assert ended.startswith(f"\n\nlocal: {head}\n")
+    rows = [cells[:3] for cells in table_rows(ended)]
+    assert ["06-evaluation", PhaseMessage.EARLIER_RESULT.fill()] in [cells[:2] for cells in rows]
+    assert ["01-environment", "done", "pass"] in rows
+    assert ["05-analysis", "not run"] in [cells[:2] for cells in rows]
 
 
 def test_cancel_ends_the_jobs_that_run_and_no_other(runs, queue: FakeScheduler):
